@@ -1,0 +1,233 @@
+"""The whole contract on one screen: what the engine asks of a model, a tokenizer, a drafter and a planner.
+
+A model computes, a drafter proposes, a planner chooses, the engine commits. Everything here is synchronous
+and called from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from foretoken.types import (
+    Capabilities,
+    Draft,
+    DraftLimit,
+    Load,
+    Logits,
+    Message,
+    ModelInfo,
+    Outcome,
+    Probs,
+    Round,
+    Rows,
+    SamplingParams,
+)
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends a generation (end of sequence, end of turn)."""
+        ...
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
+        """Token ids of `text`; `special` also recognises special tokens written in it."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for: b"" for a control token, part of a character for some others."""
+        ...
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
+        """The prompt of a conversation. Raises RequestError if the model's template rejects it."""
+        ...
+
+
+class Model(Protocol):
+    """One loaded model with a KV cache for `capabilities.sequences` sequences, numbered from 0."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        """Compute all rows and append them to their sequences' KV cache.
+
+        Returns shape (rows that asked for logits, vocabulary), in batch order: a view that is valid until
+        the next forward. Raises OutOfKVError (the cache is as before), BackendError.
+        """
+        ...
+
+    def length(self, seq: int) -> int:
+        """KV cells the sequence holds, in tokens."""
+        ...
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Keep the first `length` cells. Raises BackendError where `capabilities.rollback` forbids it."""
+        ...
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        """After a tree forward at `start`: keep only the rows `path` (indices into its rows)."""
+        ...
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        """Replace dst by the first `length` cells of src."""
+        ...
+
+    def snapshot(self, seq: int) -> object:
+        """The sequence's state, to `restore` later. Opaque; costs memory."""
+        ...
+
+    def restore(self, seq: int, snapshot: object) -> None: ...
+    def release(self, seq: int) -> None:
+        """Drop the sequence's cells."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. May be called twice."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestView:
+    """A request as drafters see it. They never write to it.
+
+    `id` is stable from `start` to `stop`; a conversation keeps its id over several turns. `tokens` is the
+    committed history, prompt included; the list object stays the same while it changes. `scope` separates
+    users: a shared store never proposes one scope's text in another's request. `prediction` is the text the
+    client expects ("predicted outputs"), tokenised.
+    """
+
+    id: int
+    tokens: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    prompt_length: int = 0
+    scope: str = ""
+    prediction: tuple[int, ...] = ()
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens. State is kept per request id, shared only in a store made to be shared.
+
+    For every request: `start`, then any number of `draft` and `observe`, then `stop`.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, request: RequestView) -> None:
+        """A request begins; `request.tokens` is its prompt."""
+        ...
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        """A draft or None for each request, in order; all requests at once, so that a model can batch them.
+
+        A draft never exceeds its limit's `max_tokens`, never is empty, and holds valid token ids.
+        """
+        ...
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        """The history changed (`request.tokens` already shows it), by whoever's draft, or text was removed."""
+        ...
+
+    def stop(self, request: RequestView) -> None:
+        """The request is over: free its state."""
+        ...
+
+    def close(self) -> None:
+        """Save what outlives the process and free everything. May be called twice."""
+        ...
+
+
+class Planner(Protocol):
+    """Decides who drafts, how far, and which draft is verified."""
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        """For each drafter (by name) and request: how far it may draft now, None for not at all."""
+        ...
+
+    def choose(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[Draft | None]:
+        """For each request the draft to verify (possibly cut), or None to decode plainly."""
+        ...
+
+    def observe(self, measured: Round) -> None:
+        """Learn from a finished round. Never writes to disk."""
+        ...
+
+    def reason(self) -> str | None:
+        """Why nothing is being drafted just now, in words; None when speculation is running."""
+        ...
+
+    def start(self, request: RequestView) -> None: ...
+    def stop(self, request: RequestView) -> None: ...
+
+
+class TokenSampler(Protocol):
+    """What a draft model needs of sampling: the coupled choice of DESIGN §5, without importing it."""
+
+    def propose(
+        self, logits: Logits, request: RequestView, prefix: Sequence[int]
+    ) -> tuple[int, float, Probs | None]:
+        """The token to propose after `request.tokens + prefix`, its probability under the draft model, and,
+        for the sampled rules, the distribution it was drawn from. `logits` has shape (vocabulary,).
+        """
+        ...
+
+
+class ModelLoader(Protocol):
+    """Loads a second model (a draft model) beside the target."""
+
+    def __call__(self, path: str, *, sequences: int, context_length: int) -> Model: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterContext:
+    """What a drafter's factory may use. `store` is None when nothing may be remembered on disk."""
+
+    target: ModelInfo
+    capabilities: Capabilities
+    tokenizer: Tokenizer
+    sampler: TokenSampler
+    load_model: ModelLoader
+    store: Path | None = None
+
+
+class DrafterFactory(Protocol):
+    """What a `foretoken.drafters` entry point resolves to. `options` are the stage's parsed key=value pairs.
+
+    Raises SpeculationStringError for a bad value, and ModelError, CapacityError or MissingDependencyError
+    when the drafter cannot be used: the engine then reports that and goes on without it.
+    """
+
+    def __call__(self, context: DrafterContext, options: Mapping[str, str]) -> Drafter: ...
+
+
+class Backend(Protocol):
+    """What a `foretoken.backends` entry point resolves to."""
+
+    name: str
+
+    def accepts(self, path: Path) -> bool:
+        """Whether this backend is the one for the file or folder (by content, not by name alone)."""
+        ...
+
+    def load(self, path: Path, options: object) -> Model:
+        """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        ...

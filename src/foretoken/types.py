@@ -1,0 +1,351 @@
+"""Frozen values that cross the seams. No behaviour beyond what their fields imply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Logits: TypeAlias = npt.NDArray[np.float32]
+"""Shape (rows, vocabulary) or (vocabulary,), natural-log scale, unnormalised."""
+
+Probs: TypeAlias = npt.NDArray[np.float64]
+"""Shape (vocabulary,); sums to 1."""
+
+TARGET = "target"
+"""The origin of a token that the target model chose itself."""
+
+VerifyRule: TypeAlias = Literal["match", "rejection", "block"]
+Message: TypeAlias = Mapping[str, Any]
+"""One chat message: at least `role` and `content`, as in OpenAI's API."""
+
+
+# --- forward -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive rows of one sequence in a forward.
+
+    `start` is the number of KV cells the sequence holds before this forward (the position of the first
+    row). The last `logits` rows return logits; 0 for a prefill chunk that is not the prompt's last.
+    `parents` makes the rows a tree: `parents[i]` is the index *within these rows* of row i's parent, -1
+    for a row that follows the cached sequence directly. None means a chain.
+    """
+
+    seq: int
+    start: int
+    tokens: Sequence[int]
+    logits: int
+    parents: Sequence[int] | None = None
+
+
+class Rollback(StrEnum):
+    """How a model takes back rows that verification rejected."""
+
+    TRUNCATE = "truncate"  # any length, for free
+    BOUNDED = "bounded"  # at most `Capabilities.rollback_bound` rows
+    SNAPSHOT = "snapshot"  # only to a snapshot taken before
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded model can do. Differences between backends are this data, never a type check.
+
+    `batch_invariant`: logits of a row do not depend, bit for bit, on what else is in the batch (measured
+    when the model was loaded); `invariance_note` says why not, or how it was established.
+    `max_rows`: the most rows of one sequence in a verifying forward. `max_batch`: the most rows of all
+    sequences together in one forward. `sequences`: how many sequences the KV cache has room for.
+    """
+
+    rollback: Rollback
+    batch_invariant: bool
+    invariance_note: str
+    max_rows: int
+    max_batch: int
+    sequences: int
+    trees: bool = False
+    hidden_states: bool = False
+    fork: bool = True
+    rollback_bound: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model is. `context_length` is the room of one sequence, in tokens.
+
+    `vocab_hash` identifies the tokenizer: two models that share it share token ids. `settings` are the
+    choices that were made for the user (KV types, threads, layers on the device), for `doctor` and stats.
+    """
+
+    name: str
+    path: str
+    architecture: str
+    file_hash: str
+    vocab_size: int
+    vocab_hash: str
+    context_length: int
+    trained_context: int
+    parameters: int
+    size_bytes: int
+    backend: str
+    device: str
+    quantization: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- drafting ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens: a chain, or a tree with `parents`.
+
+    `parents[i]` is the index of token i's parent within `tokens` (always < i), -1 for a child of the last
+    committed token; None means a chain. `confidence[i]` is the drafter's own estimate that token i is right
+    *given that its ancestors are*: raw, the planner calibrates it; empty when the drafter has none.
+    `features` is what the drafter knows of its match (`match_length`, `count`, …), for calibration.
+    `probs[i]` is the distribution token i was sampled from, shape (vocabulary,); only sampled chains have
+    it, and only the `rejection` and `block` rules read it.
+    """
+
+    tokens: tuple[int, ...]
+    source: str
+    parents: tuple[int, ...] | None = None
+    confidence: tuple[float, ...] = ()
+    features: Mapping[str, float] = field(default_factory=dict)
+    probs: tuple[Probs, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def cut(self, length: int) -> Draft:
+        """The first `length` tokens. Children come after parents, so a cut tree is still a tree."""
+        if length >= len(self.tokens):
+            return self
+        return Draft(
+            tokens=self.tokens[:length],
+            source=self.source,
+            parents=None if self.parents is None else self.parents[:length],
+            confidence=self.confidence[:length],
+            features=self.features,
+            probs=None if self.probs is None else self.probs[:length],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimit:
+    """How far a drafter may go for one request in this round.
+
+    At most `max_tokens` tokens. A drafter that pays per token (a draft model) also stops when its own
+    estimate that the whole draft so far survives falls under `min_survival`.
+    """
+
+    max_tokens: int
+    min_survival: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one request's history changed. Drafters hear of every change, drafted by them or not.
+
+    The history is now `old[:kept] + tokens`; `kept` < the old length means that text was removed.
+    `draft` is what was verified this round (None when nothing was), of which the first `accepted` tokens
+    along the accepted path were right.
+    """
+
+    kept: int
+    tokens: tuple[int, ...]
+    draft: Draft | None = None
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification decided: the committed tokens, and which rows they came from.
+
+    `tokens` = the accepted draft tokens and then one token of the target's own (the bonus token).
+    `path[i]` is the index in the draft of the i-th accepted token. `row_of(i)` is the logits row that token
+    i of `tokens` was sampled from (row 0 belongs to the last committed token, row i + 1 to draft token i).
+    """
+
+    tokens: tuple[int, ...]
+    path: tuple[int, ...]
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+    def row_of(self, index: int) -> int:
+        return 0 if index == 0 else self.path[index - 1] + 1
+
+
+# --- requests and what comes back ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the target's tokens are chosen. `temperature` 0 is greedy.
+
+    `top_k` 0, `top_p` 1, `min_p` 0, penalties at their neutral value: off. `logprobs`: None, or how many
+    alternatives to report beside each token (0 = just the token's own). `max_tokens` None = until the
+    context is full. `seed` None = a fresh one for each request.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    verify: VerifyRule = "match"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's log-probability under the target's unmodified distribution, and the `top` alternatives."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # end of sequence, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    ABORT = "abort"  # the caller gave up
+    ERROR = "error"  # this request failed; the engine goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts, named as OpenAI's `usage`. `completion_tokens` counts an end-of-sequence token too."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Named as llama.cpp's `timings`; milliseconds, wall clock."""
+
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+    draft_n: int
+    draft_n_accepted: int
+
+    @property
+    def prompt_per_second(self) -> float:
+        return 1e3 * self.prompt_n / self.prompt_ms if self.prompt_ms else 0.0
+
+    @property
+    def predicted_per_second(self) -> float:
+        return 1e3 * self.predicted_n / self.predicted_ms if self.predicted_ms else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStats:
+    """What one drafter did for a request: rounds it drafted in, tokens, and time spent drafting."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """The `speculation` object of a response. `reason` says why when `active` is false.
+
+    `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens per round;
+    `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup` compares
+    with the measured time of plain rounds; None until one has been seen. `exact_reason` says why `exact`
+    is what it is.
+    """
+
+    configured: str
+    active: bool
+    reason: str | None
+    rounds: int
+    acceptance_rate: float | None
+    acceptance_length: float | None
+    estimated_speedup: float | None
+    drafters: Mapping[str, DrafterStats]
+    accepted_by_depth: tuple[int, ...]
+    exact: bool
+    exact_reason: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One committed token. `origin` is "target" or the drafter that proposed it.
+
+    `text` is what can be shown now: an incomplete UTF-8 character or a possible stop string is held back
+    and arrives with a later token of the same event stream.
+    """
+
+    request: int
+    token: int
+    text: str
+    origin: str
+    logprob: TokenLogprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvent:
+    """The last event of a request."""
+
+    request: int
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+    speculation: SpeculationStats
+    error: str | None = None
+
+
+Event: TypeAlias = TokenEvent | FinishEvent
+
+
+# --- rounds, for the planner ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What else this round's forward carries: requests decoding, and prefill rows sharing the forward."""
+
+    decoding: int
+    prefill_rows: int
+    depth: int
+    """The largest KV length among the decoding requests, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it was measured: rows of the target's forward, where the time went (milliseconds)."""
+
+    load: Load
+    rows: int
+    draft_ms: Mapping[str, float]
+    forward_ms: float
+    sample_ms: float
+    outcomes: tuple[tuple[int, Outcome], ...]
+    """(request id, outcome) of every request that decoded in this round."""
