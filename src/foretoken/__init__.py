@@ -1,1 +1,35 @@
-"""Foretoken: local language models, faster, by speculative decoding that changes nothing in the output."""
+"""Foretoken: local language models, faster, by speculative decoding that changes nothing in the output.
+
+>>> from foretoken import Engine
+>>> with Engine.load() as engine:  # doctest: +SKIP
+...     print(engine.generate("The capital of France is", max_tokens=8).text)
+"""
+
+from importlib.metadata import version
+
+from foretoken.engine.engine import Engine
+from foretoken.errors import ForetokenError
+from foretoken.types import (
+    Completion,
+    Event,
+    FinishEvent,
+    FinishReason,
+    SamplingParams,
+    SpeculationStats,
+    TokenEvent,
+)
+
+__version__ = version("foretoken")
+
+__all__ = [
+    "Completion",
+    "Engine",
+    "Event",
+    "FinishEvent",
+    "FinishReason",
+    "ForetokenError",
+    "SamplingParams",
+    "SpeculationStats",
+    "TokenEvent",
+    "__version__",
+]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.errors import ConfigError, RequestError, SpeculationStringError
-from foretoken.types import SamplingParams
+from foretoken.errors import SpeculationStringError
 
 AUTO = "auto"
 OFF = "off"
@@ -22,6 +21,8 @@ class ModelOptions:
     `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
     `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
     types for exactness on a CPU (DESIGN §6), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
+    `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
+    loaded, `notice` a line for the user when something takes long.
     """
 
     context_length: int = 0
@@ -34,6 +35,9 @@ class ModelOptions:
     kv_type: str = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     probe: bool = True
+    cache_dir: Path | None = None
+    progress: Callable[[float], None] | None = None
+    notice: Callable[[str], None] | None = None
 
 
 DEFAULT_CONTEXT = 8192
@@ -81,7 +85,9 @@ def parse_speculation(text: str) -> Speculation:
     """
     parts = [part.strip() for part in text.strip().split(";") if part.strip()]
     if not parts:
-        raise SpeculationStringError("The speculation string is empty.", hint="Use 'auto', 'off' or a drafter.")
+        raise SpeculationStringError(
+            "The speculation string is empty.", hint="Use 'auto', 'off' or a drafter."
+        )
     if OFF in parts or "none" in parts:
         if len(parts) > 1:
             raise SpeculationStringError(f"'off' cannot be combined with other stages: {text!r}.")

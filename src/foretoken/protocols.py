@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from foretoken.config import ModelOptions
 from foretoken.types import (
     Capabilities,
     Draft,
@@ -228,6 +229,6 @@ class Backend(Protocol):
         """Whether this backend is the one for the file or folder (by content, not by name alone)."""
         ...
 
-    def load(self, path: Path, options: object) -> Model:
+    def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
         ...

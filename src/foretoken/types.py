@@ -148,6 +148,10 @@ class DraftLimit:
     max_tokens: int
     min_survival: float = 0.0
 
+    def within(self, most: int) -> DraftLimit:
+        """The same limit with at most `most` tokens."""
+        return self if self.max_tokens <= most else DraftLimit(most, self.min_survival)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -312,10 +316,11 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class FinishEvent:
-    """The last event of a request."""
+    """The last event of a request. `text` is what was held back until the end was certain."""
 
     request: int
     reason: FinishReason
+    text: str
     usage: Usage
     timings: Timings
     speculation: SpeculationStats
@@ -323,6 +328,21 @@ class FinishEvent:
 
 
 Event: TypeAlias = TokenEvent | FinishEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request: the fold of its events. `origins[i]` says who proposed `tokens[i]`."""
+
+    text: str
+    tokens: tuple[int, ...]
+    origins: tuple[str, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    speculation: SpeculationStats
+    error: str | None = None
 
 
 # --- rounds, for the planner ---------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""GGUF models through llama.cpp's low-level API. Importing this package does not import llama_cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foretoken.config import ModelOptions
+from foretoken.protocols import Model
+from foretoken.registry import missing_dependency
+
+MAGIC = b"GGUF"
+
+
+class LlamaCppBackend:
+    """The `llamacpp` backend: accepts GGUF files."""
+
+    name = "llamacpp"
+
+    def accepts(self, path: Path) -> bool:
+        """Whether the file is a GGUF, or claims to be (so that a damaged one gets this backend's error)."""
+        if path.suffix.lower() == ".gguf":
+            return True
+        try:
+            with path.open("rb") as file:
+                return file.read(len(MAGIC)) == MAGIC
+        except OSError:
+            return False
+
+    def load(self, path: Path, options: ModelOptions) -> Model:
+        """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        try:
+            from foretoken.backends.llamacpp.loading import load_model
+        except ModuleNotFoundError as error:
+            if error.name != "llama_cpp":
+                raise
+            raise missing_dependency("llama_cpp", f"Loading {path.name}") from None
+        return load_model(path, options)
+
+
+BACKEND = LlamaCppBackend()

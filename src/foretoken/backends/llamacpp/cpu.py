@@ -1,0 +1,31 @@
+"""What the machine's processor offers: physical cores and features."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@cache
+def physical_cores() -> int:
+    """Cores this process may run on, counting hyper-threads of one core once.
+
+    More threads than cores make llama.cpp's spinning workers wait for each other (DESIGN §10).
+    """
+    try:
+        allowed = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS or Windows
+        return max(1, os.cpu_count() or 1)
+    cores = {_siblings(cpu) for cpu in allowed}
+    return max(1, len(cores))
+
+
+def _siblings(cpu: int) -> str:
+    path = _TOPOLOGY / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return str(cpu)

@@ -1,0 +1,270 @@
+"""From a file to a ready model: parameters, and llama.cpp's failures in words."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import llama_cpp.llama_cpp as lib
+
+from foretoken.backends.llamacpp import log
+from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.llamacpp.gguf_file import read_gguf
+from foretoken.backends.llamacpp.model import LlamaCppModel
+from foretoken.backends.llamacpp.probe import probed
+from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foretoken.config import DEFAULT_CONTEXT, ModelOptions
+from foretoken.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    ContextLengthError,
+    ForetokenError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from foretoken.types import ModelInfo
+
+KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
+EXACT_ON_CPU = ("bf16", "f16")
+"""K and V of different types keep llama.cpp off the split-KV and tiled attention paths (DESIGN §6)."""
+
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """What a context is created with; `key` identifies it for caches of measurements."""
+
+    context_length: int
+    sequences: int
+    threads: int
+    batch: int
+    ubatch: int
+    kv_types: tuple[str, str]
+    flash_attention: str
+    device: str
+
+    def key(self) -> str:
+        version = f"llama-cpp-python {llama_cpp.__version__}"
+        return f"{version}|{self.kv_types}|{self.flash_attention}|{self.device}|{self.ubatch}|{self.threads}"
+
+
+def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
+    """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
+    check_file(path)
+    log.install()
+    device = _device(options)
+    kv_types = _kv_types(options, device)
+    weights = _load_weights(path, options)
+    try:
+        settings = _settings(path, weights, options, device, kv_types)
+        context, settings = _create_context(weights, settings, fallback=options.kv_type == "auto")
+    except ForetokenError:
+        lib.llama_model_free(weights)
+        raise
+    tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
+    info = describe(path, weights, tokenizer, settings, options)
+    model = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
+    try:
+        return probed(model, settings.key(), options) if options.probe else model
+    except BaseException:
+        model.close()
+        raise
+
+
+def check_file(path: Path) -> None:
+    """Raises ModelNotFoundError or ModelFormatError for what can be seen without llama.cpp."""
+    if not path.exists():
+        raise ModelNotFoundError(
+            f"There is no file {path}.", hint="'foretoken models list' shows the models you have."
+        )
+    if not path.is_file():
+        raise ModelFormatError(f"{path} is not a file.")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(f"Cannot read {path}: {error.strerror}.") from None
+    if magic != b"GGUF":
+        raise ModelFormatError(
+            f"{path} is not a GGUF file (it starts with {magic!r}).",
+            hint="Foretoken runs GGUF models; convert other formats with llama.cpp's converters.",
+        )
+
+
+def _device(options: ModelOptions) -> str:
+    return "gpu" if options.gpu_layers != 0 and lib.llama_supports_gpu_offload() else "cpu"
+
+
+def _kv_types(options: ModelOptions, device: str) -> tuple[str, str]:
+    if options.kv_type == "auto":
+        exact = device == "cpu" and options.flash_attention != "off"
+        return EXACT_ON_CPU if exact else ("f16", "f16")
+    key, _, value = options.kv_type.partition("/")
+    for name in (key, value or key):
+        if name not in KV_TYPES:
+            raise ConfigError(
+                f"There is no KV cache type {name!r}.",
+                hint=f"Valid are: auto, {', '.join(KV_TYPES)}, or K/V.",
+            )
+    return key, value or key
+
+
+def _load_weights(path: Path, options: ModelOptions) -> Any:
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = options.gpu_layers
+    params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
+    report = options.progress
+
+    def on_progress(fraction: float, _user_data: object) -> bool:
+        if report is not None:
+            report(fraction)
+        return True
+
+    callback = lib.llama_progress_callback(on_progress)
+    params.progress_callback = callback
+    with log.capture() as lines:
+        weights = lib.llama_model_load_from_file(str(path).encode(), params)
+    if not weights:
+        raise _load_error(path, log.last_error(lines))
+    if lib.llama_model_has_encoder(weights) and not lib.llama_model_has_decoder(weights):
+        lib.llama_model_free(weights)
+        raise UnsupportedModelError(f"{path.name} is an encoder (an embedding model); it cannot generate.")
+    return weights
+
+
+def _load_error(path: Path, reason: str) -> ForetokenError:
+    if "unknown model architecture" in reason:
+        return UnsupportedModelError(
+            f"{path.name} has an architecture that this llama.cpp does not know ({reason}).",
+            hint="A newer version may: pip install --upgrade llama-cpp-python",
+        )
+    summary = read_gguf(path)  # raises ModelFormatError itself when the file is truncated
+    if summary.is_vocab_only:
+        return ModelFormatError(
+            f"{path.name} holds a vocabulary only, no weights.", hint="Use the full model file."
+        )
+    if "alloc" in reason or "memory" in reason:
+        return CapacityError(
+            f"There is not enough memory to load {path.name} ({reason}).",
+            hint="Use a smaller or more strongly quantised model.",
+        )
+    return ModelFormatError(f"llama.cpp cannot load {path.name}: {reason}.")
+
+
+def _settings(
+    path: Path, weights: Any, options: ModelOptions, device: str, kv_types: tuple[str, str]
+) -> ContextSettings:
+    trained = int(lib.llama_model_n_ctx_train(weights))
+    if options.context_length > trained > 0:
+        raise ContextLengthError(
+            f"{path.name} was trained for {trained} tokens of context; {options.context_length} were asked for.",
+            hint=f"Use a context of at most {trained}.",
+        )
+    default = min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    return ContextSettings(
+        context_length=options.context_length or default,
+        sequences=options.sequences,
+        threads=options.threads or physical_cores(),
+        batch=options.batch,
+        ubatch=min(options.ubatch, options.batch),
+        kv_types=kv_types,
+        flash_attention=options.flash_attention,
+        device=device,
+    )
+
+
+def _create_context(
+    weights: Any, settings: ContextSettings, *, fallback: bool
+) -> tuple[Any, ContextSettings]:
+    params = lib.llama_context_default_params()
+    padded = -(-settings.context_length // _BLOCK) * _BLOCK
+    params.n_ctx = padded * settings.sequences
+    params.n_batch = settings.batch
+    params.n_ubatch = settings.ubatch
+    params.n_seq_max = settings.sequences
+    params.n_threads = params.n_threads_batch = settings.threads
+    params.type_k, params.type_v = (KV_TYPES[name] for name in settings.kv_types)
+    mixed = settings.kv_types[0] != settings.kv_types[1]
+    params.flash_attn_type = 1 if mixed else _FLASH[settings.flash_attention]
+    params.kv_unified = False  # one stream a sequence: exact whatever the others do (DESIGN §6)
+    params.no_perf = True
+    with log.capture() as lines:
+        context = lib.llama_init_from_model(weights, params)
+    if context:
+        return context, settings
+    if fallback and mixed:
+        from dataclasses import replace
+
+        return _create_context(weights, replace(settings, kv_types=("f16", "f16")), fallback=False)
+    reason = log.last_error(lines)
+    if "alloc" in reason or "memory" in reason:
+        raise CapacityError(
+            f"There is not enough memory for a context of {settings.context_length} tokens ({reason}).",
+            hint="Use a smaller context (--ctx).",
+        )
+    raise BackendError(f"llama.cpp cannot create a context: {reason}.")
+
+
+def metadata(weights: Any, key: str) -> str | None:
+    """A metadata value as text, or None."""
+    size = lib.llama_model_meta_val_str(weights, key.encode(), None, 0)
+    if size < 0:
+        return None
+    buffer = ctypes.create_string_buffer(size + 1)
+    lib.llama_model_meta_val_str(weights, key.encode(), buffer, size + 1)
+    return buffer.value.decode("utf-8", "replace")
+
+
+def _chat_template(weights: Any) -> str | None:
+    raw = lib.llama_model_chat_template(weights, None)
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def fingerprint(path: Path) -> str:
+    """Identifies a model file by its size and a sample of its content: hashing 40 GB would take a minute."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:32]
+
+
+def describe(
+    path: Path, weights: Any, tokenizer: LlamaCppTokenizer, settings: ContextSettings, options: ModelOptions
+) -> ModelInfo:
+    """The model's ModelInfo."""
+    read = partial(metadata, weights)
+    return ModelInfo(
+        name=read("general.name") or path.stem,
+        path=str(path),
+        architecture=read("general.architecture") or "unknown",
+        file_hash=fingerprint(path),
+        vocab_size=tokenizer.vocab_size,
+        vocab_hash=tokenizer.hash(),
+        context_length=settings.context_length,
+        trained_context=int(lib.llama_model_n_ctx_train(weights)),
+        parameters=int(lib.llama_model_n_params(weights)),
+        size_bytes=int(lib.llama_model_size(weights)),
+        backend=f"llama.cpp (llama-cpp-python {llama_cpp.__version__})",
+        device=settings.device,
+        quantization=(lib.llama_ftype_name(lib.llama_model_ftype(weights)) or b"").decode(),
+        settings={
+            "kv_type": "/".join(settings.kv_types),
+            "threads": str(settings.threads),
+            "memory": options.memory,
+            "sequences": str(settings.sequences),
+            "batch": f"{settings.batch}/{settings.ubatch}",
+        },
+    )

@@ -1,0 +1,169 @@
+"""A loaded GGUF as a `Model`: forwards, and the KV cache of each sequence."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from foretoken.backends.llamacpp.batch import Batch
+from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foretoken.errors import BackendError, OutOfKVError
+from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+
+UNTILED_ROWS = 63
+"""Rows of one sequence that stay on the row-by-row attention path whatever the KV types (DESIGN §6)."""
+
+_NO_SLOT = 1
+
+
+class LlamaCppModel:
+    """Owns llama.cpp's model and context. One stream of KV cells for each sequence."""
+
+    def __init__(
+        self, weights: Any, context: Any, tokenizer: LlamaCppTokenizer, info: ModelInfo, sequences: int
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.info = info
+        recurrent = lib.llama_model_is_recurrent(weights) or lib.llama_model_is_hybrid(weights)
+        self.capabilities = Capabilities(
+            rollback=Rollback.SNAPSHOT if recurrent else Rollback.TRUNCATE,
+            batch_invariant=False,
+            invariance_note="not measured",
+            max_rows=UNTILED_ROWS,
+            max_batch=int(lib.llama_n_batch(context)),
+            sequences=sequences,
+        )
+        self._weights: Any = weights
+        self._context: Any = context
+        self._memory = lib.llama_get_memory(context)
+        self._batch = Batch(self.capabilities.max_batch)
+        self._lengths = [0] * sequences
+        self._views: dict[tuple[int, int], Logits] = {}
+
+    def with_capabilities(self, **changes: Any) -> LlamaCppModel:
+        """Record what was measured about the model."""
+        self.capabilities = replace(self.capabilities, **changes)
+        return self
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        self._check(batch)
+        wanted = self._batch.fill(batch)
+        status = lib.llama_decode(self._context, self._batch.native)
+        if status:
+            self._raise(status, batch)
+        for rows in batch:
+            self._lengths[rows.seq] += len(rows.tokens)
+        return self._logits(wanted)
+
+    def _check(self, batch: Sequence[Rows]) -> None:
+        total = 0
+        for rows in batch:
+            total += len(rows.tokens)
+            if rows.parents is not None:
+                raise BackendError("The llama.cpp backend verifies chains only.")
+            if rows.start != self._lengths[rows.seq]:
+                raise BackendError(
+                    f"Rows of sequence {rows.seq} start at {rows.start}; its cache ends at "
+                    f"{self._lengths[rows.seq]}."
+                )
+            if rows.start + len(rows.tokens) > self.info.context_length:
+                raise OutOfKVError(
+                    f"Sequence {rows.seq} would hold {rows.start + len(rows.tokens)} tokens; its context has "
+                    f"room for {self.info.context_length}.",
+                    hint="Use a larger context (--ctx).",
+                )
+        if total > self._batch.capacity:
+            raise BackendError(f"{total} rows in one forward; at most {self._batch.capacity} fit.")
+
+    def _raise(self, status: int, batch: Sequence[Rows]) -> None:
+        if status == _NO_SLOT:
+            raise OutOfKVError(
+                "The KV cache has no room for this forward.", hint="Use a larger context (--ctx)."
+            )
+        for rows in batch:  # a fatal error leaves the part that was computed behind
+            self._lengths[rows.seq] = int(lib.llama_memory_seq_pos_max(self._memory, rows.seq)) + 1
+        raise BackendError(f"llama.cpp failed to compute a forward (code {status}).")
+
+    def _logits(self, rows: int) -> Logits:
+        """A view of llama.cpp's own buffer. It may move when it grows, so its address is part of the key."""
+        if rows == 0:
+            return np.empty((0, self.info.vocab_size), np.float32)
+        pointer = lib.llama_get_logits(self._context)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        if not address:
+            raise BackendError("llama.cpp returned no logits.")
+        view = self._views.get((address, rows))
+        if view is None:
+            size = rows * self.info.vocab_size
+            raw = (ctypes.c_float * size).from_address(address)
+            view = np.ctypeslib.as_array(raw).reshape(rows, self.info.vocab_size)
+            self._views[(address, rows)] = view
+        return view
+
+    def length(self, seq: int) -> int:
+        return self._lengths[seq]
+
+    def truncate(self, seq: int, length: int) -> None:
+        held = self._lengths[seq]
+        if length > held:
+            raise BackendError(f"Cannot truncate sequence {seq} to {length}: it holds {held} tokens.")
+        if length < held:
+            if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+                raise BackendError(
+                    "This model cannot take back part of a sequence; restore a snapshot instead."
+                )
+            self._lengths[seq] = length
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        if list(path) != list(range(len(path))):
+            raise BackendError("The llama.cpp backend keeps chains only.")
+        self.truncate(seq, start + len(path))
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        if length > self._lengths[src]:
+            raise BackendError(
+                f"Cannot fork {length} tokens of sequence {src}: it holds {self._lengths[src]}."
+            )
+        if src != dst:
+            self.release(dst)
+            # Between streams llama.cpp copies whole sequences only (DESIGN §6): copy, then truncate.
+            lib.llama_memory_seq_cp(self._memory, src, dst, -1, -1)
+            self._lengths[dst] = self._lengths[src]
+        self.truncate(dst, length)
+
+    def snapshot(self, seq: int) -> object:
+        size = lib.llama_state_seq_get_size_ext(self._context, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE)
+        data = (ctypes.c_uint8 * size)()
+        written = lib.llama_state_seq_get_data_ext(
+            self._context, data, size, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
+        )
+        if written != size:
+            raise BackendError(f"llama.cpp saved {written} of {size} bytes of a sequence.")
+        return self._lengths[seq], data
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        length, data = cast("tuple[int, ctypes.Array[ctypes.c_uint8]]", snapshot)
+        self.release(seq)
+        read = lib.llama_state_seq_set_data_ext(
+            self._context, data, len(data), seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
+        )
+        if read == 0:
+            raise BackendError("llama.cpp could not restore a snapshot.")
+        self._lengths[seq] = length
+
+    def release(self, seq: int) -> None:
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self._lengths[seq] = 0
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._views.clear()
+            self._batch.free()
+            lib.llama_free(self._context)
+            lib.llama_model_free(self._weights)
+            self._context = self._weights = None

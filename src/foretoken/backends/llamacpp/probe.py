@@ -1,0 +1,127 @@
+"""The batch-invariance probe: are a row's logits the same, bit for bit, whatever shares its forward?
+
+Same bytes with speculation on and off needs exactly this (DESIGN §6): a draft is verified in a forward of
+n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in batches,
+near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and beside
+another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from foretoken.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
+from foretoken.config import ModelOptions
+from foretoken.files import write_atomically
+from foretoken.types import Logits, Rows
+
+logger = logging.getLogger(__name__)
+
+ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, UNTILED_ROWS, 129)
+"""Batch sizes compared: either side of the steps of llama.cpp's matrix kernels, and a tiled one (≥ 64)."""
+
+REFERENCE_ROWS = 17
+DEPTHS = (8, 530)
+_VERSION = 2
+
+
+def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> LlamaCppModel:
+    """The model with its measured `batch_invariant`, from the cache or by probing now."""
+    key = hashlib.sha256(f"{_VERSION}|{model.info.file_hash}|{settings_key}".encode()).hexdigest()[:32]
+    file = options.cache_dir / "probes" / f"{key}.json" if options.cache_dir else None
+    result = _read(file)
+    if result is None:
+        if options.notice is not None:
+            options.notice("Checking exactness of batched arithmetic (once for each model and machine)…")
+        result = measure(model)
+        _write(file, result)
+    rows, note = result
+    return model.with_capabilities(
+        batch_invariant=rows >= 2,
+        invariance_note=note,
+        max_rows=max(UNTILED_ROWS, rows) if rows >= 2 else UNTILED_ROWS,
+    )
+
+
+def measure(model: LlamaCppModel) -> tuple[int, str]:
+    """(largest batch size up to which every tested size was bit-identical to single rows, what was seen)."""
+    rng = np.random.default_rng(7)
+    tokens = [int(token) for token in rng.integers(0, model.info.vocab_size, max(DEPTHS) + max(ROWS))]
+    exact = max(ROWS)
+    tested: list[int] = []
+    for depth in DEPTHS:
+        if depth + REFERENCE_ROWS >= model.info.context_length:
+            continue
+        tested.append(depth)
+        smallest = _first_difference(model, tokens, depth)
+        if smallest is not None:
+            exact = min(exact, smallest - 1)
+    model.release(0)
+    depths = " and ".join(str(depth) for depth in tested)
+    if exact >= max(ROWS):
+        return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {depths} tokens"
+    if exact >= UNTILED_ROWS:
+        return UNTILED_ROWS, f"logits of 1 and up to {UNTILED_ROWS} rows are bit-identical (depth {depths})"
+    return 1, f"the backend's arithmetic depends on the batch size (from {exact + 1} rows on)"
+
+
+def _first_difference(model: LlamaCppModel, tokens: list[int], depth: int) -> int | None:
+    """The smallest tested batch size whose logits differ from those of single rows, or None."""
+    _prefill(model, 0, tokens[:depth])
+    single = [_rows(model, 0, tokens, depth + i, 1)[0] for i in range(REFERENCE_ROWS)]
+    reference = np.stack(single)
+    room = model.info.context_length - depth
+    for count in (count for count in ROWS if count <= min(room, model.capabilities.max_batch)):
+        model.truncate(0, depth)
+        compared = min(count, REFERENCE_ROWS)
+        if not np.array_equal(_rows(model, 0, tokens, depth, count)[:compared], reference[:compared]):
+            return count
+    if model.capabilities.sequences > 1 and not _same_beside_another(model, tokens, depth, reference):
+        return 2
+    return None
+
+
+def _same_beside_another(model: LlamaCppModel, tokens: list[int], depth: int, reference: Logits) -> bool:
+    model.truncate(0, depth)
+    batch = [Rows(0, depth, tokens[depth : depth + 3], 3), Rows(1, 0, tokens[:5], 5)]
+    same = np.array_equal(model.forward(batch)[:3], reference[:3])
+    model.release(1)
+    return same
+
+
+def _prefill(model: LlamaCppModel, seq: int, tokens: list[int]) -> None:
+    model.release(seq)
+    step = model.capabilities.max_batch
+    for start in range(0, len(tokens), step):
+        model.forward([Rows(seq, start, tokens[start : start + step], 0)])
+
+
+def _rows(model: LlamaCppModel, seq: int, tokens: list[int], start: int, count: int) -> Logits:
+    return model.forward([Rows(seq, start, tokens[start : start + count], count)]).copy()
+
+
+def _read(file: Path | None) -> tuple[int, str] | None:
+    if file is None:
+        return None
+    try:
+        data = json.loads(file.read_text())
+        return int(data["rows"]), str(data["note"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("Ignoring the unreadable probe result %s: %s", file, error)
+        return None
+
+
+def _write(file: Path | None, result: tuple[int, str]) -> None:
+    if file is None:
+        return
+    try:
+        write_atomically(file, json.dumps({"rows": result[0], "note": result[1]}).encode())
+    except OSError as error:
+        logger.warning("Cannot save the probe result: %s", error)

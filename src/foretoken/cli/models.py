@@ -1,0 +1,261 @@
+"""`foretoken models`: the models on this computer."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from foretoken import library
+from foretoken.cli import paths
+from foretoken.library.split import model_files
+
+if TYPE_CHECKING:
+    from foretoken.backends.llamacpp.gguf_file import GGUFSummary
+    from foretoken.library import StoredModel
+
+
+@click.group()
+def models() -> None:
+    """See, get and convert models."""
+
+
+# --- list ----------------------------------------------------------------------------------------------
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def list_command(as_json: bool) -> None:
+    """List the models on this computer."""
+    folder = paths.models_dir()
+    found = library.list_models(folder)
+    default = library.default_model()
+    if as_json:
+        click.echo(json.dumps([_model_json(model, default) for model in found], indent=2))
+        return
+    if not found:
+        click.echo(f"There are no models in {folder}.\nGet one: foretoken models pull OWNER/NAME[:QUANT]")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column("quantization")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("from")
+    for model in found:
+        note = " (default)" if model.path == default else "" if model.complete else " (incomplete)"
+        table.add_row(model.name, model.quantization, _size(model.size_bytes), model.source + note)
+    _print(table)
+
+
+def _model_json(model: StoredModel, default: Path | None) -> dict[str, Any]:
+    values = asdict(model) | {"name": model.name, "path": str(model.path)}
+    return values | {"default": model.path == default}
+
+
+# --- inspect -------------------------------------------------------------------------------------------
+
+
+@models.command()
+@click.argument("model", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: everything the header says.")
+@click.option("--tensors", is_flag=True, help="List every tensor too.")
+def inspect(model: str, as_json: bool, tensors: bool) -> None:
+    """Show what a model file holds, without loading it.
+
+    FILE is a path, or the name of a model that 'foretoken models list' shows.
+    """
+    from foretoken.backends.llamacpp.gguf_file import read_gguf
+
+    summary = read_gguf(library.resolve(model, paths.models_dir()))
+    if as_json:
+        click.echo(json.dumps(_summary_json(summary), indent=2))
+        return
+    click.echo(summary.path)
+    _print(_summary_table(summary))
+    if summary.is_vocab_only:
+        click.echo("\nThis file holds a vocabulary and no weights: it cannot generate text.")
+        return
+    click.echo()
+    _print(_quantization_table(summary))
+    if tensors:
+        click.echo()
+        _print(_tensor_table(summary))
+
+
+def _summary_table(summary: GGUFSummary) -> Table:
+    heads = f"{summary.head_count} (KV: {summary.kv_head_count or summary.head_count})"
+    parts = f" in {len(summary.files)} files" if summary.is_split else ""
+    rows = {
+        "name": summary.name,
+        "architecture": summary.architecture,
+        "parameters": f"{summary.parameters:,}",
+        "size": _size(summary.size_bytes) + parts,
+        "type": summary.file_type,
+        "context length": f"{summary.context_length:,}" if summary.context_length else "",
+        "layers": f"{summary.block_count}" if summary.block_count else "",
+        "embedding": f"{summary.embedding_length:,}" if summary.embedding_length else "",
+        "attention heads": heads if summary.head_count else "",
+        "vocabulary": f"{summary.vocab_size:,} tokens ({summary.tokenizer or 'unknown kind'})",
+        "chat template": "yes" if summary.has_chat_template else "no",
+        "format": f"GGUF version {summary.version}",
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows.items():
+        if value:
+            table.add_row(label, value)
+    return table
+
+
+def _quantization_table(summary: GGUFSummary) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("weights")
+    for header in ("tensors", "size", "share"):
+        table.add_column(header, justify="right")
+    whole = sum(share.size_bytes for share in summary.quantization.values()) or 1
+    for kind, share in summary.quantization.items():
+        percent = f"{100 * share.size_bytes / whole:.1f} %"
+        table.add_row(kind, f"{share.tensors:,}", _size(share.size_bytes), percent)
+    return table
+
+
+def _tensor_table(summary: GGUFSummary) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tensor", overflow="fold")
+    table.add_column("type")
+    table.add_column("shape")
+    table.add_column("size", justify="right", no_wrap=True)
+    for tensor in summary.tensors:
+        shape = " × ".join(str(length) for length in tensor.shape)
+        table.add_row(tensor.name, tensor.type, shape, _size(tensor.size_bytes))
+    return table
+
+
+def _summary_json(summary: GGUFSummary) -> dict[str, Any]:
+    values = asdict(summary)
+    values["path"] = str(summary.path)
+    values["files"] = [str(file) for file in summary.files]
+    return values | {"is_vocab_only": summary.is_vocab_only, "is_split": summary.is_split}
+
+
+# --- quantize ------------------------------------------------------------------------------------------
+
+
+@models.command()
+@click.argument("source", metavar="SRC")
+@click.argument("type_name", metavar="TYPE")
+@click.option("-o", "--output", metavar="OUT", type=click.Path(path_type=Path), help="The file to write.")
+@click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
+@click.option("--allow-requantize", is_flag=True, help="Accept the loss of quantising twice.")
+@click.option(
+    "--threads", default=0, show_default="all cores", type=click.IntRange(min=0), help="Threads to use."
+)
+def quantize(
+    source: str, type_name: str, *, output: Path | None, force: bool, allow_requantize: bool, threads: int
+) -> None:
+    """Write SRC with its weights as TYPE (q4_0, q4_k_m, q8_0, …).
+
+    SRC is a path or the name of a model; without -o, the new file goes beside it.
+    """
+    from foretoken.backends.llamacpp.quantize import default_output
+    from foretoken.backends.llamacpp.quantize import quantize as run
+
+    src = library.resolve(source, paths.models_dir())
+    dst = output or default_output(src, type_name)
+    bar = Progress(
+        TextColumn("quantising"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} tensors"),
+        console=_stderr(),
+    )
+    with bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        task = bar.add_task("", total=None)
+        summary = run(
+            src,
+            dst,
+            type_name,
+            threads=threads,
+            force=force,
+            allow_requantize=allow_requantize,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    for warning in caught:
+        click.echo(f"Note: {warning.message}", err=True)
+    before = sum(file.stat().st_size for file in model_files(src))
+    click.echo(f"{dst}: {_size(summary.size_bytes)}, {summary.size_bytes / before:.0%} of {src.name}")
+
+
+# --- pull ----------------------------------------------------------------------------------------------
+
+
+@models.command()
+@click.argument("model", metavar="REPO[:QUANT]")
+def pull(model: str) -> None:
+    """Download a GGUF model from the Hugging Face Hub.
+
+    REPO is OWNER/NAME. Without QUANT (q4_k_m, q8_0, … or the name of a file) the usual one is taken. When a
+    download is interrupted, the same command continues it.
+    """
+    repository, _, quantization = model.partition(":")
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=_stderr(),
+    )
+    with bar:
+        task = bar.add_task(repository, total=None)
+
+        def report(done: int, total: int, file: str) -> None:
+            bar.update(task, completed=done, total=total, description=file)
+
+        path = library.pull(
+            repository,
+            quantization or None,
+            folder=paths.models_dir(),
+            progress=report,
+            endpoint=os.environ.get("HF_ENDPOINT") or None,
+        )
+    click.echo(path)
+
+
+# --- output --------------------------------------------------------------------------------------------
+
+
+def _print(table: Table) -> None:
+    Console().print(table)
+
+
+def _stderr() -> Console:
+    return Console(stderr=True)
+
+
+def _size(size_bytes: int) -> str:
+    """Decimal units, as file managers and the Hub count."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    size = float(size_bytes)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"

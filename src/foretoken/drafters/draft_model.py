@@ -1,0 +1,242 @@
+"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023, arXiv 2211.17192).
+
+It keeps a KV sequence of its own per request, is fed only when it is asked to draft, and never recomputes
+what its cache already holds. All requests advance together, one forward per depth. Tokens are chosen by a
+protocols.TokenSampler, which couples them to the target's (DESIGN §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from foretoken.config import read_options
+from foretoken.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
+from foretoken.protocols import Drafter, DrafterContext, Model, RequestView, TokenSampler
+from foretoken.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback, Rows
+
+NAME = "draft-model"
+
+
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Options: `model` (path or name, required), `max` tokens per draft, `min-p` (stop before a token less
+    likely than this; llama.cpp's draft-p-min), `ctx` (tokens of context, 0 = the target's).
+
+    Raises SpeculationStringError for a bad value, UnsupportedModelError for a model whose vocabulary or
+    rollback does not fit, and whatever loading it raises.
+    """
+    values = read_options(NAME, options, {"model": "", "max": 16, "min-p": 0.0, "ctx": 0})
+    if not values["model"]:
+        raise SpeculationStringError(
+            f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
+        )
+    if values["max"] < 1:
+        raise SpeculationStringError(f"{NAME}: max={values['max']} must be at least 1.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    model = context.load_model(
+        values["model"],
+        sequences=context.capabilities.sequences,
+        context_length=values["ctx"] or context.target.context_length,
+    )
+    try:
+        _check(model, context)
+    except UnsupportedModelError:
+        model.close()
+        raise
+    return DraftModelDrafter(
+        model,
+        context.sampler,
+        max_tokens=values["max"],
+        min_p=values["min-p"],
+        end_tokens=context.tokenizer.end_tokens,
+    )
+
+
+def _check(model: Model, context: DrafterContext) -> None:
+    if model.info.vocab_hash != context.target.vocab_hash:
+        raise UnsupportedModelError(
+            f"The vocabularies of {model.info.name} and {context.target.name} differ, and drafts cannot be "
+            "translated between vocabularies yet.",
+            hint="Use a draft model with the target's tokenizer, usually a smaller one of the same family.",
+        )
+    if model.capabilities.rollback is not Rollback.TRUNCATE:
+        raise UnsupportedModelError(
+            f"{model.info.name} cannot draft: rejected tokens cannot be taken back from its cache "
+            f"(rollback: {model.capabilities.rollback.value}).",
+            hint="Use a draft model with attention layers only.",
+        )
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A request's KV sequence. `cells` are the tokens it holds, of which the first `agreed` are known to be
+    the request's history; the others were drafted.
+    """
+
+    number: int
+    cells: list[int] = field(default_factory=list)
+    agreed: int = 0
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request's draft in the making. `todo`: tokens to feed before the next one can be proposed."""
+
+    index: int
+    request: RequestView
+    limit: DraftLimit
+    depth: int
+    sequence: _Sequence
+    todo: Sequence[int]
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    probs: list[Probs] = field(default_factory=list)
+    survival: float = 1.0
+
+    def draft(self) -> Draft | None:
+        if not self.tokens:
+            return None
+        probs = tuple(self.probs) if self.probs else None
+        return Draft(tuple(self.tokens), NAME, confidence=tuple(self.confidence), probs=probs)
+
+
+class DraftModelDrafter:
+    """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft
+    ends before a token less likely than `min_p`. `end_tokens` (default: the model's) end a draft.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        model: Model,
+        sampler: TokenSampler,
+        max_tokens: int = 16,
+        min_p: float = 0.0,
+        *,
+        end_tokens: frozenset[int] | None = None,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._max_tokens = max_tokens
+        self._min_p = min_p
+        self._end_tokens = model.tokenizer.end_tokens if end_tokens is None else end_tokens
+        self._sequences: dict[int, _Sequence] = {}
+
+    def start(self, request: RequestView) -> None:
+        """Nothing to do: a sequence is taken when the request is first asked to draft."""
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        jobs = [
+            job
+            for index, (request, limit) in enumerate(requests)
+            if (job := self._prepare(index, request, limit)) is not None
+        ]
+        drafts: list[Draft | None] = [None] * len(requests)
+        active = jobs
+        while active:
+            try:
+                self._advance(active)
+            except OutOfKVError:
+                break
+            active = [job for job in active if job.todo]
+        for job in jobs:
+            drafts[job.index] = job.draft()
+        return drafts
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        sequence = self._sequences.get(request.id)
+        if sequence is None:
+            return
+        cells, tokens = sequence.cells, request.tokens
+        agreed = min(sequence.agreed, outcome.kept)
+        end = min(len(cells), len(tokens))
+        while agreed < end and cells[agreed] == tokens[agreed]:
+            agreed += 1
+        sequence.agreed = agreed
+        self._cut(sequence, agreed)
+
+    def stop(self, request: RequestView) -> None:
+        sequence = self._sequences.pop(request.id, None)
+        if sequence is not None:
+            self._model.release(sequence.number)
+
+    def close(self) -> None:
+        self._sequences.clear()
+        self._model.close()
+
+    def _prepare(self, index: int, request: RequestView, limit: DraftLimit) -> _Job | None:
+        """The request's job; None where it may not draft, or there is no room to."""
+        length = len(request.tokens)
+        # A draft's last token is never fed, so d tokens need d − 1 cells beyond the history.
+        room = self._model.info.context_length - length + 1
+        depth = min(limit.max_tokens, self._max_tokens, room)
+        if depth < 1 or length == 0:
+            return None
+        sequence = self._sequences.get(request.id) or self._allocate(request.id)
+        if sequence is None:
+            return None
+        # The last token is fed again if the cache holds it: its logits are gone.
+        sequence.agreed = min(sequence.agreed, length - 1)
+        self._cut(sequence, sequence.agreed)
+        return _Job(index, request, limit, depth, sequence, request.tokens[sequence.agreed :])
+
+    def _allocate(self, request: int) -> _Sequence | None:
+        used = {sequence.number for sequence in self._sequences.values()}
+        number = next((n for n in range(self._model.capabilities.sequences) if n not in used), None)
+        if number is None:
+            return None
+        self._sequences[request] = sequence = _Sequence(number)
+        return sequence
+
+    def _cut(self, sequence: _Sequence, length: int) -> None:
+        if length < len(sequence.cells):
+            self._model.truncate(sequence.number, length)
+            del sequence.cells[length:]
+
+    def _advance(self, jobs: Sequence[_Job]) -> None:
+        """One forward: a chunk of every job's tokens, those with the fewest first, so that one request's
+        long prompt does not hold up the others' drafts. Raises OutOfKVError, leaving the jobs as they were.
+        """
+        room = self._model.capabilities.max_batch
+        chunks: list[tuple[_Job, int]] = []
+        batch: list[Rows] = []
+        for job in sorted(jobs, key=lambda job: len(job.todo)):
+            if room == 0:
+                break
+            take = min(room, len(job.todo))
+            room -= take
+            chunks.append((job, take))
+            wants = 1 if take == len(job.todo) else 0
+            sequence = job.sequence
+            batch.append(Rows(sequence.number, len(sequence.cells), job.todo[:take], wants))
+        logits = self._model.forward(batch)
+        row = 0
+        for job, take in chunks:
+            job.sequence.cells.extend(job.todo[:take])
+            if not job.tokens:
+                job.sequence.agreed = len(job.sequence.cells)
+            job.todo = job.todo[take:]
+            if not job.todo:
+                self._propose(job, logits[row])
+                row += 1
+
+    def _propose(self, job: _Job, logits: Logits) -> None:
+        """Append the next token to the job's draft, or end it."""
+        token, probability, probs = self._sampler.propose(logits, job.request, job.tokens)
+        if probs is None:
+            job.survival *= probability
+            if probability < self._min_p or job.survival < job.limit.min_survival:
+                return
+        else:
+            # A token that was drawn from q must be kept whatever its probability (dropping it would bias
+            # the output), so the estimate may depend on q only: the chance that two draws agree.
+            probability = float(probs @ probs)
+            job.survival *= probability
+            job.probs.append(probs)
+        job.tokens.append(token)
+        job.confidence.append(probability)
+        ended = token in self._end_tokens or len(job.tokens) >= job.depth
+        if not ended and job.survival >= job.limit.min_survival:
+            job.todo = [token]

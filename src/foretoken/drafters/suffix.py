@@ -1,0 +1,200 @@
+"""Suffix matching: what followed the longest earlier occurrence of the text's end, here and in past outputs.
+
+Sources: prompt lookup (Saxena 2023) for the request's own history, SuffixDecoding (Oliaro et al. 2024,
+arXiv 2411.04975) for the memory of past outputs and for continuations weighed by frequency. Instead of a
+suffix tree with counts there is an index of k-grams (suffix_index.py): the newest occurrences that match
+deepest are looked up, measured exactly, and vote on the continuation.
+
+Memory: at most 80 bytes for each token of a request's history, and at most 50 bytes for each token of the past
+outputs loaded: with the default bound of 1,000,000 tokens 50 MB for a scope, and LOADED_SCOPES idle scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretoken.config import read_options
+from foretoken.drafters.base import HistoryDrafter
+from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foretoken.drafters.suffix_store import SuffixStore
+from foretoken.drafters.suffix_vote import longest_matches, vote
+from foretoken.errors import SpeculationStringError
+from foretoken.protocols import Drafter, DrafterContext, RequestView
+from foretoken.types import Draft, DraftLimit, Outcome
+
+NAME = "suffix"
+OPTIONS: Mapping[str, int] = {"max": REACH - 1, "min": 1, "candidates": 16, "store_tokens": 1_000_000}
+
+OWN_LEVELS = (1, 2, 4, 8, 16)
+PAST_LEVELS = (2, 8)
+CONTENT = 16
+"""A match this long in the request's own text is not going to be improved by past outputs."""
+PROMPT_TAIL = 32
+"""Prompt tokens remembered before an output, so that the same question finds it again."""
+LOADED_SCOPES = 4
+"""Scopes whose past outputs stay in memory while no request of theirs is running."""
+MOST_STORED = 1 << 24
+
+
+class PastOutputs:
+    """A scope's past outputs: the file and the index over what it holds."""
+
+    def __init__(self, store: SuffixStore) -> None:
+        self._store = store
+        self.index = SuffixIndex(PAST_LEVELS, store.load())
+
+    def add(self, output: list[int]) -> None:
+        self._store.add(output)
+        self.index.extend([SEPARATOR, *output])
+        bound = self._store.max_tokens
+        if len(self.index) > bound + bound // 4:
+            newest = self.index.text()[-bound * 3 // 4 :]
+            self.index = SuffixIndex(PAST_LEVELS, np.append(np.int32(SEPARATOR), newest))
+
+    def flush(self) -> None:
+        self._store.flush()
+
+
+@dataclass(slots=True)
+class _State:
+    index: SuffixIndex
+    prompt_length: int
+    past: PastOutputs | None
+
+    def remember(self) -> None:
+        """Add the output since the prompt, if any, to the scope's past outputs."""
+        if self.past is not None and len(self.index) > self.prompt_length:
+            start = max(0, self.prompt_length - PROMPT_TAIL)
+            self.past.add(self.index.text()[start:].tolist())
+
+
+class SuffixDrafter(HistoryDrafter[_State]):
+    """Drafts a chain; `confidence[i]` estimates that token i is right given those before it.
+
+    Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
+    the first token; `from_store`, 1 when the continuation is a past output's. `open_past` opens a scope's
+    past outputs, None remembers nothing. A draft has at most `longest` tokens (≤ REACH).
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        *,
+        longest: int = OPTIONS["max"],
+        shortest_match: int = OPTIONS["min"],
+        candidates: int = OPTIONS["candidates"],
+        open_past: Callable[[str], PastOutputs] | None = None,
+    ) -> None:
+        super().__init__()
+        self._longest = longest
+        self._shortest_match = shortest_match
+        self._candidates = candidates
+        self._open_past = open_past
+        self._pasts: dict[str, PastOutputs] = {}  # by scope, the most recently used last
+
+    def build(self, request: RequestView) -> _State:
+        index = SuffixIndex(OWN_LEVELS, request.tokens)
+        return _State(index, request.prompt_length, self._past(request.scope))
+
+    def extend(self, state: _State, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
+        state.index.extend(outcome.tokens)
+
+    def size(self, state: _State) -> int:
+        return len(state.index)
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        state = self._states[request.id]
+        if request.prompt_length != state.prompt_length:  # the conversation's next turn has begun
+            state.remember()
+            state.prompt_length = request.prompt_length
+        super().observe(request, outcome)
+
+    def stop(self, request: RequestView) -> None:
+        state = self._states.get(request.id)
+        if state is not None:
+            state.remember()
+        super().stop(request)
+        self._unload_idle()
+
+    def close(self) -> None:
+        self.flush()
+        self._pasts.clear()
+        super().close()
+
+    def flush(self) -> None:
+        """Write the outputs that were finished since the last time. A failure is logged, not raised."""
+        for past in self._pasts.values():
+            past.flush()
+
+    def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:  # noqa: ARG002
+        text, shortest, count = state.index, self._shortest_match, self._candidates
+        found = []
+        own = longest_matches(text, text, shortest=shortest, limit=count, past=False)
+        if own is not None:
+            found.append(own)
+        if state.past is not None and (own is None or own.lengths.max() < CONTENT):
+            past = longest_matches(state.past.index, text, shortest=shortest, limit=count, past=True)
+            if past is not None:
+                found.append(past)
+        chosen = vote(found, min(limit.max_tokens, self._longest)) if found else None
+        if chosen is None:
+            return None
+        features = {
+            "match_length": float(chosen.match_length),
+            "count": float(chosen.count),
+            "agree": chosen.agree,
+            "from_store": float(chosen.past),
+        }
+        return Draft(tuple(chosen.tokens), self.name, confidence=tuple(chosen.confidence), features=features)
+
+    def _past(self, scope: str) -> PastOutputs | None:
+        if self._open_past is None:
+            return None
+        past = self._pasts.pop(scope, None) or self._open_past(scope)
+        self._pasts[scope] = past
+        return past
+
+    def _unload_idle(self) -> None:
+        busy = {id(state.past) for state in self._states.values()}
+        idle = [scope for scope, past in self._pasts.items() if id(past) not in busy]
+        for scope in idle[: max(0, len(self._pasts) - LOADED_SCOPES)]:
+            self._pasts.pop(scope).flush()
+
+
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """The drafter of the stage `suffix`.
+
+    Options: `max`, the longest draft (1 to 64 tokens); `min`, the shortest match to draft from;
+    `candidates`, how many occurrences are looked at; `store_tokens`, how many tokens of past outputs are
+    kept for each scope, 0 for none. Raises SpeculationStringError.
+    """
+    values = read_options(NAME, options, OPTIONS)
+    for key, most in (("max", REACH), ("min", REACH - 1), ("candidates", 1024)):
+        if not 1 <= values[key] <= most:
+            raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
+    if values["store_tokens"] > MOST_STORED:
+        raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} is over {MOST_STORED}.")
+    folder, target, bound = context.store, context.target, values["store_tokens"]
+
+    def open_past(scope: str) -> PastOutputs:
+        assert folder is not None
+        return PastOutputs(
+            SuffixStore(
+                folder,
+                vocab_hash=target.vocab_hash,
+                vocab_size=target.vocab_size,
+                scope=scope,
+                max_tokens=bound,
+            )
+        )
+
+    return SuffixDrafter(
+        longest=values["max"],
+        shortest_match=values["min"],
+        candidates=values["candidates"],
+        open_past=open_past if folder is not None and bound else None,
+    )

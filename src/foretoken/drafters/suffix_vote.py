@@ -1,0 +1,153 @@
+"""From the places where the end of a text occurred before to one draft with a confidence for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foretoken.drafters.suffix_index import REACH, SEPARATOR, Positions, SuffixIndex, Tokens
+
+# The constants were chosen by replaying greedy outputs of a 135M model on six kinds of prompts, and are flat
+# around these values: see benchmarks/drafters.py for how to measure.
+LENGTH_WEIGHT = 4.0
+"""How much more an occurrence counts that matches one token more."""
+PAST_WEIGHT = 0.25
+"""How much an occurrence in past outputs counts beside an equally long one in the request."""
+DISSENT = 2.0
+"""Exponent of the share that agrees: a disputed token is right less often than its share of the votes."""
+UNCERTAINTY = 0.75
+"""Share of wrong tokens after a match of one token; it falls as one over the match's length."""
+PAST_UNCERTAINTY = 1.2
+"""The same for a match in past outputs, of which the shortest is two tokens long."""
+MIN_SURVIVAL = 0.005
+"""A draft ends where the estimate that all of it is right falls below this."""
+
+_LENGTHS = np.maximum(np.arange(2 * REACH), 1)
+_TRUST = 1 - UNCERTAINTY / _LENGTHS
+_PAST_TRUST = np.maximum(1 - PAST_UNCERTAINTY / _LENGTHS, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Earlier occurrences of a text's end, newest first, in one index.
+
+    `lengths`: how many tokens match, shape (occurrences,). `rows`: what followed, shape (occurrences,
+    REACH), SEPARATOR where that text ended. `past`: they are past outputs, not the request's own text.
+    """
+
+    lengths: Positions
+    rows: Tokens
+    past: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The chosen chain, the estimate for each token given those before it, and what is known of the match."""
+
+    tokens: Sequence[int]
+    confidence: Sequence[float]
+    match_length: int
+    count: int
+    agree: float
+    past: bool
+
+
+def longest_matches(
+    index: SuffixIndex, text: SuffixIndex, *, shortest: int, limit: int, past: bool
+) -> Matches | None:
+    """The newest occurrences in `index` of the end of `text`, at the deepest level of grams that has any.
+
+    At most `limit` occurrences are looked at, and none that matches fewer than `shortest` tokens is kept.
+    `index` may be `text`; otherwise its levels must be among the text's.
+    """
+    tail = text.tail()
+    for level in reversed(range(len(index.levels))):
+        width = index.levels[level]
+        if len(text) < width:
+            continue
+        hashed = text.hashes[text.levels.index(width)]
+        ends = np.array(index.occurrences(level, tail, hashed, limit), np.intp)
+        if len(ends):
+            lengths = index.lengths(ends, tail)
+            good = lengths >= max(width, shortest)
+            if good.any():
+                return Matches(lengths[good], index.following(ends[good]), past)
+        if width <= shortest:
+            break
+    return None
+
+
+def vote(matches: Sequence[Matches], limit: int) -> Continuation | None:
+    """The continuation that weighs most, at most `limit` (≤ REACH) tokens.
+
+    Longer and newer matches weigh more. The heaviest first token wins, then the chain follows the heaviest
+    occurrence that has it. Where that one reaches the end of the request's text the chain goes on with
+    itself, as a text that repeats with that period would. Token i's confidence is the share, raised to
+    DISSENT, of the weight still in agreement that agrees on it, times 1 - UNCERTAINTY / (length + i): the
+    drafted tokens count into the match, and other outputs' text is trusted less. None when nothing followed any occurrence.
+    """
+    lengths = np.concatenate([group.lengths for group in matches])
+    weights = LENGTH_WEIGHT ** (lengths - lengths.max()).astype(np.float64)
+    weights /= np.concatenate([np.arange(1, 1 + len(group.lengths)) for group in matches])
+    own = 0
+    for group in matches:
+        if group.past:
+            weights[own:] *= PAST_WEIGHT
+        else:
+            own = len(group.lengths)
+    rows = np.concatenate([group.rows for group in matches])
+    leader = _leader(rows[:, 0].tolist(), weights.tolist())
+    if leader is None:
+        return None
+    tokens = _chain(rows[leader], limit, repeat=leader < own)
+    shares = _shares(rows[:, : len(tokens)], tokens, weights)
+    trust = _TRUST if leader < own else _PAST_TRUST
+    confidence = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
+    keep = max(1, int((np.multiply.accumulate(confidence) >= MIN_SURVIVAL).sum()))
+    return Continuation(
+        tokens=tokens[:keep].tolist(),
+        confidence=confidence[:keep].tolist(),
+        match_length=int(lengths[leader]),
+        count=len(lengths),
+        agree=float(shares[0]),
+        past=leader >= own,
+    )
+
+
+def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:
+    """The heaviest occurrence among those whose first token weighs most; None when nothing followed any."""
+    totals: dict[int, float] = {}
+    for token, weight in zip(firsts, weights, strict=True):
+        totals[token] = totals.get(token, 0.0) + weight
+    totals.pop(SEPARATOR, None)
+    if not totals:
+        return None
+    chosen = max(totals, key=totals.__getitem__)
+    return max((i for i, token in enumerate(firsts) if token == chosen), key=weights.__getitem__)
+
+
+def _chain(row: Tokens, limit: int, *, repeat: bool) -> Tokens:
+    """The first `limit` tokens that followed; to `repeat`, a text that ended goes round again."""
+    ended = row == SEPARATOR
+    length = int(ended.argmax()) if ended.any() else REACH
+    if repeat and length < limit:
+        return np.tile(row[:length], -(-limit // length))[:limit]
+    return row[: min(length, limit)]
+
+
+def _shares(rows: Tokens, tokens: Tokens, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """For each token the share of weight behind it, among the occurrences that agree with all before it.
+
+    An occurrence whose text has ended agrees with everything.
+    """
+    if len(rows) == 1:
+        return np.ones(len(tokens))
+    differs = (rows != tokens) & (rows != SEPARATOR)
+    agrees_for = np.where(differs.any(axis=1), differs.argmax(axis=1), len(tokens))
+    leaving = np.bincount(agrees_for, weights, len(tokens) + 1)
+    staying = leaving[::-1].cumsum()[::-1]
+    shares: npt.NDArray[np.float64] = staying[1:] / staying[:-1]
+    return shares

@@ -1,0 +1,107 @@
+"""From a speculation setting to drafters and a planner, with a note for every drafter that cannot be used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.config import ModelOptions, Speculation, Stage
+from foretoken.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    ForetokenError,
+    MissingDependencyError,
+    ModelError,
+    SpeculationStringError,
+)
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.fixed import FixedPlanner
+from foretoken.protocols import Drafter, DrafterContext, Model, Planner
+from foretoken.registry import backend_for, create_drafter
+from foretoken.sampling.coupled import CoupledSampler
+from foretoken.types import Rollback
+
+logger = logging.getLogger(__name__)
+
+AUTO_STAGES = (Stage("suffix"), Stage("prediction"))
+"""What `auto` drafts with when nothing else is named: sources that need no second model."""
+
+_UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What speculation runs on. `reason` says why it cannot run at all; `notes` what had to be left out."""
+
+    drafters: Sequence[Drafter]
+    planner: Planner
+    reason: str | None
+    notes: tuple[str, ...]
+
+
+def assemble(
+    model: Model, speculation: Speculation, *, store: Path | None, options: ModelOptions
+) -> Assembled:
+    """Build the drafters. Raises SpeculationStringError for what the user must correct; anything else that
+    keeps a drafter from being used becomes a note, and the engine goes on without it.
+    """
+    planner: Planner = AdaptivePlanner() if speculation.adaptive else FixedPlanner()
+    if speculation.off:
+        return Assembled((), planner, "speculation is turned off", ())
+    if model.capabilities.rollback is not Rollback.TRUNCATE:
+        recurrent = "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
+        return Assembled((), planner, recurrent, ())
+    context = _context(model, store, options)
+    named = {stage.name for stage in speculation.stages}
+    stages = list(speculation.stages)
+    if speculation.adaptive:
+        stages += [stage for stage in AUTO_STAGES if stage.name not in named]
+    drafters: list[Drafter] = []
+    notes: list[str] = []
+    for stage in stages:
+        try:
+            drafters.append(create_drafter(stage, context))
+        except SpeculationStringError:
+            for drafter in drafters:
+                drafter.close()
+            raise
+        except _UNUSABLE as error:
+            note = f"drafter {stage} cannot be used: {_first_line(error)}"
+            logger.warning("%s", note)
+            notes.append(note)
+    reason = None if drafters else "none of the drafters asked for can be used"
+    return Assembled(tuple(drafters), planner, reason, tuple(notes))
+
+
+def _context(model: Model, store: Path | None, options: ModelOptions) -> DrafterContext:
+    def load(path: str, *, sequences: int, context_length: int) -> Model:
+        file = Path(path).expanduser()
+        return backend_for(file).load(file, _draft_options(options, sequences, context_length))
+
+    return DrafterContext(
+        target=model.info,
+        capabilities=model.capabilities,
+        tokenizer=model.tokenizer,
+        sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens),
+        load_model=load,
+        store=store,
+    )
+
+
+def _draft_options(options: ModelOptions, sequences: int, context_length: int) -> ModelOptions:
+    return ModelOptions(
+        context_length=context_length,
+        sequences=sequences,
+        threads=options.threads,
+        gpu_layers=options.gpu_layers,
+        memory=options.memory,
+        kv_type=options.kv_type,
+        probe=False,  # a draft's arithmetic may differ: only its guesses would
+    )
+
+
+def _first_line(error: ForetokenError) -> str:
+    return error.message.splitlines()[0]

@@ -1,0 +1,97 @@
+"""The engine's drafters: asking all of them, telling all of them, and living through one that fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TypeVarTuple, Unpack
+
+from foretoken.engine.request import Request
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Drafter, RequestView
+from foretoken.types import Draft, DraftLimit, Outcome
+
+logger = logging.getLogger(__name__)
+Arguments = TypeVarTuple("Arguments")
+
+
+class Drafters:
+    """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk,
+    because verification never trusts a draft.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._vocab_size = vocab_size
+        self.notes: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._drafters)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._drafters)
+
+    def start(self, view: RequestView) -> None:
+        for drafter in self._all():
+            self._guard(drafter, drafter.start, view)
+
+    def observe(self, view: RequestView, outcome: Outcome) -> None:
+        for drafter in self._all():
+            self._guard(drafter, drafter.observe, view, outcome)
+
+    def stop(self, view: RequestView) -> None:
+        for drafter in self._all():
+            self._guard(drafter, drafter.stop, view)
+
+    def close(self) -> None:
+        for drafter in self._all():
+            self._guard(drafter, drafter.close)
+
+    def draft(
+        self, requests: Sequence[Request], limits: Mapping[str, Sequence[DraftLimit | None]]
+    ) -> tuple[list[list[Draft]], dict[str, float]]:
+        """The candidates of each request, and the milliseconds each drafter took."""
+        candidates: list[list[Draft]] = [[] for _ in requests]
+        spent: dict[str, float] = {}
+        for drafter in self._all():
+            limited = limits.get(drafter.name, ())
+            asked = [(i, limit) for i, limit in enumerate(limited) if limit and limit.max_tokens > 0]
+            if not asked:
+                continue
+            began = perf_counter()
+            self._guard(drafter, self._ask, drafter, asked, requests, candidates)
+            spent[drafter.name] = ms = 1e3 * (perf_counter() - began)
+            for i, _ in asked:
+                requests[i].stats.drafting(drafter.name, ms / len(asked))
+        return candidates, spent
+
+    def _ask(
+        self,
+        drafter: Drafter,
+        asked: Sequence[tuple[int, DraftLimit]],
+        requests: Sequence[Request],
+        candidates: list[list[Draft]],
+    ) -> None:
+        drafts = drafter.draft([(requests[i].view, limit) for i, limit in asked])
+        for (i, limit), draft in zip(asked, drafts, strict=True):
+            if draft is None:
+                continue
+            if not 0 < len(draft) <= limit.max_tokens:
+                raise ValueError(f"drafted {len(draft)} tokens of at most {limit.max_tokens}")
+            if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
+                raise ValueError("drafted a token outside the vocabulary")
+            candidates[i].append(draft)
+
+    def _all(self) -> list[Drafter]:
+        return list(self._drafters.values())
+
+    def _guard(self, drafter: Drafter, call: Callable[[Unpack[Arguments]], None], *args: Unpack[Arguments]) -> None:
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001 - plugins may raise anything; plain decoding goes on
+            reason = error.message if isinstance(error, ForetokenError) else repr(error)
+            logger.warning("Drafter %s failed and is no longer used: %s", drafter.name, reason)
+            self.notes.append(f"drafter {drafter.name} failed and is no longer used: {reason}")
+            self._drafters.pop(drafter.name, None)

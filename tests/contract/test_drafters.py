@@ -1,0 +1,246 @@
+"""What every drafter that needs no model promises (protocols.Drafter), whatever its method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foretoken import registry
+from foretoken.config import Stage
+from foretoken.drafters.base import HistoryDrafter
+from foretoken.protocols import Drafter, RequestView
+from foretoken.testing import FakeModel, drafter_context
+from foretoken.types import Draft, DraftLimit, Outcome
+
+VOCABULARY = 32
+LOOP = [3, 1, 4, 15, 9, 2, 6, 5, 30, 8, 7]
+
+SMALL = {
+    "ngram-simple": {"n": "2", "m": "5"},
+    "ngram-map-k": {"n": "2", "m": "5"},
+    "ngram-map-k4v": {"n": "2", "m": "5"},
+    "ngram-mod": {"n": "2", "min": "0", "max": "5"},
+}
+"""Options with which a short text over a small alphabet has matches."""
+
+POOLED = {"ngram-mod"}
+"""Drafters that by design remember removed text, within a scope, in a store shared by its requests."""
+
+
+def names() -> list[str]:
+    """The built-in drafters that need no model, as far as they can be imported."""
+    found = []
+    for name in registry.drafter_names():
+        if name == "draft-model":
+            continue
+        try:
+            registry.drafter_factory(name)
+        except ModuleNotFoundError:
+            continue
+        found.append(name)
+    return found
+
+
+NAMES = names()
+
+by_name = pytest.mark.parametrize("name", NAMES)
+texts = st.lists(st.integers(0, 3), max_size=40)
+edits = st.lists(st.tuples(st.integers(0, 40), texts), min_size=1, max_size=5)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def new(name: str) -> Drafter:
+    return registry.create_drafter(Stage(name, SMALL.get(name, {})), drafter_context(FakeModel(VOCABULARY)))
+
+
+def started(
+    drafter: Drafter,
+    tokens: Sequence[int],
+    *,
+    number: int = 1,
+    scope: str = "",
+    prediction: Sequence[int] = (),
+) -> RequestView:
+    request = RequestView(
+        id=number, tokens=list(tokens), prompt_length=len(tokens), scope=scope, prediction=tuple(prediction)
+    )
+    drafter.start(request)
+    return request
+
+
+def draft(drafter: Drafter, request: RequestView, limit: int = 16) -> Draft | None:
+    return drafter.draft([(request, DraftLimit(limit))])[0]
+
+
+def change(
+    drafter: Drafter,
+    request: RequestView,
+    kept: int,
+    tokens: Sequence[int],
+    drafted: Draft | None = None,
+    accepted: int = 0,
+) -> None:
+    request.tokens[kept:] = tokens
+    drafter.observe(request, Outcome(kept, tuple(tokens), drafted, accepted))
+
+
+def check(found: Draft | None, name: str, limit: int) -> None:
+    if found is None:
+        return
+    assert 1 <= len(found) <= limit
+    assert found.source == name
+    assert all(type(token) is int and 0 <= token < VOCABULARY for token in found.tokens)
+    assert found.parents is None or len(found.parents) == len(found)
+    assert all(-1 <= parent < at for at, parent in enumerate(found.parents or ()))
+    siblings = list(zip(found.parents or range(-1, len(found) - 1), found.tokens, strict=True))
+    assert len(set(siblings)) == len(siblings)
+    assert len(found.confidence) in (0, len(found))
+    assert all(0 <= share <= 1 for share in found.confidence)
+
+
+def play(drafter: Drafter, request: RequestView, text: Sequence[int], limit: int = 16) -> list[Draft | None]:
+    """Rounds that commit `text` as the match rule would; what was drafted in each."""
+    drafts: list[Draft | None] = []
+    end = len(request.tokens) + len(text)
+    future = list(text)
+    while len(request.tokens) < end:
+        found = draft(drafter, request, limit)
+        drafts.append(found)
+        accepted, parent = 0, -1
+        if found is not None:
+            parents = found.parents or range(-1, len(found) - 1)
+            for row, (token, above) in enumerate(zip(found.tokens, parents, strict=True)):
+                if above == parent and accepted < len(future) - 1 and token == future[accepted]:
+                    accepted, parent = accepted + 1, row
+        committed, future = future[: accepted + 1], future[accepted + 1 :]
+        change(drafter, request, len(request.tokens), committed, found, accepted)
+    return drafts
+
+
+def test_every_built_in_method_of_ours_is_here() -> None:
+    assert {"ngram-cache", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-simple"} <= set(NAMES)
+
+
+@by_name
+def test_a_loop_is_drafted_right(name: str) -> None:
+    drafter = new(name)
+    assert drafter.name == name
+    request = started(drafter, LOOP * 3, prediction=LOOP * 6)
+    drafts = play(drafter, request, LOOP * 4)
+    assert drafts[-1] is not None
+    accepted = len(LOOP * 4) - len(drafts)
+    assert accepted > len(LOOP) * 2
+    found = draft(drafter, request, limit=4)
+    assert found is not None
+    assert found.tokens[0] == LOOP[0]
+
+
+@by_name
+@patient
+@given(prompt=texts, text=texts, prediction=texts, limit=st.integers(1, 9))
+def test_drafts_are_well_formed(
+    name: str, prompt: list[int], text: list[int], prediction: list[int], limit: int
+) -> None:
+    drafter = new(name)
+    for found in play(drafter, started(drafter, prompt, prediction=prediction), text, limit):
+        check(found, name, limit)
+
+
+@by_name
+def test_a_limit_of_zero_drafts_nothing(name: str) -> None:
+    drafter = new(name)
+    request = started(drafter, LOOP * 4, prediction=LOOP)
+    assert draft(drafter, request, limit=0) is None
+
+
+@by_name
+@patient
+@given(prompt=texts, changes=edits, prediction=texts)
+def test_after_edits_it_drafts_like_one_that_starts_there(
+    name: str, prompt: list[int], changes: list[tuple[int, list[int]]], prediction: list[int]
+) -> None:
+    edited, fresh = new(name), new(name)
+    request = started(edited, prompt, prediction=prediction)
+    for kept, tokens in changes:
+        draft(edited, request)
+        change(edited, request, min(kept, len(request.tokens)), tokens)
+    # The prompt, for a drafter that cares where it ends, is still the first one.
+    same = RequestView(
+        number=1, tokens=list(request.tokens), prompt_length=len(prompt), prediction=tuple(prediction)
+    )
+    fresh.start(same)
+    expected, found = draft(fresh, same), draft(edited, request)
+    if name not in POOLED:
+        assert found == expected
+    elif expected is not None:
+        # What the history says counts; only where it says nothing may removed text go on.
+        assert found is not None
+        assert found.tokens[: len(expected)] == expected.tokens
+
+
+@by_name
+def test_an_edited_history_is_drafted_from(name: str) -> None:
+    drafter = new(name)
+    request = started(drafter, [20, 21, 22, 23] * 4, prediction=LOOP * 4)
+    change(drafter, request, 0, LOOP * 3)
+    found = draft(drafter, request, limit=3)
+    if name == "prediction":  # which reads on from where it was, or finds its place again
+        play(drafter, request, LOOP)
+        found = draft(drafter, request, limit=3)
+    assert found is not None
+    assert found.tokens[0] == LOOP[0]
+
+
+@by_name
+def test_rounds_drafted_by_others_are_learned_from(name: str) -> None:
+    drafter = new(name)
+    request = started(drafter, [20, 21], prediction=LOOP * 4)
+    for at in range(0, len(LOOP) * 3, 3):
+        run = (LOOP * 3)[at : at + 3]
+        other = Draft((*run[:-1], 19), "another")
+        change(drafter, request, len(request.tokens), run, other, len(run) - 1)
+    found = draft(drafter, request, limit=3)
+    assert found is not None
+    assert found.tokens[0] == LOOP[0]
+
+
+@by_name
+@patient
+@given(first=texts, second=texts, more=texts)
+def test_interleaved_requests_do_not_influence_each_other(
+    name: str, first: list[int], second: list[int], more: list[int]
+) -> None:
+    together, alone = new(name), new(name)
+    one = started(together, first, number=1, scope="a", prediction=more)
+    two = started(together, second, number=2, scope="b", prediction=first)
+    only = started(alone, second, number=2, scope="b", prediction=first)
+    for token in more:
+        both = together.draft([(one, DraftLimit(8)), (two, DraftLimit(8))])
+        assert both[1] == draft(alone, only, limit=8)
+        change(together, one, len(one.tokens), [token])
+        change(together, two, len(two.tokens), [3 - token])
+        change(alone, only, len(only.tokens), [3 - token])
+    together.stop(one)
+    assert draft(together, two) == draft(alone, only)
+
+
+@by_name
+def test_stop_frees_a_requests_state(name: str) -> None:
+    drafter, fresh = new(name), new(name)
+    drafter.stop(started(drafter, LOOP * 3, scope="a", prediction=LOOP))
+    if isinstance(drafter, HistoryDrafter):
+        assert not drafter._states
+    other = [20, 21, 22, *LOOP[:3]]
+    found = draft(drafter, started(drafter, other, scope="b"))  # the same id again
+    assert found == draft(fresh, started(fresh, other, scope="b"))
+
+
+@by_name
+def test_close_may_be_called_twice(name: str) -> None:
+    drafter = new(name)
+    started(drafter, LOOP * 3)
+    drafter.close()
+    drafter.close()

@@ -1,0 +1,129 @@
+"""A stand-in for the Hugging Face Hub on the loopback: the two addresses that a pull asks for.
+
+`GET /api/models/OWNER/NAME` describes a repository, `GET /OWNER/NAME/resolve/COMMIT/FILE` sends a file, from
+the middle on request (Range). It can drop the connection after some bytes, refuse, or send damaged data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = 1000
+"""Files of so many bytes are described as large ones are: with their sha256."""
+
+
+@dataclass
+class Hub:
+    """The server's contents and conduct. `drop_after`: for each download to come, the bytes after which its
+    connection ends; `requests`: method, path and Range header of every request so far.
+    """
+
+    endpoint: str = ""
+    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    drop_after: list[int] = field(default_factory=list)
+    refuse_downloads: int = 0
+    damage: bool = False
+    knows_ranges: bool = True
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+
+    @property
+    def downloads(self) -> list[tuple[str, str | None]]:
+        return [request for request in self.requests if "/resolve/" in request[0]]
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    hub = Hub()
+
+    class Handler(_Handler):
+        contents = hub
+
+    server = _Server(("127.0.0.1", 0), Handler)
+    hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away is part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    contents: Hub
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.contents.requests.append((path, self.headers.get("Range")))
+        if path.startswith("/api/models/"):
+            self._describe(path.removeprefix("/api/models/"))
+        else:
+            repository, _, rest = path.lstrip("/").partition("/resolve/")
+            commit, _, name = rest.partition("/")
+            assert commit == COMMIT
+            self._send_file(self.contents.repositories[repository][name])
+
+    def _describe(self, repository: str) -> None:
+        if repository == "owner/gated":
+            self._reply(403, b"", {"X-Error-Code": "GatedRepo"})
+        elif repository == "owner/not-a-hub":
+            self._reply(200, b"<html>Log in to the wireless network</html>")
+        elif repository not in self.contents.repositories:
+            self._reply(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        else:
+            files = self.contents.repositories[repository]
+            siblings = [_sibling(name, content) for name, content in files.items()]
+            body = {"id": repository, "modelId": repository, "sha": COMMIT, "siblings": siblings}
+            self._reply(200, json.dumps(body).encode())
+
+    def _send_file(self, content: bytes) -> None:
+        if self.contents.refuse_downloads:
+            self._reply(self.contents.refuse_downloads, b"")
+            return
+        if self.contents.damage:
+            content = content[::-1]
+        start, status = 0, 200
+        requested = self.headers.get("Range")
+        if requested and self.contents.knows_ranges:
+            start, status = int(requested.removeprefix("bytes=").rstrip("-")), 206
+        drop = self.contents.drop_after.pop(0) if self.contents.drop_after else len(content)
+        self._reply(status, content[start:], send=drop)
+
+    def _reply(
+        self, status: int, body: bytes, headers: dict[str, str] | None = None, send: int | None = None
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body[:send])
+
+
+def _sibling(name: str, content: bytes) -> dict[str, Any]:
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": blob}
+    if len(content) >= LARGE:
+        sha = hashlib.sha256(content).hexdigest()
+        sibling["lfs"] = {"size": len(content), "sha256": sha, "pointerSize": 134}
+    return sibling
