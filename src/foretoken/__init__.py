@@ -5,6 +5,7 @@
 ...     print(engine.generate("The capital of France is", max_tokens=8).text)
 """
 
+import logging
 from importlib.metadata import version
 
 from foretoken.engine.engine import Engine
@@ -20,6 +21,9 @@ from foretoken.types import (
 )
 
 __version__ = version("foretoken")
+
+# A library leaves logging to the program that uses it; the command line shows warnings itself.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Completion",

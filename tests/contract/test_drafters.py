@@ -169,7 +169,7 @@ def test_after_edits_it_drafts_like_one_that_starts_there(
         change(edited, request, min(kept, len(request.tokens)), tokens)
     # The prompt, for a drafter that cares where it ends, is still the first one.
     same = RequestView(
-        number=1, tokens=list(request.tokens), prompt_length=len(prompt), prediction=tuple(prediction)
+        id=1, tokens=list(request.tokens), prompt_length=len(prompt), prediction=tuple(prediction)
     )
     fresh.start(same)
     expected, found = draft(fresh, same), draft(edited, request)

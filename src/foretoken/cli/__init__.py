@@ -1,0 +1,93 @@
+"""The `foretoken` command. One file per subcommand, imported when it is used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+from foretoken.errors import ForetokenError
+
+COMMANDS = {
+    "run": "foretoken.cli.run:run",
+    "chat": "foretoken.cli.chat:chat",
+    "models": "foretoken.cli.models:models",
+    "ngram": "foretoken.cli.ngram:ngram",
+    "doctor": "foretoken.cli.doctor:doctor",
+    "forget": "foretoken.cli.forget:forget",
+}
+
+DEBUG_VARIABLE = "FORETOKEN_DEBUG"
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported only when one is run or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, _, name = target.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("foretoken"), prog_name="foretoken")
+def cli() -> None:
+    """Run local language models faster: speculative decoding with nothing to tune and nothing lost."""
+
+
+class _WarningsToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
+
+
+def main() -> None:
+    """Entry point: every error becomes one clear message and an exit code, never a traceback."""
+    logging.getLogger("foretoken").addHandler(_WarningsToStderr(logging.WARNING))
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code (2: what was asked cannot be done, 1: a failure)."""
+    try:
+        result = cli.main(arguments, prog_name="foretoken", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        return INTERRUPTED
+    except ForetokenError as error:
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output has gone (`foretoken run … | head`): nothing left to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        _complain(
+            f"Internal error: {type(error).__name__}: {error}",
+            f"This is a bug in Foretoken. Set {DEBUG_VARIABLE}=1 to see where it happened, and report it.",
+        )
+        return 1
+
+
+def _complain(message: str, hint: str | None) -> None:
+    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
+    if hint:
+        click.echo(hint, err=True)

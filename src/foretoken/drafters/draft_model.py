@@ -70,13 +70,12 @@ def _check(model: Model, context: DrafterContext) -> None:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A request's KV sequence. `cells` are the tokens it holds, of which the first `agreed` are known to be
-    the request's history; the others were drafted.
+    """A request's KV sequence. `cells` are the tokens it holds: the request's history as far as it was fed
+    and then, between a draft and its outcome, tokens of that draft.
     """
 
     number: int
     cells: list[int] = field(default_factory=list)
-    agreed: int = 0
 
 
 @dataclass(slots=True)
@@ -150,11 +149,10 @@ class DraftModelDrafter:
         if sequence is None:
             return
         cells, tokens = sequence.cells, request.tokens
-        agreed = min(sequence.agreed, outcome.kept)
+        agreed = min(len(cells), outcome.kept)
         end = min(len(cells), len(tokens))
         while agreed < end and cells[agreed] == tokens[agreed]:
             agreed += 1
-        sequence.agreed = agreed
         self._cut(sequence, agreed)
 
     def stop(self, request: RequestView) -> None:
@@ -177,10 +175,10 @@ class DraftModelDrafter:
         sequence = self._sequences.get(request.id) or self._allocate(request.id)
         if sequence is None:
             return None
-        # The last token is fed again if the cache holds it: its logits are gone.
-        sequence.agreed = min(sequence.agreed, length - 1)
-        self._cut(sequence, sequence.agreed)
-        return _Job(index, request, limit, depth, sequence, request.tokens[sequence.agreed :])
+        # The last token is fed again if the cache holds it (its logits are gone), and an earlier draft of the
+        # same history is forgotten.
+        self._cut(sequence, length - 1)
+        return _Job(index, request, limit, depth, sequence, request.tokens[len(sequence.cells) :])
 
     def _allocate(self, request: int) -> _Sequence | None:
         used = {sequence.number for sequence in self._sequences.values()}
@@ -215,8 +213,6 @@ class DraftModelDrafter:
         row = 0
         for job, take in chunks:
             job.sequence.cells.extend(job.todo[:take])
-            if not job.tokens:
-                job.sequence.agreed = len(job.sequence.cells)
             job.todo = job.todo[take:]
             if not job.todo:
                 self._propose(job, logits[row])

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
 from foretoken.drafters.ngram_cache_file import (
@@ -132,8 +134,7 @@ class _Dynamic:
 
     def learn(self, tokens: Sequence[int], first: int, orders: range, salt: int) -> None:
         """Count the tokens from `first` on, each after the n-grams before it."""
-        for n in orders:
-            self.table.add(pairs_of(tokens, n, salt, first))
+        self.table.add(np.concatenate([pairs_of(tokens, n, salt, first) for n in orders]))
         self._learned = True
 
     def save(self) -> None:
@@ -150,13 +151,17 @@ class _Dynamic:
 
 @dataclass(slots=True)
 class Context:
-    """The context level of one request, and which of its tokens the dynamic level has yet to learn."""
+    """The context level of one request, and what the dynamic level is to learn when it ends.
+
+    `output` is where the output that is being generated starts. `finished` holds outputs of earlier turns,
+    and what was left of those that were edited: each as tokens, and how many of them are only context.
+    """
 
     indexes: dict[int, NgramIndex]
     salt: int
     prompt_length: int
-    unlearned: int
-    """Outputs start here: tokens before it are prompt, or learned."""
+    output: int
+    finished: list[tuple[list[int], int]]
 
 
 class Vote(NamedTuple):
@@ -183,29 +188,28 @@ class NgramCache(HistoryDrafter[Context]):
     def build(self, request: RequestView) -> Context:
         size = len(request.tokens)
         indexes = {n: NgramIndex(n, request.tokens) for n in self.orders}
-        return Context(indexes, self._dynamic.salt(request.scope), request.prompt_length, size)
+        return Context(indexes, self._dynamic.salt(request.scope), request.prompt_length, size, [])
 
     def extend(self, state: Context, request: RequestView, outcome: Outcome) -> None:
         if request.prompt_length != state.prompt_length:  # a conversation's next turn
-            self._learn(state, request, outcome.kept)
+            self._finish(state, request, outcome.kept)
         for index in state.indexes.values():
             index.update(request.tokens, outcome.kept)
 
     def remove(self, state: Context, request: RequestView, outcome: Outcome) -> Context:
         if outcome.kept + len(outcome.tokens) != len(request.tokens):
             return self.build(request)
-        self._learn(state, request, outcome.kept)
+        self._finish(state, request, outcome.kept)
         for index in state.indexes.values():
             index.update(request.tokens, outcome.kept)
         return state
 
-    def _learn(self, state: Context, request: RequestView, end: int) -> None:
-        """The outputs up to `end` are final; what stands after it now was not generated here."""
-        if end > state.unlearned:
-            start = max(0, state.unlearned - LONGEST)
-            span = request.tokens[start:end]
-            self._dynamic.learn(span, state.unlearned - start, self.orders, state.salt)
-        state.unlearned = len(request.tokens)
+    def _finish(self, state: Context, request: RequestView, end: int) -> None:
+        """The output up to `end` is final; what stands after it now was not generated here."""
+        if end > state.output:
+            start = max(0, state.output - LONGEST)
+            state.finished.append((request.tokens[start:end], state.output - start))
+        state.output = len(request.tokens)
         state.prompt_length = request.prompt_length
 
     def propose(self, state: Context, request: RequestView, limit: DraftLimit) -> Draft | None:
@@ -272,7 +276,9 @@ class NgramCache(HistoryDrafter[Context]):
     def stop(self, request: RequestView) -> None:
         state = self._states.get(request.id)
         if state is not None:
-            self._learn(state, request, len(request.tokens))
+            self._finish(state, request, len(request.tokens))
+            for tokens, first in state.finished:
+                self._dynamic.learn(tokens, first, self.orders, state.salt)
         super().stop(request)
 
     def close(self) -> None:

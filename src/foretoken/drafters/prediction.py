@@ -2,7 +2,7 @@
 
 The request's `prediction` is OpenAI's field of that name. A cursor walks along it with the output. At a
 deviation the cursor is lost, and with every further token the end of the output is searched in the
-prediction: longest grams first, and of the places where a gram occurs the nearest one ahead.
+prediction: of the places where the longest gram occurs it is the nearest one ahead.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NAME = "prediction"
 LONGEST = 63
 """Tokens of the longest draft."""
 
-GRAMS = (8, 6, 4, 3, 2, 1)
-"""How many of the output's last tokens are searched for, in this order."""
+GRAMS = (1, 2, 3, 4, 6, 8)
+"""How many of the output's last tokens are searched for; the longest gram that occurs sets the cursor."""
 NEAR = 24
 """A single token is only believed when it occurs once, or this close ahead of where the cursor was lost."""
 
@@ -112,17 +112,18 @@ class _Walk:
 
     def _synchronise(self, history: Sequence[int]) -> None:
         output = self.size - self.prompt_length
+        matched, place, only = 0, 0, False
         for width in GRAMS:
             if width > output:
-                continue
+                break
             found = self.grams.nearest(history[self.size - width : self.size], self.cursor)
-            if found is None:
-                continue
-            place, only = found
-            if width > 1 or only or 0 <= place - self.cursor <= NEAR:
-                self.cursor, self.lost, self.match_length, self.since_sync = place, 0, width, 0
-                return
-        self.lost += 1
+            if found is None:  # then no longer gram occurs either
+                break
+            matched, (place, only) = width, found
+        if matched > 1 or (matched and (only or 0 <= place - self.cursor <= NEAR)):
+            self.cursor, self.match_length, self.lost, self.since_sync = place, matched, 0, 0
+        else:
+            self.lost += 1
 
 
 class PredictionDrafter(HistoryDrafter[_Walk | None]):

@@ -5,8 +5,9 @@ arXiv 2411.04975) for the memory of past outputs and for continuations weighed b
 suffix tree with counts there is an index of k-grams (suffix_index.py): the newest occurrences that match
 deepest are looked up, measured exactly, and vote on the continuation.
 
-Memory: at most 80 bytes for each token of a request's history, and at most 50 bytes for each token of the past
-outputs loaded: with the default bound of 1,000,000 tokens 50 MB for a scope, and LOADED_SCOPES idle scopes.
+Memory: at most 80 bytes for each token of a request's history, and 32 to 50 bytes for each token of past
+outputs. With the default bound of 1,000,000 tokens that is at most 50 MB for a scope, and so much for each of
+LOADED_SCOPES scopes that are idle.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class SuffixIndex:
     """A growing text with chains over its k-grams, for each k of `levels` (ascending powers of two).
 
     Memory is at most 4 + 12 × len(levels) bytes for each token of capacity, which is at most a quarter more
-    than the text (or 2,048 tokens) when it is built and whenever it has to grow. Positions count tokens from the text's start; a match is named by its *end*, the
-    position of the token that follows it.
+    than the text (or 2,048 tokens) when it is built and whenever it has to grow. Positions count tokens from
+    the text's start; a match is named by its *end*, the position of the token that follows it.
     """
 
     def __init__(self, levels: Sequence[int], text: Tokens | Sequence[int] = ()) -> None:

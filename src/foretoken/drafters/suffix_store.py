@@ -191,7 +191,7 @@ class SuffixStore:
 
 
 def describe(folder: Path) -> list[StoreFile]:
-    """What is remembered under a store's folder, a file each, by name."""
+    """What is remembered under a store's folder, a file each, by name. Raises OSError."""
     found: list[StoreFile] = []
     for path in _files(folder):
         if path.suffix == ".bin" and path.name.startswith("suffix-"):

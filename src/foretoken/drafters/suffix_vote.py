@@ -74,7 +74,10 @@ def longest_matches(
             lengths = index.lengths(ends, tail)
             good = lengths >= max(width, shortest)
             if good.any():
-                return Matches(lengths[good], index.following(ends[good]), past)
+                rows = index.following(ends[good])
+                if past:  # what comes after a separator is another output
+                    rows[np.logical_or.accumulate(rows == SEPARATOR, axis=1)] = SEPARATOR
+                return Matches(lengths[good], rows, past)
         if width <= shortest:
             break
     return None
@@ -86,8 +89,9 @@ def vote(matches: Sequence[Matches], limit: int) -> Continuation | None:
     Longer and newer matches weigh more. The heaviest first token wins, then the chain follows the heaviest
     occurrence that has it. Where that one reaches the end of the request's text the chain goes on with
     itself, as a text that repeats with that period would. Token i's confidence is the share, raised to
-    DISSENT, of the weight still in agreement that agrees on it, times 1 - UNCERTAINTY / (length + i): the
-    drafted tokens count into the match, and other outputs' text is trusted less. None when nothing followed any occurrence.
+    DISSENT, of the weight still in agreement that agrees on it, times 1 - UNCERTAINTY / (length + i): drafted
+    tokens count into the match, and text of other outputs is trusted less. None when nothing followed any
+    occurrence.
     """
     lengths = np.concatenate([group.lengths for group in matches])
     weights = LENGTH_WEIGHT ** (lengths - lengths.max()).astype(np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ from foretoken.protocols import Drafter, DrafterContext, Model, Planner
 from foretoken.registry import backend_for, create_drafter
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.types import Rollback
-
-logger = logging.getLogger(__name__)
 
 AUTO_STAGES = (Stage("suffix"), Stage("prediction"))
 """What `auto` drafts with when nothing else is named: sources that need no second model."""
@@ -69,9 +66,7 @@ def assemble(
                 drafter.close()
             raise
         except _UNUSABLE as error:
-            note = f"drafter {stage} cannot be used: {_first_line(error)}"
-            logger.warning("%s", note)
-            notes.append(note)
+            notes.append(f"drafter {stage} cannot be used: {_first_line(error)}")
     reason = None if drafters else "none of the drafters asked for can be used"
     return Assembled(tuple(drafters), planner, reason, tuple(notes))
 

@@ -170,6 +170,11 @@ class Engine:
         return [self._finish(request)]
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: drafters that were left out or failed, and why."""
+        return (*self._notes, *self._drafters.notes)
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         return self._scheduler.idle
@@ -240,7 +245,7 @@ class Engine:
                 plain_ms=self._runner.plain_rounds.ms,
                 decode_ms=timings.predicted_ms,
                 exact=(exact, note),
-                notes=(*self._notes, *self._drafters.notes),
+                notes=self.notes,
             ),
             request.error,
         )

@@ -99,28 +99,26 @@ def _in_folder(folder: Path) -> Path:
 def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNotFoundError:
     if _looks_like_path(name):
         siblings = gguf_models(path.parent.iterdir()) if path.parent.is_dir() else []
-        near = [str(path.parent / match) for match in _near(path.name, [file.name for file in siblings])]
+        near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in siblings])]
         message = f"There is no file {path}."
     else:
-        near = _near(name, [key for model in models for key in model.answers_to()])
+        near = _near(name, [model.answers_to() for model in models])
         message = f"There is no model {name!r} on this computer."
     if near:
         message += f" Did you mean {_listing(near, joiner=' or ')}?"
     return ModelNotFoundError(message, hint=HOW_TO_GET_ONE)
 
 
-def _near(name: str, candidates: Iterable[str]) -> list[str]:
-    """At most three candidates that resemble the name, or begin with something that does, nearest first."""
+def _near(name: str, models: Iterable[Sequence[str]]) -> list[str]:
+    """Of each model the name that most resembles `name`, whole or by its beginning; the three nearest."""
+    wanted = name.casefold()
 
     def likeness(candidate: str) -> float:
-        beginning = candidate[: len(name) + 1]
-        wanted = name.casefold()
-        return max(
-            difflib.SequenceMatcher(None, wanted, text.casefold()).ratio() for text in (candidate, beginning)
-        )
+        texts = (candidate.casefold(), candidate[: len(name) + 1].casefold())
+        return max(difflib.SequenceMatcher(None, wanted, text).ratio() for text in texts)
 
-    rated = sorted(((likeness(candidate), candidate) for candidate in set(candidates)), reverse=True)
-    return [candidate for rating, candidate in rated[:3] if rating >= LIKE]
+    best = (max((likeness(candidate), candidate) for candidate in names) for names in models)
+    return [candidate for rating, candidate in sorted(best, reverse=True)[:3] if rating >= LIKE]
 
 
 def _looks_like_path(name: str) -> bool:

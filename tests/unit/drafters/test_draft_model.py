@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.draft_model import DraftModelDrafter, create
-from foretoken.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
-from foretoken.protocols import DrafterContext, Model, RequestView
+from foretoken.drafters.draft_model import DraftModelDrafter
+from foretoken.errors import OutOfKVError
+from foretoken.protocols import RequestView
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.sampling.sampler import RequestSampler
-from foretoken.testing import FakeModel, FakeSampler, drafter_context, markov_logits, run_drafter
-from foretoken.types import Draft, DraftLimit, Logits, Outcome, Rollback, Rows, SamplingParams
+from foretoken.testing import FakeModel, FakeSampler, markov_logits, run_drafter
+from foretoken.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
 
 VOCAB = 24
 LOGITS = markov_logits(VOCAB, seed=3, scale=1.5)
@@ -126,6 +125,7 @@ def test_stops_at_the_limit_and_at_its_own_maximum() -> None:
         assert draft is not None
         assert len(draft) == expected
     assert one(made, view(), DraftLimit(0)) is None
+    assert one(made, view(tokens=())) is None
 
 
 def test_stops_before_survival_falls_under_the_limit() -> None:
@@ -183,9 +183,8 @@ def test_a_sampled_draft_never_loses_a_token_for_its_own_probability() -> None:
 
 def test_the_first_sampled_token_follows_q() -> None:
     params = SamplingParams(temperature=1.0, verify="rejection")
-    q = RequestSampler(params, seed=0, vocab_size=VOCAB, end_tokens=frozenset(), prompt=PROMPT).distribution(
-        LOGITS(PROMPT)
-    )
+    weights = np.exp(LOGITS(PROMPT).astype(np.float64))
+    q = weights / weights.sum()
     counts, trials = np.zeros(VOCAB), 3000
     made = drafter(fake(), min_p=0.9)
     for number in range(trials):
@@ -378,15 +377,11 @@ class FullModel(FakeModel):
 def test_a_full_cache_ends_the_draft_and_nothing_else(full_from: int, length: int) -> None:
     model = FullModel(VOCAB, logits=LOGITS)
     model.full_from = full_from
-    made, request = drafter(model), view()
-    draft = one(made, request)
+    made = drafter(model)
+    draft = one(made, view())
     assert (0 if draft is None else len(draft)) == length
     model.full_from = 10**6
-    assert one(made, request) == one(drafter(fake()), view())
-
-
-def test_an_empty_history_gets_no_draft() -> None:
-    assert one(drafter(fake()), view(tokens=())) is None
+    assert one(made, view()) == one(drafter(fake()), view())
 
 
 def test_close_closes_the_model() -> None:
@@ -397,62 +392,7 @@ def test_close_closes_the_model() -> None:
     assert model.closed
 
 
-# --- create --------------------------------------------------------------------------------------------
-
-
-def context_with(model: FakeModel, calls: list[tuple[str, int, int]]) -> DrafterContext:
-    def load(path: str, *, sequences: int, context_length: int) -> Model:
-        calls.append((path, sequences, context_length))
-        return model
-
-    return replace(drafter_context(FakeModel(VOCAB, sequences=3, context_length=777)), load_model=load)
-
-
-def test_create_loads_beside_the_target() -> None:
-    calls: list[tuple[str, int, int]] = []
-    made = create(context_with(fake(), calls), {"model": "small.gguf", "max": "3", "min-p": "0.0"})
-    create(context_with(fake(), calls), {"model": "other.gguf", "ctx": "64"})
-    assert calls == [("small.gguf", 3, 777), ("other.gguf", 3, 64)]
-    assert made.name == "draft-model"
-    (draft,) = made.draft([(view(), FULL)])
-    assert draft is not None
-    assert len(draft) <= 3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "needs a model"),
-        ({"model": "m", "max": "0"}, "at least 1"),
-        ({"model": "m", "min-p": "1.5"}, "between 0 and 1"),
-        ({"model": "m", "min-p": "nan"}, "between 0 and 1"),
-        ({"model": "m", "ctx": "-1"}, "negative"),
-        ({"model": "m", "length": "4"}, "no option"),
-    ],
-)
-def test_create_refuses_bad_options_without_loading(options: dict[str, str], message: str) -> None:
-    calls: list[tuple[str, int, int]] = []
-    with pytest.raises(SpeculationStringError, match=message):
-        create(context_with(fake(), calls), options)
-    assert calls == []
-
-
-def test_create_refuses_another_vocabulary() -> None:
-    other = FakeModel(VOCAB + 1)
-    with pytest.raises(UnsupportedModelError, match=r"vocabularies.*differ.*yet"):
-        create(context_with(other, []), {"model": "m"})
-    assert other.closed
-
-
-def test_create_refuses_a_model_that_cannot_roll_back() -> None:
-    other = fake().with_capabilities(rollback=Rollback.SNAPSHOT)
-    with pytest.raises(UnsupportedModelError, match="snapshot"):
-        create(context_with(other, []), {"model": "m"})
-    assert other.closed
-
-
 def test_any_token_sampler_will_do() -> None:
-    made = DraftModelDrafter(fake(), FakeSampler(), 5, end_tokens=frozenset())
-    draft = one(made, view())
+    draft = one(DraftModelDrafter(fake(), FakeSampler(), 5, end_tokens=frozenset()), view())
     assert draft is not None
     assert list(draft.tokens) == own_tokens(view(), 5)

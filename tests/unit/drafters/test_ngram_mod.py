@@ -65,7 +65,7 @@ def test_observed_text_is_learned_like_a_prompt(size: int) -> None:
 def test_a_draft_shorter_than_min_is_dropped_unless_the_round_wanted_less() -> None:
     drafter = NgramMod(4, 20, 64)
     drafter.stop(started(drafter, TEXT))
-    short, long = started(drafter, TEXT[61:65], id=2), started(drafter, TEXT[56:60], number=3)
+    short, long = started(drafter, TEXT[61:65], number=2), started(drafter, TEXT[56:60], number=3)
     assert draft(drafter, short) is None  # 15 tokens are known
     found = draft(drafter, long)
     assert found is not None

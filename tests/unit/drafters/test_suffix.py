@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
-from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
-from foretoken.drafters.suffix_vote import longest_matches
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, RequestView
 from foretoken.testing import FakeModel, drafter_context, run_drafter
@@ -34,48 +32,7 @@ def draft(drafter: Drafter, request: RequestView, limit: int = 63) -> Draft | No
     return drafter.draft([(request, DraftLimit(limit))])[0]
 
 
-def shared(text: list[int], end: int) -> int:
-    """How many tokens before `end` equal those before the end of the text."""
-    length = 0
-    while length < end and text[end - 1 - length] == text[-1 - length]:
-        length += 1
-    return length
-
-
-def longest_match(text: list[int]) -> int:
-    """By brute force, at most REACH - 1."""
-    return min(REACH - 1, max((shared(text, end) for end in range(1, len(text))), default=0))
-
-
 # --- the longest match -----------------------------------------------------------------------------------
-
-
-@given(TEXTS)
-def test_finds_the_longest_match(text: list[int]) -> None:
-    index = SuffixIndex((1, 2, 4, 8, 16), text)
-    found = longest_matches(index, index, shortest=1, limit=1000, past=False)
-    expected = longest_match(text)
-    assert (0 if found is None else found.lengths.max()) == expected
-    if found is not None:
-        longest = [row for row, length in zip(found.rows, found.lengths, strict=True) if length == expected]
-        followers = [text[end] for end in range(1, len(text)) if shared(text, end) == expected]
-        if expected < REACH - 1:
-            assert [row[0] for row in longest] == followers[::-1]
-
-
-@given(st.lists(st.integers(0, 2), max_size=60), TEXTS)
-def test_finds_the_longest_match_in_another_text(past: list[int], text: list[int]) -> None:
-    index, query = SuffixIndex((1, 2, 8), [SEPARATOR, *past]), SuffixIndex((1, 2, 4, 8, 16), text)
-    found = longest_matches(index, query, shortest=1, limit=1000, past=True)
-    expected = max(
-        (
-            n
-            for n in range(len(text) + 1)
-            if any(past[i : i + n] == text[len(text) - n :] for i in range(len(past) - n))
-        ),
-        default=0,
-    )
-    assert (0 if found is None else found.lengths.max()) == expected
 
 
 @given(st.lists(st.integers(0, 1), max_size=40), st.integers(2, 6))
@@ -217,34 +174,6 @@ def test_state_equals_a_fresh_build(text: list[int], edits: list[tuple[int, list
         commit(drafter, request, tokens, kept=min(kept, len(request.tokens)))
         fresh = SuffixDrafter()
         assert draft(drafter, request) == draft(fresh, start(fresh, request.tokens))
-
-
-@given(st.lists(st.integers(0, 5), max_size=300), st.lists(st.integers(0, 5), max_size=300))
-def test_index_grows_like_one_built_at_once(head: list[int], rest: list[int]) -> None:
-    grown, built = SuffixIndex((1, 2, 4, 8), head), SuffixIndex((1, 2, 4, 8), head + rest)
-    for token in rest:
-        grown.extend([token])
-    assert grown.hashes == built.hashes
-    for level, width in enumerate(built.levels):
-        if len(built) >= width:
-            grams = [
-                index.occurrences(level, index.tail(), index.hashes[level], 1000) for index in (grown, built)
-            ]
-            text = head + rest
-            ends = [e for e in range(width, len(text)) if text[e - width : e] == text[-width:]]
-            # Bucket-mates with equal first and last tokens may come along; `lengths` sorts them out.
-            assert [e for e in grams[0] if e in ends] == [e for e in grams[1] if e in ends] == ends[::-1]
-
-
-def test_index_grows_past_its_capacity() -> None:
-    index = SuffixIndex((1, 2))
-    first = index.capacity
-    index.extend([1, 2, 3])
-    for _ in range(first):
-        index.extend([7])
-    assert index.capacity > first
-    assert index.text().tolist() == [1, 2, 3] + [7] * first
-    assert len(index.occurrences(1, index.tail(), index.hashes[1], 9)) == 9
 
 
 def test_requests_do_not_see_each_other_without_a_store() -> None:

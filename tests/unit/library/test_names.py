@@ -115,6 +115,12 @@ def test_misspelt_names(folder: Path, name: str, suggestion: str) -> None:
     assert "foretoken models pull" in caught.value.hint
 
 
+def test_a_model_is_suggested_once(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("onw-model", folder)
+    assert caught.value.message.count("own-model") == 1
+
+
 def test_misspelt_paths(folder: Path) -> None:
     with pytest.raises(
         ModelNotFoundError, match=r"There is no file .*own-modl\.gguf\. Did you mean .*own-model"

@@ -1,7 +1,7 @@
 """The rules with the real keyed noise, over several rounds: the text still follows the target.
 
-Several rounds matter: they draft the same positions again, so noise that is not fresh in every round
-would show here and nowhere else.
+Several rounds matter: they draft the same positions again, and noise that is not fresh in every round biases
+block verification (with one stream per position this test's statistic is 15 standard deviations too large).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from foretoken.verification.block import verify_block
 from foretoken.verification.chain import verify_chain
 from foretoken.verification.rejection import verify_rejection
 
-VOCAB = 3
+VOCAB = 2
 LENGTH = 4
 NOBODY: frozenset[int] = frozenset()
 
 
 def language(seed: int) -> dict[tuple[int, ...], Logits]:
     rng = np.random.default_rng(seed)
-    prefixes = (text for length in range(LENGTH + 4) for text in product(range(VOCAB), repeat=length))
-    return {text: (1.2 * rng.standard_normal(VOCAB)).astype(np.float32) for text in prefixes}
+    prefixes = (text for length in range(LENGTH + 5) for text in product(range(VOCAB), repeat=length))
+    return {text: (0.7 * rng.standard_normal(VOCAB)).astype(np.float32) for text in prefixes}
 
 
-TARGET, DRAFTER = language(1), language(2)
+TARGET, DRAFTER = language(11), language(12)
 
 
 def generate(params: SamplingParams, seed: int, depth: int) -> tuple[tuple[int, ...], int]:

@@ -1,0 +1,74 @@
+"""What the words of `run` mean: which is the model, which the prompt, and where a prompt may come from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from foretoken.errors import ModelNotFoundError, RequestError
+from foretoken.library import models_dir, resolve
+
+
+def split_words(words: Sequence[str], *, model: str | None, prompt_given: bool) -> tuple[str | None, str | None]:
+    """(model, prompt) from the words after `run`: `[MODEL] [PROMPT]`, either alone.
+
+    Alone, a word is the model if the prompt is given otherwise or if it names a model; otherwise the prompt.
+    Raises RequestError for more words than that.
+    """
+    words = list(words)
+    if model is None and words and (len(words) > 1 or prompt_given or names_a_model(words[0])):
+        model = words.pop(0)
+    if len(words) > 1:
+        raise RequestError(
+            f"Too many words: {' '.join(map(repr, words))}.", hint="Put the prompt in quotes: foretoken run \"…\"."
+        )
+    return model, words[0] if words else None
+
+
+def names_a_model(word: str) -> bool:
+    """Whether a single word is a model rather than a prompt: a GGUF path, or the name of a pulled model."""
+    if word.lower().endswith(".gguf"):
+        return True
+    if any(letter.isspace() for letter in word):
+        return False
+    from foretoken.cli.paths import cache_dir
+
+    try:
+        resolve(word, models_dir(cache_dir()))
+    except ModelNotFoundError:
+        return False
+    return True
+
+
+def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
+    """The prompt: an argument, -p, a file ("-" is standard input), or what is piped in.
+
+    Raises RequestError if there is none, more than one, or it cannot be read.
+    """
+    given = [source for source in (argument, option, file) if source is not None]
+    if len(given) > 1:
+        raise RequestError("The prompt is given more than once.", hint="Use an argument, -p or -f, not several.")
+    if file is not None and file != "-":
+        return _read_file(Path(file))
+    if argument is not None or option is not None:
+        text = argument if argument is not None else option
+    elif file == "-" or not sys.stdin.isatty():
+        text = sys.stdin.read()
+    else:
+        raise RequestError("There is no prompt.", hint='Try: foretoken run "Why is the sky blue?"')
+    if not text or not text.strip():
+        raise RequestError("The prompt is empty.", hint='Try: foretoken run "Why is the sky blue?"')
+    return text
+
+
+def _read_file(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"Cannot read the prompt file {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise RequestError(f"The prompt file {path} is not UTF-8 text.") from None
+    if not text.strip():
+        raise RequestError(f"The prompt file {path} is empty.")
+    return text

@@ -1,0 +1,114 @@
+"""`foretoken run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+
+from foretoken.cli.loading import load_engine
+from foretoken.cli.options import (
+    model_options,
+    sampling_options,
+    speculation_options,
+    take_model_options,
+    take_sampling,
+    take_speculation,
+)
+from foretoken.cli.prompting import read_prompt, split_words
+from foretoken.cli.render import StreamPrinter, closing_line, stderr_console
+from foretoken.cli.report import completion_dict
+from foretoken.engine.engine import Engine, Prompt
+from foretoken.engine.fold import fold
+from foretoken.errors import BackendError
+from foretoken.types import Completion, Event, SamplingParams, TokenEvent
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@click.option("--model", "-m", default=None, help="A GGUF file or the name of a pulled model.")
+@click.option("--prompt", "-p", "prompt_option", default=None, help="The prompt.")
+@click.option("--file", "-f", "prompt_file", default=None, metavar="FILE",
+              help="Read the prompt from a file; - is standard input.")
+@click.option("--system", default=None, help="A system message.")
+@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
+@click.option("--prediction", default=None, metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Text that the answer is expected to repeat, e.g. the code to be edited.")
+@sampling_options
+@speculation_options
+@model_options
+@click.option("--logprobs", type=click.IntRange(0, 20), default=None, metavar="N",
+              help="With --json: log-probabilities of the tokens and of N alternatives.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
+@click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
+def run(words: tuple[str, ...], **options: Any) -> int:
+    """Answer one PROMPT with MODEL (a path, a pulled name, or nothing for the default model).
+
+    The prompt may also come from -p, -f or standard input. The answer goes to standard output, a closing
+    line with what it took to standard error.
+    """
+    prompt_option, prompt_file = options.pop("prompt_option"), options.pop("prompt_file")
+    model, word = split_words(
+        words, model=options.pop("model"), prompt_given=bool(prompt_option or prompt_file)
+    )
+    text = read_prompt(word, prompt_option, prompt_file)
+    prompt = _prompt(text, raw=options.pop("raw"), system=options.pop("system"))
+    prediction = _read(options.pop("prediction"))
+    as_json, colour = options.pop("as_json"), options.pop("color")
+    speculation = take_speculation(options)
+    params = take_sampling(options, logprobs=options.pop("logprobs"))
+    errors = stderr_console()
+    with load_engine(model, speculation, take_model_options(options), errors) as engine:
+        if as_json:
+            completion = engine.generate(prompt, params, prediction=prediction)
+            click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))
+        else:
+            completion = _stream(engine, prompt, params, prediction, colour, errors)
+    if completion.error:
+        raise BackendError(f"Generation failed: {completion.error}")
+    return 0
+
+
+def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:
+    if raw:
+        return text if system is None else system + text
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return [*messages, {"role": "user", "content": text}]
+
+
+def _read(path: str | None) -> str:
+    if path is None:
+        return ""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _stream(
+    engine: Engine,
+    prompt: Prompt,
+    params: SamplingParams,
+    prediction: str,
+    colour: bool | None,
+    errors: Console,
+) -> Completion:
+    out = Console(force_terminal=colour, highlight=False)
+    printer = StreamPrinter(out)
+
+    def shown() -> Iterator[Event]:
+        for event in engine.stream(prompt, params, prediction=prediction):
+            if isinstance(event, TokenEvent):
+                printer.write(event.text, event.origin)
+            else:
+                printer.write(event.text)
+            yield event
+
+    completion = fold(shown())
+    printer.end()
+    legend = printer.legend()
+    if legend:
+        errors.print(legend)
+    errors.print(f"[dim]{closing_line(completion)}[/]", soft_wrap=True)
+    return completion

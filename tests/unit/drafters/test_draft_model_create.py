@@ -1,0 +1,66 @@
+"""Making the draft-model drafter from its options: what it loads, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foretoken.drafters.draft_model import create
+from foretoken.errors import SpeculationStringError, UnsupportedModelError
+from foretoken.protocols import DrafterContext, Model, RequestView
+from foretoken.testing import FakeModel, drafter_context
+from foretoken.types import DraftLimit, Rollback
+
+VOCAB = 24
+
+
+def context_with(model: FakeModel, calls: list[tuple[str, int, int]]) -> DrafterContext:
+    def load(path: str, *, sequences: int, context_length: int) -> Model:
+        calls.append((path, sequences, context_length))
+        return model
+
+    return replace(drafter_context(FakeModel(VOCAB, sequences=3, context_length=777)), load_model=load)
+
+
+def test_create_loads_beside_the_target() -> None:
+    calls: list[tuple[str, int, int]] = []
+    made = create(context_with(FakeModel(VOCAB), calls), {"model": "small.gguf", "max": "3", "min-p": "0.0"})
+    create(context_with(FakeModel(VOCAB), calls), {"model": "other.gguf", "ctx": "64"})
+    assert calls == [("small.gguf", 3, 777), ("other.gguf", 3, 64)]
+    assert made.name == "draft-model"
+    (draft,) = made.draft([(RequestView(1, [1, 2, 3], prompt_length=3), DraftLimit(64))])
+    assert draft is not None
+    assert len(draft) <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs a model"),
+        ({"model": "m", "max": "0"}, "at least 1"),
+        ({"model": "m", "min-p": "1.5"}, "between 0 and 1"),
+        ({"model": "m", "min-p": "nan"}, "between 0 and 1"),
+        ({"model": "m", "ctx": "-1"}, "negative"),
+        ({"model": "m", "length": "4"}, "no option"),
+    ],
+)
+def test_create_refuses_bad_options_without_loading(options: dict[str, str], message: str) -> None:
+    calls: list[tuple[str, int, int]] = []
+    with pytest.raises(SpeculationStringError, match=message):
+        create(context_with(FakeModel(VOCAB), calls), options)
+    assert calls == []
+
+
+def test_create_refuses_another_vocabulary() -> None:
+    other = FakeModel(VOCAB + 1)
+    with pytest.raises(UnsupportedModelError, match=r"vocabularies.*differ.*yet"):
+        create(context_with(other, []), {"model": "m"})
+    assert other.closed
+
+
+def test_create_refuses_a_model_that_cannot_roll_back() -> None:
+    other = FakeModel(VOCAB).with_capabilities(rollback=Rollback.SNAPSHOT)
+    with pytest.raises(UnsupportedModelError, match="snapshot"):
+        create(context_with(other, []), {"model": "m"})
+    assert other.closed

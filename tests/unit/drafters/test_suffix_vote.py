@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex, Tokens
+from foretoken.drafters.suffix_vote import DISSENT, UNCERTAINTY, Matches, longest_matches, vote
+
+TEXTS = st.lists(st.integers(0, 3), max_size=60)
+
+
+def shared(text: list[int], end: int) -> int:
+    """How many tokens before `end` equal those before the end of the text."""
+    length = 0
+    while length < end and text[end - 1 - length] == text[-1 - length]:
+        length += 1
+    return length
+
+
+def longest_match(text: list[int]) -> int:
+    """By brute force, at most REACH - 1."""
+    return min(REACH - 1, max((shared(text, end) for end in range(1, len(text))), default=0))
+
+
+@given(TEXTS)
+def test_finds_the_longest_match(text: list[int]) -> None:
+    index = SuffixIndex((1, 2, 4, 8, 16), text)
+    found = longest_matches(index, index, shortest=1, limit=1000, past=False)
+    expected = longest_match(text)
+    assert (0 if found is None else found.lengths.max()) == expected
+    if found is not None:
+        longest = [row for row, length in zip(found.rows, found.lengths, strict=True) if length == expected]
+        followers = [text[end] for end in range(1, len(text)) if shared(text, end) == expected]
+        if expected < REACH - 1:
+            assert [row[0] for row in longest] == followers[::-1]
+
+
+@given(st.lists(st.integers(0, 2), max_size=60), TEXTS)
+def test_finds_the_longest_match_in_another_text(past: list[int], text: list[int]) -> None:
+    index, query = SuffixIndex((1, 2, 8), [SEPARATOR, *past]), SuffixIndex((1, 2, 4, 8, 16), text)
+    found = longest_matches(index, query, shortest=1, limit=1000, past=True)
+    expected = max(
+        (
+            n
+            for n in range(len(text) + 1)
+            if any(past[i : i + n] == text[len(text) - n :] for i in range(len(past) - n))
+        ),
+        default=0,
+    )
+    assert (0 if found is None else found.lengths.max()) == expected
+
+
+def test_an_output_that_ended_is_not_continued_by_the_next_one() -> None:
+    index = SuffixIndex((2,), [SEPARATOR, 1, 2, 5, SEPARATOR, SEPARATOR, 9, 9, SEPARATOR, 1, 2, 5, 6, 7])
+    query = SuffixIndex((2,), [1, 2])
+    found = longest_matches(index, query, shortest=1, limit=9, past=True)
+    assert found is not None
+    assert [row[row != SEPARATOR].tolist() for row in found.rows] == [[5, 6, 7], [5]]
+
+
+def rows(*texts: list[int]) -> Tokens:
+    return np.array([text + [SEPARATOR] * (REACH - len(text)) for text in texts], np.int32)
+
+
+def test_nothing_to_say_where_nothing_followed() -> None:
+    assert vote([Matches(np.array([3, 2]), rows([], []), True)], 5) is None
+
+
+def test_confidence_is_the_share_and_the_length() -> None:
+    found = vote([Matches(np.array([4, 4]), rows([5, 6], [5, 7]), True)], 2)
+    assert found is not None
+    assert found.tokens == [5, 6]
+    assert found.agree == 1
+    alone = vote([Matches(np.array([4]), rows([5, 6]), False)], 2)
+    assert alone is not None
+    assert alone.confidence == pytest.approx([1 - UNCERTAINTY / 4, 1 - UNCERTAINTY / 5])
+    assert found.confidence[0] < alone.confidence[0]
+    # Newest first: weights 1 and 1/2, so two thirds of the weight goes on with 6.
+    assert found.confidence[1] / found.confidence[0] < (2 / 3) ** DISSENT * 1.2
+
+
+def test_the_requests_text_goes_round_and_a_past_output_ends() -> None:
+    text = rows([5, 6, 7])
+    own = vote([Matches(np.array([9]), text, False)], 7)
+    past = vote([Matches(np.array([9]), text, True)], 7)
+    assert own is not None
+    assert past is not None
+    assert own.tokens == [5, 6, 7, 5, 6, 7, 5]
+    assert past.tokens == [5, 6, 7]
+    assert past.past
+    assert not own.past
+
+
+def test_a_much_longer_match_in_the_past_wins() -> None:
+    own, past = Matches(np.array([2]), rows([5]), False), Matches(np.array([6]), rows([8]), True)
+    found = vote([own, past], 1)
+    assert found is not None
+    assert found.tokens == [8]
+    assert (found.match_length, found.count, found.past) == (6, 2, True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 63), st.lists(st.integers(0, 2), max_size=9)), min_size=1, max_size=9)
+)
+def test_shares_equal_brute_force(found: list[tuple[int, list[int]]]) -> None:
+    lengths, texts = [length for length, _ in found], [text for _, text in found]
+    chosen = vote([Matches(np.array(lengths), rows(*texts), True)], REACH)
+    if chosen is None:
+        assert not any(texts)
+        return
+    weights = [4.0 ** (length - max(lengths)) / (rank + 1) for rank, length in enumerate(lengths)]
+    live = set(range(len(texts)))
+    first = 0.0
+    for depth, token in enumerate(chosen.tokens):
+        agree = {i for i in live if depth >= len(texts[i]) or texts[i][depth] == token}
+        share = sum(weights[i] for i in agree) / sum(weights[i] for i in live)
+        first = first or share
+        assert chosen.confidence[depth] <= share**DISSENT + 1e-9
+        live = agree
+    assert chosen.agree == pytest.approx(first)
