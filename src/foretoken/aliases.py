@@ -37,7 +37,7 @@ class PicolmOptions:
         if self.draft is None:
             raise SpeculationStringError("-d needs a draft model.", hint="Name it with --draft FILE.")
         count = PICOLM_DRAFT_TOKENS if self.tokens is None else self.tokens
-        return Speculation(False, (Stage("draft-model", {"model": self.draft, "max": str(count)}),))
+        return Speculation(adaptive=False, stages=(Stage("draft-model", {"model": self.draft, "max": str(count)}),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class LlamaOptions:
         names = self._names()
         if names == ["none"]:
             return Speculation(adaptive=False)
-        return Speculation(False, tuple(self._stage(name) for name in names))
+        return Speculation(adaptive=False, stages=tuple(self._stage(name) for name in names))
 
     def _names(self) -> list[str]:
         names = [name.strip() for name in (self.types or "").split(",") if name.strip()]
@@ -75,7 +75,7 @@ class LlamaOptions:
         if not names:
             raise SpeculationStringError(
                 "These flags tune speculation, but none is turned on.",
-                hint=f"Add --spec-type with one of: {', '.join(LLAMA_NGRAM_TYPES)}, or a draft model with -md.",
+                hint=f"Add --spec-type with one of {', '.join(LLAMA_NGRAM_TYPES)}; or -md FILE.",
             )
         for name in names:
             if name in LLAMA_OTHER_TYPES:
@@ -85,7 +85,9 @@ class LlamaOptions:
                 )
             if name not in (*LLAMA_NGRAM_TYPES, LLAMA_DRAFT_TYPE, "none"):
                 valid = ", ".join(("none", LLAMA_DRAFT_TYPE, *LLAMA_NGRAM_TYPES))
-                raise SpeculationStringError(f"There is no --spec-type {name!r}.", hint=f"Valid are: {valid}.")
+                raise SpeculationStringError(
+                    f"There is no --spec-type {name!r}.", hint=f"Valid are: {valid}."
+                )
         return names
 
     def _stage(self, name: str) -> Stage:
@@ -119,7 +121,7 @@ _VLLM_KEYS = {
 
 
 def parse_vllm(text: str) -> Speculation:
-    """vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
+    """VLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
 
     Raises SpeculationStringError for JSON that cannot be read, and for keys or methods that have no
     counterpart here: nothing is ignored in silence.
@@ -133,9 +135,10 @@ def parse_vllm(text: str) -> Speculation:
     unknown = sorted(set(config) - _VLLM_KEYS)
     if unknown:
         raise SpeculationStringError(
-            f"--speculative-config has no key {unknown[0]!r} here.", hint=f"Known: {', '.join(sorted(_VLLM_KEYS))}."
+            f"--speculative-config has no key {unknown[0]!r} here.",
+            hint=f"Known: {', '.join(sorted(_VLLM_KEYS))}.",
         )
-    return Speculation(False, (_vllm_stage(config),))
+    return Speculation(adaptive=False, stages=(_vllm_stage(config),))
 
 
 def _vllm_stage(config: Mapping[str, Any]) -> Stage:

@@ -141,7 +141,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
-        """The history changed (`request.tokens` already shows it), by whoever's draft, or text was removed."""
+        """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed."""
         ...
 
     def stop(self, request: RequestView) -> None:

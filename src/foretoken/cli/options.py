@@ -62,7 +62,7 @@ model_options = _all(
 )  # fmt: skip
 
 sampling_options = _all(
-    click.option("--max-tokens", "-n", type=click.IntRange(0), default=None, show_default="until it ends",
+    click.option("--max-tokens", "-n", type=click.IntRange(1), default=None, show_default="until it ends",
                  help="Most tokens to generate."),
     click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-k", type=int, default=0, show_default="off", help="Sample from the k most likely."),

@@ -10,7 +10,9 @@ from foretoken.errors import ModelNotFoundError, RequestError
 from foretoken.library import models_dir, resolve
 
 
-def split_words(words: Sequence[str], *, model: str | None, prompt_given: bool) -> tuple[str | None, str | None]:
+def split_words(
+    words: Sequence[str], *, model: str | None, prompt_given: bool
+) -> tuple[str | None, str | None]:
     """(model, prompt) from the words after `run`: `[MODEL] [PROMPT]`, either alone.
 
     Alone, a word is the model if the prompt is given otherwise or if it names a model; otherwise the prompt.
@@ -21,7 +23,8 @@ def split_words(words: Sequence[str], *, model: str | None, prompt_given: bool) 
         model = words.pop(0)
     if len(words) > 1:
         raise RequestError(
-            f"Too many words: {' '.join(map(repr, words))}.", hint="Put the prompt in quotes: foretoken run \"…\"."
+            f"Too many words: {' '.join(map(repr, words))}.",
+            hint='Put the prompt in quotes: foretoken run "…".',
         )
     return model, words[0] if words else None
 
@@ -48,7 +51,9 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     """
     given = [source for source in (argument, option, file) if source is not None]
     if len(given) > 1:
-        raise RequestError("The prompt is given more than once.", hint="Use an argument, -p or -f, not several.")
+        raise RequestError(
+            "The prompt is given more than once.", hint="Use an argument, -p or -f, not several."
+        )
     if file is not None and file != "-":
         return _read_file(Path(file))
     if argument is not None or option is not None:

@@ -19,7 +19,7 @@ class StreamPrinter:
     def __init__(self, console: Console, out: TextIO | None = None) -> None:
         self._out = out or console.file
         self._colours = console.color_system if console.is_terminal else None
-        self._system = console._color_system  # noqa: SLF001 - Style.render wants the enum, not its name
+        self._system = console._color_system
         self._styles: dict[str, Style] = {}
         self._last = ""
 

@@ -31,17 +31,33 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
 @click.option("--model", "-m", default=None, help="A GGUF file or the name of a pulled model.")
 @click.option("--prompt", "-p", "prompt_option", default=None, help="The prompt.")
-@click.option("--file", "-f", "prompt_file", default=None, metavar="FILE",
-              help="Read the prompt from a file; - is standard input.")
+@click.option(
+    "--file",
+    "-f",
+    "prompt_file",
+    default=None,
+    metavar="FILE",
+    help="Read the prompt from a file; - is standard input.",
+)
 @click.option("--system", default=None, help="A system message.")
 @click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
-@click.option("--prediction", default=None, metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Text that the answer is expected to repeat, e.g. the code to be edited.")
+@click.option(
+    "--prediction",
+    default=None,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Text that the answer is expected to repeat, e.g. the code to be edited.",
+)
 @sampling_options
 @speculation_options
 @model_options
-@click.option("--logprobs", type=click.IntRange(0, 20), default=None, metavar="N",
-              help="With --json: log-probabilities of the tokens and of N alternatives.")
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0, 20),
+    default=None,
+    metavar="N",
+    help="With --json: log-probabilities of the tokens and of N alternatives.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
 def run(words: tuple[str, ...], **options: Any) -> int:
@@ -66,7 +82,9 @@ def run(words: tuple[str, ...], **options: Any) -> int:
             completion = engine.generate(prompt, params, prediction=prediction)
             click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))
         else:
-            completion = _stream(engine, prompt, params, prediction, colour, errors)
+            completion = _stream(
+                engine, prompt, params, prediction=prediction, colour=colour, errors=errors
+            )
     if completion.error:
         raise BackendError(f"Generation failed: {completion.error}")
     return 0
@@ -90,6 +108,7 @@ def _stream(
     engine: Engine,
     prompt: Prompt,
     params: SamplingParams,
+    *,
     prediction: str,
     colour: bool | None,
     errors: Console,

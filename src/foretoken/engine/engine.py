@@ -189,9 +189,6 @@ class Engine:
         self._scheduler.admit(self._start)
         if not self._scheduler.running:
             return []
-        done = [self._finish(request) for request in list(self._scheduler.running) if self._at_end(request)]
-        if done:
-            return list(done)
         try:
             events = self._runner.run()
         except ForetokenError as error:
@@ -199,12 +196,6 @@ class Engine:
         for request in [request for request in self._scheduler.running if request.finish is not None]:
             events.append(self._finish(request))
         return events
-
-    def _at_end(self, request: Request) -> bool:
-        """A request that may not generate anything (`max_tokens` 0) ends before its first round."""
-        if len(request.view.tokens) >= request.max_total:
-            request.finish = FinishReason.LENGTH
-        return request.finish is not None
 
     def _start(self, request: Request) -> None:
         self._drafters.start(request.view)

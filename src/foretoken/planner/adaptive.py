@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.planner.calibration import Survival
+from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
@@ -27,6 +27,9 @@ PROBE_BUDGET = 0.01
 """Share of the time that may go into trying a costly drafter that does not seem to pay."""
 
 LONGEST = 64
+
+CERTAIN = 1e9
+"""Ranks the tokens of a draft that must be verified whole before all others."""
 
 
 class _Cost:
@@ -109,6 +112,10 @@ class AdaptivePlanner:
         best: list[tuple[Draft, list[float]] | None] = []
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
+            fixed = sampled(drafts)
+            if fixed is not None:
+                best.append((fixed, [CERTAIN] * len(fixed)))
+                continue
             scored = [(draft, self._survival.estimate(draft, CAUTION)) for draft in drafts]
             best.append(max(scored, key=lambda pair: self._gain(pair[1], load), default=None))
         lengths = self._lengths([pair[1] if pair else [] for pair in best], load)

@@ -45,6 +45,16 @@ class _Cell:
 Key = tuple[str, int, int]
 
 
+def sampled(drafts: Sequence[Draft]) -> Draft | None:
+    """The draft that must be verified whole, if there is one: drawn at random from its drafter's
+    distribution, for the rejection and block rules.
+
+    Those rules are lossless only if whether a token is verified does not depend on what was drawn; a choice
+    by the draft's own confidence would. Its length was limited before it was drawn.
+    """
+    return next((draft for draft in drafts if draft.probs is not None), None)
+
+
 class Survival:
     """Calibrated acceptance of drafts, for all sources of one engine."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.planner.calibration import Survival
+from foretoken.planner.calibration import Survival, sampled
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
 
@@ -38,7 +38,7 @@ class FixedPlanner:
         chosen: list[Draft | None] = []
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
-            chosen.append(max(drafts, key=self._expected, default=None))
+            chosen.append(sampled(drafts) or max(drafts, key=self._expected, default=None))
         return chosen
 
     def _expected(self, draft: Draft) -> float:

@@ -17,17 +17,16 @@ import numpy as np
 
 from foretoken.protocols import RequestView
 from foretoken.sampling.history import TokenCounts
-from foretoken.sampling.noise import DRAFT, MATCH, TokenIds, depth_stream, gumbel_argmax, make_key
+from foretoken.sampling.noise import DRAFT, MATCH, TokenIds, depth_stream, make_key
 from foretoken.sampling.processors import (
     RowRules,
     is_greedy,
     mass,
     peak,
-    probabilities,
     survivors,
     truncates,
 )
-from foretoken.sampling.sampler import choose_token, early_bans
+from foretoken.sampling.sampler import choose_token, early_bans, processed
 from foretoken.types import Logits, Probs, SamplingParams
 
 REMEMBERED = 64
@@ -72,10 +71,8 @@ class CoupledSampler:
         row = self._adjust(logits, request, prefix)
         position = len(request.tokens) + len(prefix)
         if not is_greedy(params) and params.verify != "match":
-            probs = probabilities(survivors(row, params), row.size)
-            tokens = np.flatnonzero(probs)
             key = make_key(request.seed, position, depth_stream(DRAFT, len(prefix)))
-            token = gumbel_argmax(tokens, np.log(probs[tokens]), key)
+            token, probs = choose_token(row, params, key), processed(row, params)
             return token, float(probs[token]), probs
         key = make_key(request.seed, position, MATCH)
         token = choose_token(row, params, key)

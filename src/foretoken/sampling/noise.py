@@ -126,7 +126,15 @@ def gumbel(seed: int, position: int, tokens: TokenIds, stream: int = MATCH) -> F
 
 def gumbel_argmax(tokens: TokenIds, scores: Floats, key: int) -> int:
     """The token with the largest score + noise: a sample of softmax(scores). Ties go to the first."""
-    return int(tokens[(scores + _to_gumbel(_words(key, tokens))).argmax()])
+    token, best = int(tokens[0]), -math.inf
+    for first in range(0, tokens.size, SLICE):
+        part = tokens[first : first + SLICE]
+        noisy = _to_gumbel(_words(key, part))
+        noisy += scores[first : first + SLICE]
+        at = int(noisy.argmax())
+        if noisy[at] > best:
+            token, best = int(part[at]), float(noisy[at])
+    return token
 
 
 def largest_floor(row: Logits, count: int) -> float:

@@ -180,9 +180,13 @@ def mass(row: Logits, best: float, temperature: float) -> float:
 def probabilities(kept: Survivors, vocab_size: int) -> Probs:
     """Softmax over the survivors, shape (vocabulary,), zero elsewhere."""
     tokens, scores = kept
-    weights = np.exp(scores - scores.max())
+    weights: Probs = scores - scores.max()
+    np.exp(weights, out=weights)
+    weights /= weights.sum()
+    if tokens.size == vocab_size:
+        return weights
     out: Probs = np.zeros(vocab_size)
-    out[tokens] = weights / weights.sum()
+    out[tokens] = weights
     return out
 
 

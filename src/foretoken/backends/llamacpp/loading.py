@@ -114,7 +114,7 @@ def _kv_types(options: ModelOptions, device: str) -> tuple[str, str]:
         if name not in KV_TYPES:
             raise ConfigError(
                 f"There is no KV cache type {name!r}.",
-                hint=f"Valid are: auto, {', '.join(KV_TYPES)}, or K/V.",
+                hint=f"Valid are: auto, {', '.join(KV_TYPES)} or K/V.",
             )
     return key, value or key
 

@@ -52,7 +52,7 @@ class LlamaCppTokenizer:
         raw = text.encode("utf-8", "surrogatepass")
         capacity = len(raw) + 2
         tokens = (lib.llama_token * capacity)()
-        count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)
+        count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
         if count < 0:
             raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
         ids = list(tokens[:count])
