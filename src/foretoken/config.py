@@ -12,12 +12,16 @@ from foretoken.errors import SpeculationStringError
 AUTO = "auto"
 OFF = "off"
 
+DEFAULT_CONTEXT = 8192
+"""Tokens of context when neither the user nor the model's training asks for less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """How a model is loaded. 0 and "auto" mean: chosen from the model and the machine.
 
-    `context_length` tokens for each of `sequences` sequences. `batch` is the most rows of one forward,
+    `context_length` tokens for each of `sequences` sequences; 0 is what the model was trained for, but not
+    more than `context_at_most`. `batch` is the most rows of one forward,
     `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
     `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
     types for exactness on a CPU (DESIGN §6), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
@@ -26,6 +30,7 @@ class ModelOptions:
     """
 
     context_length: int = 0
+    context_at_most: int = DEFAULT_CONTEXT
     sequences: int = 1
     threads: int = 0
     batch: int = 512
@@ -38,10 +43,6 @@ class ModelOptions:
     cache_dir: Path | None = None
     progress: Callable[[float], None] | None = None
     notice: Callable[[str], None] | None = None
-
-
-DEFAULT_CONTEXT = 8192
-"""Tokens of context when neither the user nor the model's training asks for less."""
 
 
 @dataclass(frozen=True, slots=True)

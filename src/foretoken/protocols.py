@@ -193,7 +193,7 @@ class TokenSampler(Protocol):
 
 
 class ModelLoader(Protocol):
-    """Loads a second model (a draft model) beside the target."""
+    """Loads a second model (a draft model) beside the target, with at most `context_length` tokens."""
 
     def __call__(self, path: str, *, sequences: int, context_length: int) -> Model: ...
 

@@ -228,6 +228,8 @@ class TokenLogprob:
 
 
 class FinishReason(StrEnum):
+    """Why a request ended."""
+
     STOP = "stop"  # end of sequence, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the caller gave up

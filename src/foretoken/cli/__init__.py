@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -54,6 +55,10 @@ class _WarningsToStderr(logging.Handler):
 def main() -> None:
     """Entry point: every error becomes one clear message and an exit code, never a traceback."""
     logging.getLogger("foretoken").addHandler(_WarningsToStderr(logging.WARNING))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks: no reason to stop.
+            stream.reconfigure(errors="replace")
     sys.exit(run_command(sys.argv[1:]))
 
 

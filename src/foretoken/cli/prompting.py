@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 from foretoken.errors import ModelNotFoundError, RequestError
@@ -39,7 +40,9 @@ def names_a_model(word: str) -> bool:
 
     try:
         resolve(word, models_dir(cache_dir()))
-    except ModelNotFoundError:
+    except (ModelNotFoundError, OSError, RuntimeError):
+        # OSError: too long for a file's name, as a prompt in a script without spaces may be. RuntimeError:
+        # "~word" where no user is called that.
         return False
     return True
 
@@ -59,7 +62,7 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     if argument is not None or option is not None:
         text = argument if argument is not None else option
     elif file == "-" or not sys.stdin.isatty():
-        text = sys.stdin.read()
+        text = _read_stdin()
     else:
         raise RequestError("There is no prompt.", hint='Try: foretoken run "Why is the sky blue?"')
     if not text or not text.strip():
@@ -67,13 +70,30 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     return text
 
 
-def _read_file(path: Path) -> str:
+def _read_stdin() -> str:
+    """Strictly: in a plain C locale Python lets bytes that are no text through, and a model would see noise."""
+    source = getattr(sys.stdin, "buffer", None)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RequestError(f"Cannot read the prompt file {path}: {error.strerror}.") from None
+        text = sys.stdin.read() if source is None else source.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise RequestError(f"The prompt file {path} is not UTF-8 text.") from None
+        raise RequestError(
+            "What was piped in is not UTF-8 text.", hint="Convert it, or name a text file with -f."
+        ) from None
+    return StringIO(text, newline=None).read()  # line ends as in a file
+
+
+def read_text(path: Path, what: str) -> str:
+    """A text file. Raises RequestError if it cannot be read, calling it `what` ("prompt file")."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise RequestError(f"Cannot read the {what} {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise RequestError(f"The {what} {path} is not UTF-8 text.") from None
+
+
+def _read_file(path: Path) -> str:
+    text = read_text(path, "prompt file")
     if not text.strip():
         raise RequestError(f"The prompt file {path} is empty.")
     return text

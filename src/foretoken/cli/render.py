@@ -61,7 +61,7 @@ def closing_line(completion: Completion) -> str:
         parts.append(f"drafted {timings.draft_n}, accepted {timings.draft_n_accepted} ({rate})")
         parts.append(f"acceptance length {spec.acceptance_length:.2f}")
     else:
-        parts.append(f"nothing drafted: {spec.reason}")
+        parts.append(f"nothing drafted: {spec.reason}" if spec.reason else "nothing drafted")
     parts.append("exact" if spec.exact else f"not exact: {spec.exact_reason}")
     return " · ".join(parts)
 

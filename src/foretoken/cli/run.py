@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
@@ -18,12 +20,12 @@ from foretoken.cli.options import (
     take_sampling,
     take_speculation,
 )
-from foretoken.cli.prompting import read_prompt, split_words
+from foretoken.cli.prompting import read_prompt, read_text, split_words
 from foretoken.cli.render import StreamPrinter, closing_line, stderr_console
 from foretoken.cli.report import completion_dict
 from foretoken.engine.engine import Engine, Prompt
 from foretoken.engine.fold import fold
-from foretoken.errors import BackendError
+from foretoken.errors import BackendError, RequestError
 from foretoken.types import Completion, Event, SamplingParams, TokenEvent
 
 
@@ -45,7 +47,7 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
     "--prediction",
     default=None,
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Text that the answer is expected to repeat, e.g. the code to be edited.",
 )
 @sampling_options
@@ -72,19 +74,21 @@ def run(words: tuple[str, ...], **options: Any) -> int:
     )
     text = read_prompt(word, prompt_option, prompt_file)
     prompt = _prompt(text, raw=options.pop("raw"), system=options.pop("system"))
-    prediction = _read(options.pop("prediction"))
+    expected = options.pop("prediction")
+    prediction = read_text(expected, "prediction file") if expected else ""
     as_json, colour = options.pop("as_json"), options.pop("color")
     speculation = take_speculation(options)
-    params = take_sampling(options, logprobs=options.pop("logprobs"))
+    logprobs = options.pop("logprobs")
+    if logprobs is not None and not as_json:
+        raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
+    params = take_sampling(options, logprobs=logprobs)
     errors = stderr_console()
     with load_engine(model, speculation, take_model_options(options), errors) as engine:
         if as_json:
             completion = engine.generate(prompt, params, prediction=prediction)
             click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))
         else:
-            completion = _stream(
-                engine, prompt, params, prediction=prediction, colour=colour, errors=errors
-            )
+            completion = _stream(engine, prompt, params, prediction=prediction, colour=colour, errors=errors)
     if completion.error:
         raise BackendError(f"Generation failed: {completion.error}")
     return 0
@@ -95,13 +99,6 @@ def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:
         return text if system is None else system + text
     messages = [{"role": "system", "content": system}] if system is not None else []
     return [*messages, {"role": "user", "content": text}]
-
-
-def _read(path: str | None) -> str:
-    if path is None:
-        return ""
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        return file.read()
 
 
 def _stream(
@@ -129,5 +126,5 @@ def _stream(
     legend = printer.legend()
     if legend:
         errors.print(legend)
-    errors.print(f"[dim]{closing_line(completion)}[/]", soft_wrap=True)
+    errors.print(f"[dim]{escape(closing_line(completion))}[/]", soft_wrap=True)
     return completion

@@ -25,7 +25,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     Raises SpeculationStringError for a bad value, UnsupportedModelError for a model whose vocabulary or
     rollback does not fit, and whatever loading it raises.
     """
-    values = read_options(NAME, options, {"model": "", "max": 16, "min-p": 0.0, "ctx": 0})
+    values = read_options(NAME, options, {"model": "", "max": 16, "min": 0, "min-p": 0.0, "ctx": 0})
     if not values["model"]:
         raise SpeculationStringError(
             f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
@@ -48,6 +48,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         model,
         context.sampler,
         max_tokens=values["max"],
+        min_tokens=values["min"],
         min_p=values["min-p"],
         end_tokens=context.tokenizer.end_tokens,
     )
@@ -93,8 +94,9 @@ class _Job:
     probs: list[Probs] = field(default_factory=list)
     survival: float = 1.0
 
-    def draft(self) -> Draft | None:
-        if not self.tokens:
+    def draft(self, min_tokens: int) -> Draft | None:
+        """What was proposed; a sampled draft is kept however short, because dropping it would bias."""
+        if not self.tokens or (len(self.tokens) < min_tokens and not self.probs):
             return None
         probs = tuple(self.probs) if self.probs else None
         return Draft(tuple(self.tokens), NAME, confidence=tuple(self.confidence), probs=probs)
@@ -102,7 +104,8 @@ class _Job:
 
 class DraftModelDrafter:
     """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft
-    ends before a token less likely than `min_p`. `end_tokens` (default: the model's) end a draft.
+    ends before a token less likely than `min_p`, and one of fewer than `min_tokens` is dropped. `end_tokens`
+    (default: the model's) end a draft.
     """
 
     name = NAME
@@ -114,8 +117,10 @@ class DraftModelDrafter:
         max_tokens: int = 16,
         min_p: float = 0.0,
         *,
+        min_tokens: int = 0,
         end_tokens: frozenset[int] | None = None,
     ) -> None:
+        self._min_tokens = min_tokens
         self._model = model
         self._sampler = sampler
         self._max_tokens = max_tokens
@@ -141,7 +146,7 @@ class DraftModelDrafter:
                 break
             active = [job for job in active if job.todo]
         for job in jobs:
-            drafts[job.index] = job.draft()
+            drafts[job.index] = job.draft(self._min_tokens)
         return drafts
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:

@@ -193,7 +193,7 @@ class SuffixStore:
 def describe(folder: Path) -> list[StoreFile]:
     """What is remembered under a store's folder, a file each, by name. Raises OSError."""
     found: list[StoreFile] = []
-    for path in _files(folder):
+    for path in remembered(folder):
         if path.suffix == ".bin" and path.name.startswith("suffix-"):
             data = path.read_bytes()
             spans = list(_records(data)) if data.startswith(MAGIC) else []
@@ -207,13 +207,14 @@ def forget(folder: Path) -> tuple[int, int]:
 
     Raises OSError where a file cannot be erased.
     """
-    erased = [(path, path.lstat().st_size) for path in _files(folder)]
+    erased = [(path, path.lstat().st_size) for path in remembered(folder)]
     for path, _ in erased:
         path.unlink(missing_ok=True)
     return len(erased), sum(size for _, size in erased)
 
 
-def _files(folder: Path) -> list[Path]:
+def remembered(folder: Path) -> list[Path]:
+    """Every file that `forget` erases, by name. Raises OSError."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())

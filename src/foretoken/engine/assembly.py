@@ -88,7 +88,7 @@ def _context(model: Model, store: Path | None, options: ModelOptions) -> Drafter
 
 def _draft_options(options: ModelOptions, sequences: int, context_length: int) -> ModelOptions:
     return ModelOptions(
-        context_length=context_length,
+        context_at_most=context_length,
         sequences=sequences,
         threads=options.threads,
         gpu_layers=options.gpu_layers,

@@ -55,6 +55,8 @@ class Engine:
         self._configured = configured
         self._reason = reason or (None if drafters else NOT_DRAFTING)
         self._notes = tuple(notes)
+        self._store: Path | None = None
+        self._settings = ModelOptions()
         self._next_id = 1
         self._closed = False
 
@@ -89,7 +91,7 @@ class Engine:
     ) -> Engine:
         store = cache_dir / "store" if cache_dir else None
         parts = assemble(model, speculation, store=store, options=settings)
-        return cls(
+        engine = cls(
             model,
             drafters=parts.drafters,
             planner=parts.planner,
@@ -97,6 +99,30 @@ class Engine:
             reason=parts.reason,
             notes=parts.notes,
         )
+        engine._store, engine._settings = store, settings
+        return engine
+
+    def set_speculation(self, speculate: str | Speculation) -> None:
+        """Draft with something else from the next request on. The model and its KV cache stay as they are.
+
+        Takes what `load` takes as `speculate`. Raises SpeculationStringError, and RequestError while requests
+        are waiting or running; the old setting then stays in force.
+        """
+        speculation = parse_speculation(speculate) if isinstance(speculate, str) else speculate
+        check_speculation(speculation)
+        if not self.idle:
+            raise RequestError(
+                "Speculation cannot be changed while a request is running.",
+                hint="Wait until the engine is idle, or abort its requests.",
+            )
+        parts = assemble(self.model, speculation, store=self._store, options=self._settings)
+        self._drafters.close()
+        self._drafters = Drafters(parts.drafters, self.model.info.vocab_size)
+        self._planner = parts.planner
+        plain_rounds = self._runner.plain_rounds
+        self._runner = RoundRunner(self.model, self._scheduler, self._drafters, self._planner)
+        self._runner.plain_rounds = plain_rounds  # the same model: the yardstick of a speedup stays
+        self._configured, self._reason, self._notes = str(speculation), parts.reason, parts.notes
 
     # --- requests --------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ def _system_error(error: OSError) -> ForetokenError:
 
 
 def disk_full(where: Path | str, why: str) -> CapacityError:
+    """The error for a disk without room for what is being written."""
     return CapacityError(
         f"The disk of {where} is full: {why}.",
         hint="Free some space and run the same command again: it continues where it stopped.",

@@ -106,6 +106,7 @@ def peak(row: Logits) -> float:
 
 
 def is_greedy(params: SamplingParams) -> bool:
+    """Whether the most likely token is taken, without noise."""
     return params.temperature < GREEDY_BELOW
 
 

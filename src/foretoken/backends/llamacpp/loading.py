@@ -18,7 +18,7 @@ from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.model import LlamaCppModel
 from foretoken.backends.llamacpp.probe import probed
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
-from foretoken.config import DEFAULT_CONTEXT, ModelOptions
+from foretoken.config import ModelOptions
 from foretoken.errors import (
     BackendError,
     CapacityError,
@@ -170,7 +170,7 @@ def _settings(
             f"{path.name} was trained for {trained} tokens of context; {options.context_length} were asked for.",
             hint=f"Use a context of at most {trained}.",
         )
-    default = min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    default = min(trained or options.context_at_most, options.context_at_most)
     return ContextSettings(
         context_length=options.context_length or default,
         sequences=options.sequences,

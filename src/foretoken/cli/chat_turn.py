@@ -1,0 +1,155 @@
+"""One turn of a chat: the answer as it comes, stopped by Ctrl-C, kept in the conversation."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from foretoken.cli.chat_session import Conversation
+from foretoken.cli.chat_stats import Totals
+from foretoken.cli.render import StreamPrinter, closing_line
+from foretoken.engine.engine import Engine
+from foretoken.engine.fold import fold
+from foretoken.errors import ContextLengthError, ForetokenError
+from foretoken.types import (
+    TARGET,
+    Completion,
+    Event,
+    FinishEvent,
+    FinishReason,
+    Message,
+    SamplingParams,
+    TokenEvent,
+)
+
+FULL = "/save FILE keeps the conversation, /reset starts a new one, --ctx N makes room for more."
+
+
+class CtrlC:
+    """While entered, Ctrl-C sets `pressed` and raises nothing.
+
+    An exception could strike between a forward and its bookkeeping, and leave the KV cache saying that it
+    holds other tokens than it does. Outside the main thread, which alone gets signals, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._previous: Any = None
+
+    def __enter__(self) -> CtrlC:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.pressed = True
+
+
+def answer(
+    engine: Engine,
+    messages: Sequence[Message],
+    params: SamplingParams,
+    show: Callable[[str, str], None],
+    ctrl_c: CtrlC,
+) -> Completion:
+    """Generate an answer; `show(text, origin)` gets every piece of it. Ctrl-C ends it with reason "abort".
+
+    Steps the engine itself instead of using `Engine.stream`: a long prompt is many steps without an event
+    to stop at, and what was counted up to the stop is wanted too. Raises what `Engine.add` raises.
+    """
+    events: list[Event] = []
+
+    def take(new: Sequence[Event]) -> None:
+        for event in new:
+            if event.request == request:
+                events.append(event)
+                show(event.text, event.origin if isinstance(event, TokenEvent) else TARGET)
+
+    request = engine.add(messages, params)
+    try:
+        while not ctrl_c.pressed and not (events and isinstance(events[-1], FinishEvent)):
+            take(engine.step())
+    except KeyboardInterrupt:  # raised past `ctrl_c`: a stop all the same
+        pass
+    finally:
+        take(engine.abort(request))  # nothing, when it is finished
+    return fold(events)
+
+
+@dataclass(slots=True)
+class Chat:
+    """A session: what turns and commands act on. `notes` is where everything but the answers goes."""
+
+    engine: Engine
+    conversation: Conversation
+    params: SamplingParams
+    printer: StreamPrinter
+    notes: Console
+    speculation: str
+    totals: Totals = field(default_factory=Totals)
+    leaving: bool = False
+    _legend: str = ""
+
+    def ask(self, question: str) -> None:
+        """Answer a question and keep both. What goes wrong is said; the conversation is then as before."""
+        with CtrlC() as ctrl_c:
+            try:
+                self._ask(question, ctrl_c)
+            except ContextLengthError as error:
+                self.complain(error)
+                self.say(f"The conversation is as it was before. {FULL}")
+            except ForetokenError as error:
+                self.complain(error)
+
+    def _ask(self, question: str, ctrl_c: CtrlC) -> None:
+        messages = self.conversation.asking(question)
+        completion = answer(self.engine, messages, self.params, self.printer.write, ctrl_c)
+        self.printer.end()
+        self.totals.add(completion)
+        self._keep(question, completion)
+        self._close(completion)
+
+    def _keep(self, question: str, completion: Completion) -> None:
+        whole = completion.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR)
+        if whole or completion.text:
+            self.conversation.add_turn(question, completion.text)
+        else:
+            self.say("There was no answer yet, so the question is not kept.")
+
+    def _close(self, completion: Completion) -> None:
+        """What follows an answer: who has which colour, what it took, and what ended it, if not itself."""
+        legend = self.printer.legend()
+        if legend != self._legend:
+            self.notes.print(legend, soft_wrap=True)
+            self._legend = legend
+        stopped = "stopped · " if completion.finish_reason is FinishReason.ABORT else ""
+        self.notes.print(f"[dim]{escape(stopped + closing_line(completion))}[/]", soft_wrap=True)
+        if completion.error:
+            self.complain(ForetokenError(f"Generation failed: {completion.error}"))
+        usage, room = completion.usage, self.engine.model.info.context_length
+        full = usage.prompt_tokens + usage.completion_tokens >= room
+        if completion.finish_reason is FinishReason.LENGTH and full:
+            self.say(f"The answer ends here because the context of {room:,} tokens is full. {FULL}")
+
+    def say(self, text: str) -> None:
+        """A line about the session."""
+        self.notes.print(escape(text), soft_wrap=True)
+
+    def complain(self, error: ForetokenError) -> None:
+        """An error that the session survives."""
+        self.notes.print(f"[bold red]Error:[/] {escape(error.message)}", soft_wrap=True)
+        if error.hint:
+            self.say(error.hint)

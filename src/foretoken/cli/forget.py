@@ -1,0 +1,92 @@
+"""`foretoken forget`: erase what is remembered of past texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from foretoken.cli import paths
+from foretoken.cli.units import counted, size_text
+from foretoken.drafters import suffix_store
+from foretoken.errors import BackendError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Files of one kind that remember something: what they are, for the user, and how much they hold."""
+
+    what: str
+    files: Sequence[Path]
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.what}: {counted(len(self.files), 'file')}, {size_text(self.bytes)}"
+
+
+@click.command()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be erased.")
+def forget(*, yes: bool, dry_run: bool) -> None:
+    """Erase what is remembered of past texts on this computer.
+
+    That is the store of past outputs, the n-gram counts that were learned from them, and the lines typed
+    into chats. Models, measurements, saved conversations and files that you named yourself stay.
+    """
+    try:
+        memories = remembered()
+    except OSError as error:
+        raise ConfigError(f"{paths.cache_dir()} cannot be read: {error.strerror or error}.") from error
+    if not memories:
+        click.echo(f"Nothing is remembered in {paths.cache_dir()}.")
+        return
+    click.echo(f"Remembered in {paths.cache_dir()}:")
+    for memory in memories:
+        click.echo(f"  {memory}")
+    if dry_run:
+        click.echo("Nothing was erased (--dry-run).")
+    elif yes or _agreed():
+        _erase(memories)
+    else:
+        click.echo("Nothing was erased.")
+
+
+def remembered() -> list[Memory]:
+    """What there is to erase, without what is empty. Raises OSError."""
+    store = paths.store_dir()
+    files = suffix_store.remembered(store)
+    history = paths.history_file()
+    kinds = {
+        "past outputs": [file for file in files if file.name.startswith("suffix-")],
+        "n-gram counts": [file for file in files if not file.name.startswith("suffix-")],
+        "typed lines": [history] if history.is_file() else [],
+    }
+    return [
+        Memory(what, found, sum(file.lstat().st_size for file in found))
+        for what, found in kinds.items()
+        if found
+    ]
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("Nobody can be asked here.", hint="Say --yes to erase, or --dry-run to look.")
+    return click.confirm("Erase this?")
+
+
+def _erase(memories: Sequence[Memory]) -> None:
+    try:
+        suffix_store.forget(paths.store_dir())
+        paths.history_file().unlink(missing_ok=True)
+    except OSError as error:
+        raise BackendError(
+            f"Not everything could be erased: {error}.",
+            hint="'foretoken forget --dry-run' shows what is left.",
+        ) from error
+    files = sum(len(memory.files) for memory in memories)
+    click.echo(
+        f"Erased {files} file{'' if files == 1 else 's'}, {size_text(sum(m.bytes for m in memories))}."
+    )

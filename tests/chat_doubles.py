@@ -1,0 +1,54 @@
+"""A chat without weights: a model that says what it is told, and a session around it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from foretoken import Engine, SamplingParams
+from foretoken.cli.chat_session import Conversation
+from foretoken.cli.chat_turn import Chat
+from foretoken.cli.render import StreamPrinter
+from foretoken.testing import FakeModel
+from foretoken.types import Logits
+
+END = 256
+CUE = b"assistant: "
+
+
+def speaker(answer: str, *, before: Callable[[str], None] | None = None, context: int = 4096) -> FakeModel:
+    """A model that answers every question with `answer`.
+
+    `before` is called with what has been said, before every token of an answer.
+    """
+
+    def logits(prefix: Sequence[int]) -> Logits:
+        said = bytes(token for token in prefix if token < END).rpartition(CUE)[2]
+        if before is not None:
+            before(said.decode())
+        row = np.zeros(258, np.float32)
+        row[answer.encode()[len(said)] if len(said) < len(answer.encode()) else END] = 1.0
+        return row
+
+    return FakeModel(logits=logits, context_length=context)
+
+
+def chat_with(model: FakeModel, *, max_tokens: int | None = None, system: str | None = None) -> Chat:
+    """A session whose answers and notes can be read with `answers` and `notes`."""
+    return Chat(
+        engine=Engine(model),
+        conversation=Conversation(system),
+        params=SamplingParams(max_tokens=max_tokens),
+        printer=StreamPrinter(Console(file=io.StringIO(), highlight=False)),
+        notes=Console(file=io.StringIO(), highlight=False, width=200),
+        speculation="off",
+    )
+
+
+def notes(chat: Chat) -> str:
+    """Everything said beside the answers."""
+    assert isinstance(chat.notes.file, io.StringIO)
+    return chat.notes.file.getvalue()

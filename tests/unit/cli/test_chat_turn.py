@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from chat_doubles import chat_with, notes, speaker
+from foretoken.cli.chat_turn import Chat, CtrlC
+from foretoken.errors import BackendError
+from foretoken.testing import FakeModel
+from foretoken.types import FinishReason
+
+
+def interrupting(at: str, *, raises: bool = False) -> FakeModel:
+    """A model that is interrupted when it has said `at`, once."""
+    left = [True]
+
+    def before(said: str) -> None:
+        if said == at and left[0]:
+            left[0] = False
+            if raises:
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
+    return speaker("Hello, world!", before=before)
+
+
+def said(chat: Chat) -> str:
+    return chat.printer._out.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_turn_shows_and_keeps_the_answer() -> None:
+    chat = chat_with(speaker("Hello!"), system="Be brief.")
+    chat.ask("Hi")
+    assert said(chat) == "Hello!\n"
+    assert chat.conversation.messages[1:] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello!"},
+    ]
+    assert "7 tokens" in notes(chat)
+    assert "exact" in notes(chat)
+
+
+def test_the_next_turn_computes_only_what_is_new() -> None:
+    chat = chat_with(speaker("Hello!"))
+    chat.ask("Hi")
+    chat.ask("Hi")
+    assert chat.totals.last is not None
+    assert chat.totals.last.usage.cached_tokens == len("user: Hi\nassistant: Hello!")
+
+
+def test_legend_is_shown_once() -> None:
+    chat = chat_with(speaker("Hello, hello, hello, hello, hello, hello, hello!"))
+    chat.printer._colours = "standard"
+    chat.engine.set_speculation("ngram-simple:n=3")
+    for _ in range(3):
+        chat.ask("Hi")
+    assert notes(chat).count("■ ngram-simple") == 1
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_said() -> None:
+    chat = chat_with(interrupting("Hello"))
+    chat.ask("Hi")
+    # The round that Ctrl-C fell into is finished: its token is the last.
+    assert chat.conversation.messages[-1] == {"role": "assistant", "content": "Hello,"}
+    assert said(chat) == "Hello,\n"
+    assert "stopped · " in notes(chat)
+    assert chat.totals.stopped == 1
+    assert chat.engine.idle
+
+
+def test_after_ctrl_c_the_session_goes_on_from_the_partial_answer() -> None:
+    chat = chat_with(interrupting("Hello"))
+    chat.ask("Hi")
+    chat.ask("Go on.")
+    assert chat.conversation.messages[-1]["content"] == "Hello, world!"
+    assert chat.totals.last is not None
+    assert chat.totals.last.finish_reason is FinishReason.STOP
+    assert chat.totals.last.usage.cached_tokens == len("user: Hi\nassistant: Hello")
+
+
+def test_ctrl_c_before_the_answer_keeps_nothing() -> None:
+    chat = chat_with(interrupting(""))
+    request = chat.engine.add("taking the only steps of a long prefill")
+    chat.engine.abort(request)
+    model = chat.engine.model
+    assert isinstance(model, FakeModel)
+    model.with_capabilities(max_batch=8)
+    pressed_at_prefill = "x" * 64
+    original = model.forward
+
+    def forward(batch: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return original(batch)  # type: ignore[arg-type]
+
+    model.forward = forward  # type: ignore[method-assign, assignment]
+    chat.ask(pressed_at_prefill)
+    assert len(model.forwards) == 1
+    assert chat.conversation.messages == []
+    assert "the question is not kept" in notes(chat)
+    assert chat.engine.idle
+
+
+def test_an_interrupt_raised_anyway_stops_the_answer_too() -> None:
+    chat = chat_with(interrupting("Hello", raises=True))
+    chat.ask("Hi")
+    assert chat.conversation.messages[-1] == {"role": "assistant", "content": "Hello"}
+    assert chat.engine.idle
+
+
+def test_ctrl_c_is_given_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC() as ctrl_c:
+        signal.raise_signal(signal.SIGINT)
+        assert ctrl_c.pressed
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_outside_the_main_thread_nothing_is_caught() -> None:
+    chat = chat_with(speaker("Hello!"))
+    thread = threading.Thread(target=chat.ask, args=("Hi",))
+    thread.start()
+    thread.join()
+    assert chat.conversation.messages[-1]["content"] == "Hello!"
+
+
+# --- what can go wrong ---------------------------------------------------------------------------------
+
+
+def test_a_full_context_loses_nothing() -> None:
+    chat = chat_with(speaker("Hello!", context=64))
+    chat.ask("Hi")
+    before = list(chat.conversation.messages)
+    chat.ask("x" * 64)
+    assert chat.conversation.messages == before
+    assert "the context holds 64" in notes(chat)
+    assert "/reset" in notes(chat)
+    assert "--ctx" in notes(chat)
+    chat.conversation.reset()
+    chat.ask("Hi")
+    assert chat.conversation.messages == before
+
+
+def test_an_answer_cut_off_by_the_context_says_so() -> None:
+    chat = chat_with(speaker("Hello!" * 20, context=64))
+    chat.ask("Hi")
+    assert "context of 64 tokens is full" in notes(chat)
+    assert chat.conversation.turns == 1
+    assert chat.totals.last is not None
+    assert chat.totals.last.finish_reason is FinishReason.LENGTH
+
+
+def test_an_answer_cut_off_by_max_tokens_blames_nothing_else() -> None:
+    chat = chat_with(speaker("Hello!" * 20), max_tokens=5)
+    chat.ask("Hi")
+    assert chat.conversation.messages[-1]["content"] == "Hello"
+    assert "is full" not in notes(chat)
+
+
+def test_a_failing_backend_does_not_end_the_session() -> None:
+    fail = [True]
+
+    def before(text: str) -> None:
+        if text == "He" and fail[0]:
+            fail[0] = False
+            raise BackendError("the device is on fire")
+
+    chat = chat_with(speaker("Hello!", before=before))
+    chat.ask("Hi")
+    assert "Error: Generation failed: the device is on fire" in notes(chat)
+    chat.ask("Hi")
+    assert chat.conversation.messages[-1]["content"] == "Hello!"
+
+
+def test_a_failure_in_the_engine_still_frees_the_request() -> None:
+    def before(text: str) -> None:
+        if text == "He":
+            raise ZeroDivisionError
+
+    chat = chat_with(speaker("Hello!", before=before))
+    with pytest.raises(ZeroDivisionError):
+        chat.ask("Hi")
+    assert chat.engine.idle
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    chat = chat_with(speaker(""))
+    chat.ask("Hi")
+    assert chat.conversation.messages[-1] == {"role": "assistant", "content": ""}
