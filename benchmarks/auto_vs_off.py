@@ -29,7 +29,9 @@ def main() -> None:
     cases = load_prompts(args.prompts, args.limit)
     params = SamplingParams(temperature=args.temperature, seed=1, max_tokens=args.tokens)
     engines = {
-        name: Engine.load(args.model, speculate=name, threads=args.threads, remember=False, context_length=4096)
+        name: Engine.load(
+            args.model, speculate=name, threads=args.threads, remember=False, context_length=4096
+        )
         for name in ("off", args.speculate)
     }
     for engine in engines.values():

@@ -64,7 +64,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--model", default=None, help="GGUF file or pulled name; default model if absent")
     made.add_argument("--prompts", type=Path, default=OWN_PROMPTS, help="JSONL file, or a folder of them")
-    made.add_argument("--limit", type=int, default=0, help="use this many prompts, evenly from all categories")
+    made.add_argument(
+        "--limit", type=int, default=0, help="use this many prompts, evenly from all categories"
+    )
     made.add_argument("--threads", type=int, default=0)
     made.add_argument("--tokens", type=int, default=200)
     return made

@@ -44,7 +44,9 @@ def main() -> None:
         print(f"{spec} x{at_once}: {report[f'{spec} x{at_once}']}", flush=True)
     different = sum(int(row["different"]) for row in report.values())
     deepest = max(
-        result.usage.prompt_tokens + result.usage.completion_tokens for row in plain.values() for result in row
+        result.usage.prompt_tokens + result.usage.completion_tokens
+        for row in plain.values()
+        for result in row
     )
     print(f"deepest context: {deepest} tokens; texts that differ: {different}")
     print(json.dumps({"different": different, "deepest": deepest, "runs": report}))

@@ -52,7 +52,9 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--repeat", type=int, default=5)
     args = arguments.parse_args()
-    engine = Engine.load(args.model, speculate="off", threads=args.threads, remember=False, context_length=2048)
+    engine = Engine.load(
+        args.model, speculate="off", threads=args.threads, remember=False, context_length=2048
+    )
     native = engine.model._context  # type: ignore[attr-defined]  # noqa: SLF001 - the same context for both
     tokens = engine.encode([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=args.tokens, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""The shape of the source: sizes, docstrings, and what stays in the command line. Reads text, imports nothing.
+"""The shape of the source: sizes, docstrings, and what stays in the command line. It imports nothing.
 
 The order of the layers is checked by import-linter (`make lint`); see CONTRIBUTING.md.
 """

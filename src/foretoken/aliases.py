@@ -37,7 +37,9 @@ class PicolmOptions:
         if self.draft is None:
             raise SpeculationStringError("-d needs a draft model.", hint="Name it with --draft FILE.")
         count = PICOLM_DRAFT_TOKENS if self.tokens is None else self.tokens
-        return Speculation(adaptive=False, stages=(Stage("draft-model", {"model": self.draft, "max": str(count)}),))
+        return Speculation(
+            adaptive=False, stages=(Stage("draft-model", {"model": self.draft, "max": str(count)}),)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +153,11 @@ def _vllm_stage(config: Mapping[str, Any]) -> Stage:
     if method == "ngram":
         # Both look for the longest earlier n-gram; ours has no upper bound on its length.
         options["min"] = str(config.get("prompt_lookup_min", config.get("prompt_lookup_max", 5)))
+        options["min-p"] = "0"  # like vLLM, to the full length
         return Stage("suffix", options)
     if method == "suffix":
+        if "suffix_decoding_min_token_prob" in config:
+            options["min-p"] = str(config["suffix_decoding_min_token_prob"])
         depth = config.get("suffix_decoding_max_tree_depth")
         if depth is not None and tokens is None:
             options["max"] = str(depth)

@@ -136,21 +136,25 @@ class FakeModel:
         self.forwards.append(tuple(batch))
         if sum(len(rows.tokens) for rows in batch) > self.capabilities.max_batch:
             raise BackendError("more rows than max_batch")
+        for rows in batch:
+            self._check(rows)
         wanted: list[Logits] = []
         for rows in batch:
             wanted.extend(self._append(rows))
         return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
 
-    def _append(self, rows: Rows) -> list[Logits]:
-        cached = self._cache.setdefault(rows.seq, [])
+    def _check(self, rows: Rows) -> None:
         if not 0 <= rows.seq < self.capabilities.sequences:
             raise BackendError(f"no sequence {rows.seq}")
-        if rows.start != len(cached):
-            raise BackendError(f"rows start at {rows.start}, the cache ends at {len(cached)}")
+        if rows.start != self.length(rows.seq):
+            raise BackendError(f"rows start at {rows.start}, the cache ends at {self.length(rows.seq)}")
         if rows.start + len(rows.tokens) > self.info.context_length:
             raise OutOfKVError("context full")
         if rows.logits > self.capabilities.max_rows:
             raise BackendError("more rows than max_rows")
+
+    def _append(self, rows: Rows) -> list[Logits]:
+        cached = self._cache.setdefault(rows.seq, [])
         paths: list[list[int]] = []
         for i, token in enumerate(rows.tokens):
             parent = i - 1 if rows.parents is None else rows.parents[i]
@@ -180,6 +184,8 @@ class FakeModel:
         self._cache[seq][start:] = [rows[i] for i in path]
 
     def fork(self, src: int, dst: int, length: int) -> None:
+        if length > self.length(src):
+            raise BackendError(f"cannot fork {length} of {self.length(src)} cells")
         self._cache[dst] = self.tokens(src)[:length]
 
     def snapshot(self, seq: int) -> object:

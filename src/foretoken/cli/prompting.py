@@ -71,7 +71,7 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
 
 
 def _read_stdin() -> str:
-    """Strictly: in a plain C locale Python lets bytes that are no text through, and a model would see noise."""
+    """Strictly: in a plain C locale Python lets bytes through that are no text, and the model sees noise."""
     source = getattr(sys.stdin, "buffer", None)
     try:
         text = sys.stdin.read() if source is None else source.read().decode("utf-8-sig")

@@ -18,7 +18,7 @@ class StreamPrinter:
 
     def __init__(self, console: Console, out: TextIO | None = None) -> None:
         self._out = out or console.file
-        self._colours = console.color_system if console.is_terminal else None
+        self._colours = console.is_terminal and console.color_system and not console.no_color
         self._system = console._color_system
         self._styles: dict[str, Style] = {}
         self._last = ""
@@ -69,3 +69,15 @@ def closing_line(completion: Completion) -> str:
 def stderr_console() -> Console:
     """Where everything but the answer goes."""
     return Console(file=sys.stderr, highlight=False)
+
+
+def answer_console(*, colour: bool | None) -> Console:
+    """Where the answer goes. `colour` None: as the terminal and NO_COLOR have it; otherwise as it says."""
+    if colour is None:
+        return Console(highlight=False)
+    return Console(
+        highlight=False,
+        force_terminal=colour,
+        no_color=not colour,
+        color_system="standard" if colour else None,
+    )

@@ -9,7 +9,9 @@ from foretoken.types import Completion, Timings, Usage
 
 
 def completion_dict(completion: Completion) -> dict[str, Any]:
-    """`text`, `tokens`, `finish_reason`, `usage`, `timings`, `speculation`, and `logprobs` if asked for."""
+    """`text`, `tokens`, `origins` (who proposed each token), `finish_reason`, `usage`, `timings` and
+    `speculation`; `logprobs` if asked for, `error` if it failed.
+    """
     report: dict[str, Any] = {
         "text": completion.text,
         "tokens": list(completion.tokens),

@@ -21,7 +21,7 @@ from foretoken.cli.options import (
     take_speculation,
 )
 from foretoken.cli.prompting import read_prompt, read_text, split_words
-from foretoken.cli.render import StreamPrinter, closing_line, stderr_console
+from foretoken.cli.render import StreamPrinter, answer_console, closing_line, stderr_console
 from foretoken.cli.report import completion_dict
 from foretoken.engine.engine import Engine, Prompt
 from foretoken.engine.fold import fold
@@ -110,7 +110,7 @@ def _stream(
     colour: bool | None,
     errors: Console,
 ) -> Completion:
-    out = Console(force_terminal=colour, highlight=False)
+    out = answer_console(colour=colour)
     printer = StreamPrinter(out)
 
     def shown() -> Iterator[Event]:

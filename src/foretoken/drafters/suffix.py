@@ -27,7 +27,12 @@ from foretoken.protocols import Drafter, DrafterContext, RequestView
 from foretoken.types import Draft, DraftLimit, Outcome
 
 NAME = "suffix"
-OPTIONS: Mapping[str, int] = {"max": REACH - 1, "min": 1, "candidates": 16, "store_tokens": 1_000_000}
+LONGEST = REACH - 1
+SHORTEST_MATCH = 1
+CANDIDATES = 16
+MIN_SURVIVAL = 0.3
+"""A draft named in a speculation string is verified whole, so it ends where the estimate that all of it is
+right falls below this. `auto` asks for more (assembly.py) and cuts by what verification costs here."""
 
 OWN_LEVELS = (1, 2, 4, 8, 16)
 PAST_LEVELS = (2, 8)
@@ -37,6 +42,7 @@ PROMPT_TAIL = 32
 """Prompt tokens remembered before an output, so that the same question finds it again."""
 LOADED_SCOPES = 4
 """Scopes whose past outputs stay in memory while no request of theirs is running."""
+STORE_TOKENS = 1_000_000
 MOST_STORED = 1 << 24
 
 
@@ -85,15 +91,17 @@ class SuffixDrafter(HistoryDrafter[_State]):
     def __init__(
         self,
         *,
-        longest: int = OPTIONS["max"],
-        shortest_match: int = OPTIONS["min"],
-        candidates: int = OPTIONS["candidates"],
+        longest: int = LONGEST,
+        shortest_match: int = SHORTEST_MATCH,
+        candidates: int = CANDIDATES,
+        min_survival: float = 0.005,
         open_past: Callable[[str], PastOutputs] | None = None,
     ) -> None:
         super().__init__()
         self._longest = longest
         self._shortest_match = shortest_match
         self._candidates = candidates
+        self._min_survival = min_survival
         self._open_past = open_past
         self._pasts: dict[str, PastOutputs] = {}  # by scope, the most recently used last
 
@@ -141,7 +149,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             past = longest_matches(state.past.index, text, shortest=shortest, limit=count, past=True)
             if past is not None:
                 found.append(past)
-        chosen = vote(found, min(limit.max_tokens, self._longest)) if found else None
+        chosen = vote(found, min(limit.max_tokens, self._longest), self._min_survival) if found else None
         if chosen is None:
             return None
         features = {
@@ -170,13 +178,26 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """The drafter of the stage `suffix`.
 
     Options: `max`, the longest draft (1 to 64 tokens); `min`, the shortest match to draft from;
-    `candidates`, how many occurrences are looked at; `store_tokens`, how many tokens of past outputs are
+    `candidates`, how many occurrences are looked at; `min-p`, the estimate that all of the draft is right
+    below which it ends; `store_tokens`, how many tokens of past outputs are
     kept for each scope, 0 for none. Raises SpeculationStringError.
     """
-    values = read_options(NAME, options, OPTIONS)
+    values = read_options(
+        NAME,
+        options,
+        {
+            "max": LONGEST,
+            "min": SHORTEST_MATCH,
+            "min-p": MIN_SURVIVAL,
+            "candidates": CANDIDATES,
+            "store_tokens": STORE_TOKENS,
+        },
+    )
     for key, most in (("max", REACH), ("min", REACH - 1), ("candidates", 1024)):
         if not 1 <= values[key] <= most:
             raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
     if values["store_tokens"] > MOST_STORED:
         raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} is over {MOST_STORED}.")
     folder, target, bound = context.store, context.target, values["store_tokens"]
@@ -197,5 +218,6 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         longest=values["max"],
         shortest_match=values["min"],
         candidates=values["candidates"],
+        min_survival=values["min-p"],
         open_past=open_past if folder is not None and bound else None,
     )

@@ -22,8 +22,6 @@ UNCERTAINTY = 0.75
 """Share of wrong tokens after a match of one token; it falls as one over the match's length."""
 PAST_UNCERTAINTY = 1.2
 """The same for a match in past outputs, of which the shortest is two tokens long."""
-MIN_SURVIVAL = 0.005
-"""A draft ends where the estimate that all of it is right falls below this."""
 
 _LENGTHS = np.maximum(np.arange(2 * REACH), 1)
 _TRUST = 1 - UNCERTAINTY / _LENGTHS
@@ -83,8 +81,10 @@ def longest_matches(
     return None
 
 
-def vote(matches: Sequence[Matches], limit: int) -> Continuation | None:
+def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> Continuation | None:
     """The continuation that weighs most, at most `limit` (≤ REACH) tokens.
+
+    It ends where the estimate that all of it is right falls below `min_survival`, but not before one token.
 
     Longer and newer matches weigh more. The heaviest first token wins, then the chain follows the heaviest
     occurrence that has it. Where that one reaches the end of the request's text the chain goes on with
@@ -110,7 +110,7 @@ def vote(matches: Sequence[Matches], limit: int) -> Continuation | None:
     shares = _shares(rows[:, : len(tokens)], tokens, weights)
     trust = _TRUST if leader < own else _PAST_TRUST
     confidence = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
-    keep = max(1, int((np.multiply.accumulate(confidence) >= MIN_SURVIVAL).sum()))
+    keep = max(1, int((np.multiply.accumulate(confidence) >= min_survival).sum()))
     return Continuation(
         tokens=tokens[:keep].tolist(),
         confidence=confidence[:keep].tolist(),

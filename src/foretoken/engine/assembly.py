@@ -16,6 +16,7 @@ from foretoken.errors import (
     ModelError,
     SpeculationStringError,
 )
+from foretoken.library import models_dir, resolve
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import Drafter, DrafterContext, Model, Planner
@@ -23,7 +24,7 @@ from foretoken.registry import backend_for, create_drafter
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.types import Rollback
 
-AUTO_STAGES = (Stage("suffix"), Stage("prediction"))
+AUTO_STAGES = (Stage("suffix", {"min-p": "0.005"}), Stage("prediction"))
 """What `auto` drafts with when nothing else is named: sources that need no second model."""
 
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
@@ -73,7 +74,8 @@ def assemble(
 
 def _context(model: Model, store: Path | None, options: ModelOptions) -> DrafterContext:
     def load(path: str, *, sequences: int, context_length: int) -> Model:
-        file = Path(path).expanduser()
+        folder = models_dir(options.cache_dir) if options.cache_dir else Path()
+        file = resolve(path, folder)
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
     return DrafterContext(

@@ -87,9 +87,7 @@ class Drafters:
     def _all(self) -> list[Drafter]:
         return list(self._drafters.values())
 
-    def _guard(
-        self, drafter: Drafter, call: Callable[[Unpack[Arguments]], None], *args: *Arguments
-    ) -> None:
+    def _guard(self, drafter: Drafter, call: Callable[[Unpack[Arguments]], None], *args: *Arguments) -> None:
         try:
             call(*args)
         except Exception as error:  # noqa: BLE001 - plugins may raise anything; plain decoding goes on

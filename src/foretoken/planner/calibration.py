@@ -16,7 +16,7 @@ from math import sqrt
 
 from foretoken.types import Draft, Outcome
 
-PRIOR_WEIGHT = 4.0
+PRIOR_WEIGHT = 8.0
 """How many observations the prior is worth."""
 
 FORGET_AT = 256.0

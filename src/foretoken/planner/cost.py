@@ -43,7 +43,7 @@ class CostCurve:
         self._by_rows = []
 
     def ratio(self, rows: int) -> float:
-        """V(rows)/V(1): measured where it was, linear between, the slope of the prior beyond."""
+        """V(rows)/V(1): measured where it was, linear between, beyond with the mean slope so far."""
         while len(self._by_rows) < rows:
             self._by_rows.append(self._interpolate(len(self._by_rows) + 1))
         return self._by_rows[rows - 1]
@@ -54,6 +54,7 @@ class CostCurve:
         if below[0] == rows:
             return below[1]
         if not above:
-            return below[1] + PRIOR_SLOPE * (rows - below[0])
+            slope = (below[1] - 1.0) / (below[0] - 1) if below[0] > 1 else PRIOR_SLOPE
+            return below[1] + max(slope, 0.0) * (rows - below[0])
         share = (rows - below[0]) / (above[0][0] - below[0])
         return below[1] + share * (above[0][1] - below[1])

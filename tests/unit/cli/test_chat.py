@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
@@ -155,18 +154,17 @@ def test_typed_lines_are_kept_on_a_terminal_unless_told_not_to(
 ) -> None:
     opened: list[Path | None] = []
 
+    def at_end() -> str:
+        raise EOFError
+
     def open_input(history: Path | None, *arguments: object) -> object:
         opened.append(history)
-        return io.StringIO().readline if False else _at_end
+        return at_end
 
     fake(monkeypatch, speaker("Hello!"))
     monkeypatch.setattr(chat_module, "open_input", open_input)
     assert chat(monkeypatch, options="" if remember else "--no-remember") == 0
     assert opened == [cache_dir() / "history" if remember else None]
-
-
-def _at_end() -> str:
-    raise EOFError
 
 
 def test_someone_at_a_terminal_is_told_what_runs(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,19 +10,22 @@ from chat_doubles import chat_with, notes, speaker
 from foretoken.cli.chat_turn import Chat, CtrlC
 from foretoken.errors import BackendError
 from foretoken.testing import FakeModel
-from foretoken.types import FinishReason
+from foretoken.types import FinishReason, Logits, Rows
 
 
 def interrupting(at: str, *, raises: bool = False) -> FakeModel:
     """A model that is interrupted when it has said `at`, once."""
     left = [True]
 
+    def interrupt() -> None:
+        left.clear()
+        if raises:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
     def before(said: str) -> None:
-        if said == at and left[0]:
-            left[0] = False
-            if raises:
-                raise KeyboardInterrupt
-            signal.raise_signal(signal.SIGINT)
+        if said == at and left:
+            interrupt()
 
     return speaker("Hello, world!", before=before)
 
@@ -83,22 +87,15 @@ def test_after_ctrl_c_the_session_goes_on_from_the_partial_answer() -> None:
     assert chat.totals.last.usage.cached_tokens == len("user: Hi\nassistant: Hello")
 
 
-def test_ctrl_c_before_the_answer_keeps_nothing() -> None:
-    chat = chat_with(interrupting(""))
-    request = chat.engine.add("taking the only steps of a long prefill")
-    chat.engine.abort(request)
-    model = chat.engine.model
-    assert isinstance(model, FakeModel)
-    model.with_capabilities(max_batch=8)
-    pressed_at_prefill = "x" * 64
-    original = model.forward
+def test_ctrl_c_in_the_middle_of_a_long_prompt_keeps_nothing() -> None:
+    class Interrupted(FakeModel):
+        def forward(self, batch: Sequence[Rows]) -> Logits:
+            signal.raise_signal(signal.SIGINT)
+            return super().forward(batch)
 
-    def forward(batch: object) -> object:
-        signal.raise_signal(signal.SIGINT)
-        return original(batch)  # type: ignore[arg-type]
-
-    model.forward = forward  # type: ignore[method-assign, assignment]
-    chat.ask(pressed_at_prefill)
+    model = Interrupted(max_batch=8)
+    chat = chat_with(model)
+    chat.ask("x" * 64)
     assert len(model.forwards) == 1
     assert chat.conversation.messages == []
     assert "the question is not kept" in notes(chat)

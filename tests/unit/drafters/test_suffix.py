@@ -199,11 +199,11 @@ def say(drafter: Drafter, *, scope: str = "", number: int = 1) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_finished_output_is_found_by_the_next_request(tmp_path: Path, restarted: bool) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     say(drafter)
     if restarted:
         drafter.close()
-        drafter = create(drafter_context(store=tmp_path), {})
+        drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     found = draft(drafter, start(drafter, [9, 8, 3, 4]))
     assert found is not None
     assert found.tokens == tuple(OUTPUT)
@@ -212,11 +212,11 @@ def test_a_finished_output_is_found_by_the_next_request(tmp_path: Path, restarte
 
 
 def test_scopes_never_mix(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     say(drafter, scope="ann")
     assert draft(drafter, start(drafter, OUTPUT[:10], number=2, scope="bob")) is None
     drafter.close()
-    again = create(drafter_context(store=tmp_path), {})
+    again = create(drafter_context(store=tmp_path), {"min-p": "0"})
     assert draft(again, start(again, OUTPUT[:10], scope="bob")) is None
     assert draft(again, start(again, OUTPUT[:10], scope="")) is None
     assert draft(again, start(again, OUTPUT[:10], scope="ann")) is not None
@@ -256,14 +256,14 @@ def test_the_disk_is_not_touched_before_an_output_is_finished(
 
 
 def test_a_request_without_output_is_not_remembered(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     drafter.stop(start(drafter, OUTPUT))
     drafter.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_turn_of_a_conversation_is_remembered(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     request = start(drafter, [1, 2])
     commit(drafter, request, OUTPUT)
     request.prompt_length = len(request.tokens) + 2
@@ -275,7 +275,7 @@ def test_every_turn_of_a_conversation_is_remembered(tmp_path: Path) -> None:
 
 
 def test_removed_text_does_not_hide_the_output_before_it(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     request = start(drafter, [1, 2])
     commit(drafter, request, OUTPUT)
     request.prompt_length = 3
@@ -286,7 +286,7 @@ def test_removed_text_does_not_hide_the_output_before_it(tmp_path: Path) -> None
 
 
 def test_the_requests_own_text_comes_before_an_equal_match_in_the_store(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     say(drafter)
     found = draft(drafter, start(drafter, [*OUTPUT[:3], 77, 5, *OUTPUT[:3]], number=2))
     assert found is not None
@@ -307,7 +307,7 @@ def test_past_outputs_in_memory_are_bounded(tmp_path: Path) -> None:
 
 
 def test_idle_scopes_are_unloaded_and_saved(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     assert isinstance(drafter, SuffixDrafter)
     for number in range(LOADED_SCOPES + 3):
         say(drafter, scope=f"user {number}")
@@ -316,7 +316,7 @@ def test_idle_scopes_are_unloaded_and_saved(tmp_path: Path) -> None:
 
 
 def test_close_may_be_called_twice(tmp_path: Path) -> None:
-    drafter = create(drafter_context(store=tmp_path), {})
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     say(drafter)
     drafter.close()
     size = next(tmp_path.iterdir()).stat().st_size
@@ -338,3 +338,15 @@ def test_options_are_obeyed() -> None:
     found = draft(drafter, start(drafter, [1, 2, 3] * 8))
     assert found is not None
     assert len(found) == 5
+
+
+def test_a_named_drafter_ends_where_it_is_more_likely_wrong_and_auto_asks_for_more() -> None:
+    history = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]
+    request = RequestView(id=1, tokens=history, prompt_length=len(history))
+    lengths = []
+    for options in ({}, {"min-p": "0.005"}, {"min-p": "0"}):
+        drafter = create(drafter_context(), options)
+        drafter.start(request)
+        draft = drafter.draft([(request, DraftLimit(8))])[0]
+        lengths.append(len(draft) if draft else 0)
+    assert lengths[0] < lengths[1] <= lengths[2] == 8

@@ -277,7 +277,9 @@ def test_logprobs_are_the_same_for_speculated_tokens() -> None:
         ([{"role": "user"}, 3], RequestError),
     ],
 )
-def test_impossible_prompts_are_refused_before_anything_runs(prompt: list[int], error: type[Exception]) -> None:
+def test_impossible_prompts_are_refused_before_anything_runs(
+    prompt: list[int], error: type[Exception]
+) -> None:
     engine = Engine(FakeModel(context_length=64))
     with pytest.raises(error):
         engine.stream(prompt)

@@ -107,4 +107,4 @@ def test_a_drafter_that_cannot_be_used_is_a_note_of_the_new_setting_only() -> No
     engine.set_speculation("draft-model:model=/nonexistent.gguf")
     assert len(engine.notes) == 1
     engine.set_speculation("off")
-    assert engine.notes == ()
+    assert not engine.notes

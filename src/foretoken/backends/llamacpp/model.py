@@ -66,6 +66,8 @@ class LlamaCppModel:
             total += len(rows.tokens)
             if rows.parents is not None:
                 raise BackendError("The llama.cpp backend verifies chains only.")
+            if not 0 <= rows.seq < len(self._lengths):  # llama.cpp aborts the process
+                raise BackendError(f"There is no sequence {rows.seq}; there are {len(self._lengths)}.")
             if rows.start != self._lengths[rows.seq]:
                 raise BackendError(
                     f"Rows of sequence {rows.seq} start at {rows.start}; its cache ends at "
@@ -129,11 +131,13 @@ class LlamaCppModel:
             raise BackendError(
                 f"Cannot fork {length} tokens of sequence {src}: it holds {self._lengths[src]}."
             )
-        if src != dst:
+        if length == 0:
             self.release(dst)
-            # Between streams llama.cpp copies whole sequences only (DESIGN §6): copy, then truncate.
-            lib.llama_memory_seq_cp(self._memory, src, dst, -1, -1)
-            self._lengths[dst] = self._lengths[src]
+            return
+        if src != dst:
+            # Not llama_memory_seq_cp: between streams it copies the whole buffer, and only at the next
+            # decode, over whatever was restored into the sequence meanwhile.
+            self.restore(dst, self.snapshot(src))
         self.truncate(dst, length)
 
     def snapshot(self, seq: int) -> object:

@@ -1,0 +1,80 @@
+"""Draw docs/assets/run.svg: what `foretoken run` shows on a terminal, from a real run of the default model.
+
+The command runs in a subprocess, as a user would start it, and its coloured output becomes an SVG. The text
+is the same every time. The times are this machine's, and so are the colours: what gets drafted depends on
+what the planner measures.
+
+    python scripts/picture.py [OUT.svg]
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+COLUMNS = 112
+CODE = """\
+class Rectangle:
+    def __init__(self, width, height):
+        self.width = width
+        self.height = height
+
+    def area(self):
+        return self.width * self.height
+
+    def perimeter(self):
+        return 2 * (self.width + self.height)
+"""
+QUESTION = "Explain this code, and quote it first:"
+SHOWN = f'foretoken run -t 1 -n 160 "{QUESTION} $(cat shapes.py)"'
+COMMAND = ["run", "-t", "1", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
+
+# Coloured although it is no terminal, but without a spinner that overwrites itself.
+ENVIRONMENT = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
+_CONTROL = re.compile(r"\x1b\[\?\d+[hl]|\r")
+_FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
+
+
+def run_foretoken() -> str:
+    """What the command writes to both streams, in order. Raises CalledProcessError if it fails."""
+    tool = Path(sys.executable).with_name("foretoken")
+    done = subprocess.run(  # noqa: S603 - our own words
+        [tool, *COMMAND],
+        env=os.environ | ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+        text=True,
+    )
+    return _CONTROL.sub("", done.stdout)
+
+
+def draw(output: str) -> str:
+    """The SVG of a terminal showing the command and its output."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text.assemble(("$ ", "dim"), SHOWN))
+    console.print(Text.from_ansi(output.rstrip()))
+    # The reader's own monospace font will do: no picture in a README should fetch anything.
+    return _FONT_FACE.sub("", console.export_svg(title="foretoken"))
+
+
+def main() -> int:
+    """Draw the picture; returns the exit code."""
+    default = Path(__file__).parents[1] / "docs" / "assets" / "run.svg"
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(draw(run_foretoken()), encoding="utf-8")
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Ten thousand random operations on the KV cache, after each of which it holds what it should.
+
+The oracle is a second model of the same weights that computes every sequence from nothing: after an
+operation, a probe token's logits must equal its, bit for bit where the model promises that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from foretoken.errors import OutOfKVError
+from foretoken.protocols import Model
+from foretoken.types import Logits, Rows
+from model_cases import CASES, HIGHEST, LOWEST, Workspace, fresh, same
+
+CONTEXT = 64
+SEQUENCES = 4
+OPERATIONS = 10_000
+STEPS = 50
+PROBE = 77
+
+seqs = st.integers(0, SEQUENCES - 1)
+tokens = st.integers(LOWEST, HIGHEST - 1)
+chains = st.lists(tokens, min_size=1, max_size=9)
+batches = st.dictionaries(seqs, chains, min_size=1, max_size=SEQUENCES)
+
+
+class KVMachine(RuleBasedStateMachine):
+    """Does to a model and to lists of tokens the same things. `model` and `oracle` are set by a subclass."""
+
+    model: Model
+    oracle: Model
+    operations = 0
+    known: dict[tuple[int, ...], Logits]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[list[int]] = [[] for _ in range(SEQUENCES)]
+        self.snapshots: list[tuple[list[int], object]] = []
+
+    @initialize()
+    def empty(self) -> None:
+        for seq in range(SEQUENCES):
+            self.model.release(seq)
+
+    def touch(self, *changed: int) -> None:
+        """Count the operation and look at the sequences it concerned."""
+        type(self).operations += 1
+        for seq in changed:
+            self.probe(seq)
+
+    def probe(self, seq: int) -> None:
+        """Leaves the sequence as it was, one cell being written and taken back, if there is room for it."""
+        held = self.held[seq]
+        if len(held) == CONTEXT:
+            return
+        row = self.model.forward([Rows(seq, len(held), (PROBE,), 1)])[0].copy()
+        self.model.truncate(seq, len(held))
+        assert same(self.model, row, self.expect([*held, PROBE])), f"sequence {seq} is not {held}"
+
+    def expect(self, text: Sequence[int]) -> Logits:
+        key = tuple(text)
+        if key not in self.known:
+            self.known[key] = fresh(self.oracle, 0, text)
+        return self.known[key]
+
+    @rule(batch=batches, probed=st.booleans())
+    def append(self, batch: dict[int, list[int]], probed: bool) -> None:
+        rows = [Rows(seq, len(self.held[seq]), chain, 1) for seq, chain in batch.items()]
+        if any(row.start + len(row.tokens) > CONTEXT for row in rows):
+            with pytest.raises(OutOfKVError):
+                self.model.forward(rows)
+            return self.touch(*batch)
+        logits = self.model.forward(rows).copy()
+        for (seq, chain), row in zip(batch.items(), logits, strict=True):
+            self.held[seq].extend(chain)
+            assert same(self.model, row, self.expect(self.held[seq]))
+        return self.touch(*(batch if probed else ()))
+
+    @rule(seq=seqs, share=st.floats(0, 1), probed=st.booleans())
+    def truncate(self, seq: int, share: float, probed: bool) -> None:
+        length = int(share * len(self.held[seq]))
+        self.model.truncate(seq, length)
+        del self.held[seq][length:]
+        self.touch(*([seq] if probed else ()))
+
+    @rule(src=seqs, dst=seqs, share=st.floats(0, 1), probed=st.booleans())
+    def fork(self, src: int, dst: int, share: float, probed: bool) -> None:
+        length = int(share * len(self.held[src]))
+        self.model.fork(src, dst, length)
+        self.held[dst] = self.held[src][:length]
+        self.touch(*((dst, src) if probed else ()))
+
+    @rule(seq=seqs)
+    def snapshot(self, seq: int) -> None:
+        self.snapshots = [*self.snapshots[-3:], (list(self.held[seq]), self.model.snapshot(seq))]
+        self.touch()
+
+    @rule(seq=seqs, index=st.integers(0, 3), probed=st.booleans())
+    def restore(self, seq: int, index: int, probed: bool) -> None:
+        if self.snapshots:
+            held, snapshot = self.snapshots[index % len(self.snapshots)]
+            self.model.restore(seq, snapshot)
+            self.held[seq] = list(held)
+        self.touch(*([seq] if probed else ()))
+
+    @rule(seq=seqs)
+    def release(self, seq: int) -> None:
+        self.model.release(seq)
+        self.held[seq] = []
+        self.touch()
+
+    @invariant()
+    def lengths_agree(self) -> None:
+        assert [self.model.length(seq) for seq in range(SEQUENCES)] == [len(held) for held in self.held]
+
+    def teardown(self) -> None:
+        for seq in range(SEQUENCES):
+            if self.model.length(seq) == len(self.held[seq]):
+                self.probe(seq)
+
+
+def machine(model: Model, oracle: Model) -> type[KVMachine]:
+    class Machine(KVMachine):
+        pass
+
+    Machine.model, Machine.oracle, Machine.known = model, oracle, {}
+    return Machine
+
+
+@pytest.fixture(params=sorted(CASES))
+def load(request: pytest.FixtureRequest, workspace: Workspace) -> Callable[[int], Model]:
+    return lambda sequences: CASES[request.param](workspace, CONTEXT, sequences)
+
+
+@pytest.mark.slow
+def test_ten_thousand_operations_leave_every_sequence_as_if_computed_afresh(
+    load: Callable[[int], Model],
+) -> None:
+    model, oracle = load(SEQUENCES), load(1)
+    made = machine(model, oracle)
+    settings = hypothesis.settings(
+        max_examples=-(-OPERATIONS // STEPS) + 40,
+        stateful_step_count=STEPS,
+        deadline=None,
+        phases=(
+            Phase.explicit,
+            Phase.reuse,
+            Phase.generate,
+        ),  # shrinking would end on another failure's cells
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(made, settings=settings)
+    finally:
+        model.close()
+        oracle.close()
+    assert made.operations >= OPERATIONS

@@ -1,0 +1,308 @@
+"""Everything that can be asked wrongly: exit code 2, one clear message, what to do, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gguf_factory
+from command_line import Command, Ran
+from foretoken.cli import DEBUG_VARIABLE, run_command
+
+
+def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
+    return command("run", "-m", model, "-t", 1, "-n", 4, *arguments, stdin=stdin)
+
+
+def check_refused(ran: Ran, says: str) -> None:
+    """Refused before anything was generated."""
+    assert ran.code == 2, ran.err
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert "Internal error" not in ran.err
+    assert ran.err.count("Error:") == 1
+    assert says in ran.err
+
+
+# --- models --------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_there(foretoken: Command, tmp_path: Path) -> None:
+    check_refused(run(foretoken, tmp_path / "none.gguf", "Hello"), f"There is no file {tmp_path}/none.gguf")
+    ran = run(foretoken, "nonesuch", "Hello")
+    check_refused(ran, "There is no model 'nonesuch'")
+    assert "foretoken models list" in ran.err
+
+
+def test_a_misspelt_model_is_named(foretoken: Command, tiny: Path) -> None:
+    check_refused(run(foretoken, tiny.with_name("tini.gguf"), "Hello"), f"Did you mean {tiny}?")
+
+
+def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.library.names.default_model", lambda: None)
+    ran = foretoken("run", "Hello")
+    check_refused(ran, "No model was named, and none is bundled")
+    assert "pip install 'foretoken[demo]'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (gguf_factory.not_gguf, "not a GGUF file"),
+        (gguf_factory.vocab_only, "vocabulary only"),
+        (gguf_factory.unknown_architecture, "an architecture that this llama.cpp does not know"),
+        (lambda path: path.touch(), "not a GGUF file"),
+        (lambda path: path.write_bytes(b"GGUF"), "bad.gguf"),
+    ],
+)
+def test_a_file_that_is_no_usable_model(foretoken: Command, tmp_path: Path, make: object, says: str) -> None:
+    assert callable(make)
+    path = tmp_path / "bad.gguf"
+    make(path)
+    check_refused(run(foretoken, path, "Hello"), says)
+
+
+@pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.999])
+def test_a_truncated_model(foretoken: Command, tiny: Path, tmp_path: Path, keep: float) -> None:
+    path = gguf_factory.truncated(tiny, tmp_path / "cut.gguf", keep=keep)
+    check_refused(run(foretoken, path, "Hello"), "cut.gguf")
+
+
+def test_a_context_longer_than_the_model_was_trained_for(foretoken: Command, tiny: Path) -> None:
+    ran = run(foretoken, tiny, "Hello", "--ctx", 4096)
+    check_refused(ran, "trained for 512 tokens of context; 4096 were asked for")
+    assert "at most 512" in ran.err
+
+
+def test_a_kv_type_that_does_not_exist(foretoken: Command, tiny: Path) -> None:
+    for kv_type in ("q3_0", "f16/q3_0", "q3_0/f16"):
+        ran = run(foretoken, tiny, "Hello", "--kv-type", kv_type)
+        check_refused(ran, "no KV cache type 'q3_0'")
+        assert "bf16" in ran.err
+
+
+# --- prompts -------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_longer_than_the_context(foretoken: Command, tiny: Path) -> None:
+    ran = run(foretoken, tiny, "word " * 400, "--ctx", 256)
+    check_refused(ran, "the context holds 256, the answer included")
+    assert "512" in ran.err  # how far it could be raised
+
+
+@pytest.mark.parametrize("arguments", [("",), ("  ",), ("-p", ""), ("-f", "-"), ()])
+def test_an_empty_prompt(foretoken: Command, tiny: Path, arguments: tuple[str, ...]) -> None:
+    check_refused(run(foretoken, tiny, *arguments), "The prompt is empty")
+
+
+def test_two_prompts(foretoken: Command, tiny: Path) -> None:
+    check_refused(run(foretoken, tiny, "one", "-p", "two"), "more than once")
+    check_refused(run(foretoken, tiny, "one", "two"), "Too many words")
+
+
+def test_a_prompt_file_that_cannot_be_read(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+    check_refused(run(foretoken, tiny, "-f", tmp_path / "none.txt"), "No such file")
+    check_refused(run(foretoken, tiny, "-f", tmp_path), "directory")
+    check_refused(run(foretoken, tiny, "-f", tiny), "is not UTF-8 text")
+    check_refused(run(foretoken, tiny, stdin=b"\xff\xfe"), "not UTF-8 text")
+
+
+def test_a_prediction_that_cannot_be_read(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+    check_refused(run(foretoken, tiny, "Hi", "--prediction", tmp_path / "none.txt"), "does not exist")
+    check_refused(run(foretoken, tiny, "Hi", "--prediction", tmp_path), "is a directory")
+    check_refused(run(foretoken, tiny, "Hi", "--prediction", tiny), "is not UTF-8 text")
+
+
+# --- speculation ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--speculate", "sufix"), "no drafter named 'sufix'"),
+        (("--speculate", "suffix:length=3"), "'suffix' has no option 'length'"),
+        (("--speculate", "suffix:max=many"), "'many' is not a whole number"),
+        (("--speculate", "suffix:max=-1"), "must not be negative"),
+        (("--speculate", "suffix:max"), "Cannot read 'max'"),
+        (("--speculate", ""), "The speculation string is empty"),
+        (("--speculate", "off;suffix"), "'off' cannot be combined"),
+        (("--speculate", "auto", "--draft", "d.gguf"), "both say how to speculate"),
+        (("--spec-type", "ngram-mod", "--speculative-config", "{}"), "both say how to speculate"),
+        (("--spec-type", "draft-mtp"), "needs draft heads"),
+        (("--spec-draft-n-max", "4"), "none is turned on"),
+        (("-d", "4"), "-d needs a draft model"),
+        (("--speculative-config", "{"), "not valid JSON"),
+        (
+            ("--spec-type", "ngram-cache", "-lcs", "no/such/file"),
+            "the static file no/such/file cannot be used",
+        ),
+    ],
+)
+def test_speculation_that_cannot_be_meant(
+    foretoken: Command, tiny: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    check_refused(run(foretoken, tiny, "Hello", *arguments), says)
+
+
+def test_a_wrong_speculation_is_found_before_the_model_is_loaded(foretoken: Command) -> None:
+    check_refused(run(foretoken, "nonesuch", "Hello", "--speculate", "sufix"), "no drafter named 'sufix'")
+
+
+# --- a draft model that cannot be used -----------------------------------------------------------------
+
+
+def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
+    path = folder / "draft.gguf"
+    if kind == "not a GGUF":
+        gguf_factory.not_gguf(path)
+    elif kind == "another vocabulary":
+        gguf_factory.tiny_llama(path, vocab=300)
+    elif kind == "truncated":
+        gguf_factory.truncated(tiny, path)
+    elif kind == "vocabulary only":
+        gguf_factory.vocab_only(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("missing", "There is no file"),
+        ("not a GGUF", "not a GGUF file"),
+        ("another vocabulary", "vocabularies"),
+        ("truncated", "draft.gguf"),
+        ("vocabulary only", "vocabulary only"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--draft", "-md"])
+def test_a_draft_model_that_cannot_be_used_is_left_out(
+    foretoken: Command, tiny: Path, tmp_path: Path, kind: str, says: str, flag: str
+) -> None:
+    path = bad_draft_model(kind, tiny, tmp_path)
+    plain = run(foretoken, tiny, "Hello", "--speculate", "off")
+    ran = run(foretoken, tiny, "Hello", flag, path)
+    assert ran.code == 0
+    assert ran.out == plain.out
+    (note,) = [line for line in ran.err.splitlines() if line.startswith("Note:")]
+    assert says in note
+    assert str(path) in note
+    assert "Traceback" not in ran.err
+    spec = json.loads(run(foretoken, tiny, "Hello", flag, path, "--json").out)["speculation"]
+    assert spec["active"] is False
+    assert spec["reason"] == "none of the drafters asked for can be used"
+    assert says in spec["notes"][0]
+
+
+def test_the_other_drafters_go_on(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+    spec = f"suffix;draft-model:model={tmp_path / 'none.gguf'}"
+    ran = run(foretoken, tiny, "Hello", "--speculate", spec, "--json")
+    assert ran.code == 0
+    assert "none.gguf" in ran.err
+    speculation = json.loads(ran.out)["speculation"]
+    assert (speculation["active"], speculation["reason"]) == (True, None)
+    assert set(speculation["drafters"]) <= {"suffix"}
+
+
+# --- sampling and other values -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--temperature", "-1"), "temperature"),
+        (("--temperature", "nan"), "temperature"),
+        (("--temperature", "hot"), "temperature"),
+        (("--top-p", "2"), "top_p"),
+        (("--top-p", "-0.5"), "top_p"),
+        (("--top-k", "-1"), "top_k"),
+        (("--min-p", "1.5"), "min_p"),
+        (("--repetition-penalty", "0"), "repetition_penalty"),
+        (("--presence-penalty", "inf"), "presence_penalty"),
+        (("--stop", ""), "stop"),
+        (("--verify", "hope"), "--verify"),
+        (("--ctx", "-1"), "--ctx"),
+        (("--mem", "disk"), "--mem"),
+        (("-ngl", "-2"), "-ngl"),
+        (("--batch", "0"), "--batch"),
+        (("--logprobs", "21", "--json"), "--logprobs"),
+        (("--logprobs", "2"), "Add --json"),
+        (("--no-such-flag",), "--no-such-flag"),
+    ],
+)
+def test_values_out_of_range(foretoken: Command, tiny: Path, arguments: tuple[str, ...], says: str) -> None:
+    check_refused(run(foretoken, tiny, "Hello", *arguments), says)
+
+
+def test_a_command_that_does_not_exist(foretoken: Command) -> None:
+    check_refused(foretoken("runn"), "No such command 'runn'")
+
+
+# --- the outermost layer -------------------------------------------------------------------------------
+
+
+def test_a_bug_is_owned_up_to(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("foretoken.cli.run.load_engine", broken)
+    monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
+    ran = run(foretoken, tiny, "Hello")
+    assert ran.code == 1
+    assert "Internal error: ZeroDivisionError: oops" in ran.err
+    assert DEBUG_VARIABLE in ran.err
+    assert "Traceback" not in ran.err
+    monkeypatch.setenv(DEBUG_VARIABLE, "1")
+    with pytest.raises(ZeroDivisionError):
+        run_command(["run", "-m", str(tiny), "Hello"])
+
+
+def test_help_and_version(foretoken: Command) -> None:
+    for arguments, says in (
+        (("--help",), "speculative decoding with nothing to tune"),
+        (("run", "-h"), "--speculate"),
+        (("--version",), "foretoken, version"),
+    ):
+        ran = foretoken(*arguments)
+        assert (ran.code, ran.err) == (0, "")
+        assert says in ran.out
+
+
+def test_the_help_lists_every_command(foretoken: Command) -> None:
+    out = foretoken("--help").out
+    for name in ("run", "chat", "models", "ngram", "doctor", "forget"):
+        assert f"\n  {name} " in out
+
+
+SMALLEST = """
+import sys
+from foretoken.cli import main
+sys.argv = ["foretoken", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_terminal_without_unicode(tiny: Path, own_cache: Path, encoding: str) -> None:
+    command = [sys.executable, "-c", SMALLEST, "run", str(tiny), "Hello", "-t", "1", "-n", "8"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ran = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert b"?" in ran.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes there")
+def test_a_reader_that_has_gone(tiny: Path, own_cache: Path) -> None:
+    command = [sys.executable, "-c", SMALLEST, "run", str(tiny), "Hello", "-t", "1", "-n", "64"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert ran.returncode == 1
+    assert ran.stderr == b""

@@ -1,0 +1,126 @@
+"""`foretoken forget`: everything remembered of past texts goes, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import Command
+from foretoken.cli import run_command
+from foretoken.drafters.suffix_store import SuffixStore
+
+KINDS = {"past outputs", "n-gram counts", "typed lines"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def memory(own_cache: Path) -> list[Path]:
+    """One file of each kind that is remembered, leftovers of a crash, and much that must stay."""
+    store = own_cache / "store"
+    past = SuffixStore(store, vocab_hash="v", vocab_size=100, scope="", max_tokens=100)
+    past.add([1, 2, 3])
+    past.flush()
+    counts = store / "ngram-cache-v.bin"
+    leftover = past.path.with_name(past.path.name + ".tmp")
+    history = own_cache / "history"
+    for path in (counts, leftover, history):
+        path.write_bytes(b"12345")
+    for name in ("models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json"):
+        (own_cache / name).parent.mkdir(exist_ok=True)
+        (own_cache / name).write_bytes(b"kept")
+    return [past.path, leftover, counts, history]
+
+
+def kept(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+STAYS = {"models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json"}
+
+
+def test_erasing(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
+    size = sum(path.stat().st_size for path in memory)
+    ran = foretoken("forget", "--yes")
+    assert (ran.code, ran.err) == (0, "")
+    assert all(kind in ran.out for kind in KINDS)
+    assert ran.out.endswith(f"Erased 4 files, {size} B.\n")
+    assert kept(own_cache) == STAYS
+    again = foretoken("forget")
+    assert (again.code, again.out) == (0, f"Nothing is remembered in {own_cache}.\n")
+
+
+def test_only_looking(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
+    before = kept(own_cache)
+    ran = foretoken("forget", "--dry-run", "--yes")
+    assert ran.code == 0
+    stored = memory[0].stat().st_size + 5
+    assert f"past outputs: 2 files, {stored} B" in ran.out
+    assert "n-gram counts: 1 file, 5 B" in ran.out
+    assert "typed lines: 1 file, 5 B" in ran.out
+    assert "Nothing was erased" in ran.out
+    assert kept(own_cache) == before
+
+
+def test_nobody_to_ask(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
+    ran = foretoken("forget", stdin=b"y\n")
+    assert ran.code == 2
+    assert "Say --yes" in ran.err
+    assert all(path.exists() for path in memory)
+
+
+@pytest.mark.parametrize(("answer", "erased"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_asking(
+    memory: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    erased: bool,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    assert run_command(["forget"]) == 0
+    assert [path.exists() for path in memory] == [not erased] * 4
+    assert ("Nothing was erased." in capsys.readouterr().out) is not erased
+
+
+def test_leaving_the_question(memory: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    assert run_command(["forget"]) == 130
+    assert all(path.exists() for path in memory)
+
+
+def test_files_that_cannot_be_erased(
+    foretoken: Command, memory: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    ran = foretoken("forget", "--yes")
+    assert ran.code == 1
+    assert "Not everything could be erased" in ran.err
+    assert "Traceback" not in ran.err
+    assert "Erased" not in ran.out
+
+
+def test_a_folder_that_cannot_be_read(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("foretoken.drafters.suffix_store.remembered", refuse)
+    ran = foretoken("forget", "--yes")
+    assert ran.code == 2
+    assert "cannot be read: Permission denied" in ran.err
+
+
+def test_what_a_run_remembered(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache").code == 0
+    assert len(kept(own_cache / "store")) == 2
+    assert "Erased 2 files" in foretoken("forget", "--yes").out
+    assert kept(own_cache / "store") == set()

@@ -1,0 +1,374 @@
+"""`foretoken run`: where the prompt comes from, what is printed where, and the JSON object."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import gguf_factory
+from command_line import Command
+from foretoken import registry
+from foretoken.cli.render import StreamPrinter
+from foretoken.types import SpeculationStats
+
+LOOP = "print(index, add(index, index + 1))\n" * 4
+"""A prompt that the tiny model goes on with in ways that a drafter foresees."""
+
+
+class Runner:
+    """`foretoken run` with the tiny model, one thread, a small context and few tokens."""
+
+    def __init__(self, command: Command, model: Path) -> None:
+        self._command = command
+        self._model = model
+
+    def __call__(self, *arguments: object, tokens: int = 8, stdin: bytes = b"") -> tuple[str, str]:
+        """(standard output, standard error) of a run that must succeed."""
+        ran = self._command("run", "-m", self._model, "-t", 1, "-n", tokens, *arguments, stdin=stdin)
+        assert ran.code == 0, ran.err
+        return ran.out, ran.err
+
+    def text(self, *arguments: object, tokens: int = 8, stdin: bytes = b"") -> str:
+        return self(*arguments, tokens=tokens, stdin=stdin)[0]
+
+    def json(self, *arguments: object, tokens: int = 8, stdin: bytes = b"") -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.text("--json", *arguments, tokens=tokens, stdin=stdin))
+        return value
+
+
+@pytest.fixture
+def run(foretoken: Command, tiny: Path) -> Runner:
+    return Runner(foretoken, tiny)
+
+
+# --- the prompt ----------------------------------------------------------------------------------------
+
+
+def test_every_way_to_give_the_prompt_is_the_same(run: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("What is it?")
+    expected = run.text("--raw", "What is it?")
+    assert expected.strip()
+    assert run.text("--raw", "-p", "What is it?") == expected
+    assert run.text("--raw", "-f", file) == expected
+    assert run.text("--raw", stdin=b"What is it?") == expected
+    assert run.text("--raw", "-f", "-", stdin=b"What is it?") == expected
+    assert run.text("--raw", "What is that") != expected
+
+
+def test_an_argument_wins_over_a_pipe_that_nobody_reads(run: Runner) -> None:
+    assert run.text("Hello", stdin=b"something else") == run.text("Hello")
+
+
+def test_the_model_as_a_word(foretoken: Command, run: Runner, tiny: Path) -> None:
+    expected = run.text("Hello")
+    for words in ((tiny, "Hello"), (tiny, "-p", "Hello")):
+        assert foretoken("run", *words, "-t", 1, "-n", 8).out == expected
+    assert foretoken("run", tiny, "-t", 1, "-n", 8, stdin=b"Hello").out == expected
+
+
+def test_a_pulled_model_as_a_word(foretoken: Command, run: Runner, own_cache: Path) -> None:
+    folder = own_cache / "models" / "owner" / "Parrot-GGUF"
+    folder.mkdir(parents=True)
+    gguf_factory.tiny_llama(folder / "Parrot-F32.gguf")
+    expected = run.text("Hello")
+    assert foretoken("run", "parrot-gguf", "Hello", "-t", 1, "-n", 8).out == expected
+    assert foretoken("run", "owner/Parrot-GGUF:F32", "-p", "Hello", "-t", 1, "-n", 8).out == expected
+
+
+def test_a_word_that_names_no_model_is_the_prompt(
+    foretoken: Command, run: Runner, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretoken.library.names.default_model", lambda: tiny)
+    for word in ("Hello", "Hallöchen" * 40):
+        assert foretoken("run", word, "--raw", "-t", 1, "-n", 8).out == run.text("--raw", word)
+
+
+def test_raw_and_system(run: Runner) -> None:
+    def prompt_tokens(*arguments: object) -> int:
+        count = run.json(*arguments, tokens=1)["usage"]["prompt_tokens"]
+        assert isinstance(count, int)
+        return count
+
+    raw = prompt_tokens("--raw", "Hello")
+    templated = prompt_tokens("Hello")
+    with_system = prompt_tokens("Hello", "--system", "Be kind.")
+    assert raw < templated < with_system
+    assert raw < prompt_tokens("--raw", "Hello", "--system", "Be kind. ") < with_system
+    written = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert run.text("--raw", written) == run.text("Hello")
+
+
+# --- the answer ----------------------------------------------------------------------------------------
+
+
+def test_text_to_stdout_and_the_rest_to_stderr(run: Runner) -> None:
+    out, err = run("Hello", tokens=6)
+    value = run.json("Hello", tokens=6)
+    assert out == value["text"] + "\n"
+    line = err.strip()
+    assert "\n" not in line
+    for part in ("tokens/s · ", " · 6 tokens · ", " s · ", "exact"):
+        assert part in line
+
+
+def test_most_tokens(run: Runner) -> None:
+    for count in (1, 5):
+        value = run.json("--raw", LOOP, tokens=count)
+        assert len(value["tokens"]) == count
+        assert value["finish_reason"] == "length"
+
+
+def test_stop(run: Runner) -> None:
+    whole = run.json("--raw", LOOP, tokens=24)["text"]
+    # The tiny model's text is noise: stop at something that it is known to write.
+    stop = next(whole[i : i + 2] for i in range(4, len(whole)) if whole[i : i + 2].isascii())
+    value = run.json("--raw", LOOP, "--stop", stop, "--stop", "never written", tokens=24)
+    assert value["text"] == whole[: whole.index(stop)]
+    assert value["finish_reason"] == "stop"
+
+
+def test_the_same_seed_is_the_same_text(run: Runner) -> None:
+    def sampled(seed: int) -> list[int]:
+        tokens = run.json("Hello", "--temp", 1, "--seed", seed, "--top-k", 50, tokens=16)["tokens"]
+        assert isinstance(tokens, list)
+        return tokens
+
+    assert sampled(7) == sampled(7)
+    assert sampled(7) != sampled(8)
+
+
+def test_colours_only_where_asked_for(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--raw", LOOP, "--speculate", "ngram-simple:n=1,m=4")
+    monkeypatch.setenv("NO_COLOR", "1")  # what is said on the command line counts more
+    coloured, legend = run(*arguments, "--color", tokens=48)
+    assert "\x1b[32m" in coloured
+    assert "■ ngram-simple" in legend
+    for plain in (run.text(*arguments, tokens=48), run.text(*arguments, "--no-color", tokens=48)):
+        assert "\x1b" not in plain
+        assert plain == re.sub(r"\x1b\[\d*m", "", coloured)
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_is_coloured_unless_the_user_has_said_no(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, coloured: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    out = io.StringIO()
+    printer = StreamPrinter(Console(file=out, force_terminal=True))
+    printer.write("drafted", "suffix")
+    assert ("\x1b" in out.getvalue()) is coloured
+    assert "drafted" in out.getvalue()
+
+
+def test_nothing_to_draft_says_no_more_than_it_knows(run: Runner) -> None:
+    _, err = run("Hello", "--speculate", "ngram-mod", tokens=2)
+    assert "nothing drafted" in err
+    assert "None" not in err
+    assert "nothing drafted: speculation is turned off" in run("Hello", "--speculate", "off")[1]
+
+
+# --- the JSON object -----------------------------------------------------------------------------------
+
+
+def test_the_keys_of_the_json_object(run: Runner) -> None:
+    value = run.json("Hello")
+    assert list(value) == ["text", "tokens", "origins", "finish_reason", "usage", "timings", "speculation"]
+    assert set(value["usage"]) == {
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "prompt_tokens_details",
+        "completion_tokens_details",
+    }
+    assert set(value["usage"]["completion_tokens_details"]) == {
+        "accepted_prediction_tokens",
+        "rejected_prediction_tokens",
+    }
+    assert set(value["usage"]["prompt_tokens_details"]) == {"cached_tokens"}
+    assert set(value["timings"]) == {
+        "prompt_n",
+        "prompt_ms",
+        "prompt_per_second",
+        "predicted_n",
+        "predicted_ms",
+        "predicted_per_second",
+        "draft_n",
+        "draft_n_accepted",
+    }
+    assert set(value["speculation"]) == {field.name for field in fields(SpeculationStats)}
+    assert {
+        "configured",
+        "active",
+        "reason",
+        "rounds",
+        "acceptance_rate",
+        "acceptance_length",
+        "estimated_speedup",
+        "drafters",
+        "accepted_by_depth",
+        "exact",
+    } < set(value["speculation"])
+
+
+def test_the_numbers_of_the_json_object_agree(run: Runner) -> None:
+    value = run.json("--raw", LOOP, "--speculate", "ngram-simple:n=1,m=4", tokens=48)
+    usage, timings, spec = value["usage"], value["timings"], value["speculation"]
+    count = len(value["tokens"])
+    assert usage["completion_tokens"] == timings["predicted_n"] == len(value["origins"]) == count
+    assert usage["total_tokens"] == usage["prompt_tokens"] + count
+    assert timings["prompt_n"] == usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+    drafted = spec["drafters"]["ngram-simple"]
+    assert set(drafted) == {"drafts", "drafted", "accepted", "ms"}
+    accepted = sum(origin == "ngram-simple" for origin in value["origins"])
+    assert 0 < accepted == drafted["accepted"] == timings["draft_n_accepted"]
+    assert accepted == usage["completion_tokens_details"]["accepted_prediction_tokens"]
+    assert accepted == sum(spec["accepted_by_depth"])
+    assert drafted["drafted"] == timings["draft_n"] >= accepted
+    assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == drafted["drafted"] - accepted
+    assert spec["acceptance_rate"] == pytest.approx(accepted / drafted["drafted"], abs=1e-3)
+    # Every round commits one token of the target's own; the first token came from the prompt's forward.
+    assert spec["rounds"] == count - accepted - 1
+    assert spec["acceptance_length"] == pytest.approx((count - 1) / spec["rounds"], abs=1e-2)
+    assert (spec["configured"], spec["active"], spec["reason"]) == ("ngram-simple:n=1,m=4", True, None)
+
+
+def test_a_prediction_is_drafted(run: Runner, tmp_path: Path) -> None:
+    expected = tmp_path / "expected.txt"
+    expected.write_text(LOOP)
+    value = run.json(
+        "--raw", LOOP, "--prediction", expected, "--speculate", "prediction", "--ignore-eos", tokens=32
+    )
+    assert set(value["speculation"]["drafters"]) == {"prediction"}
+    without = run.json("--raw", LOOP, "--speculate", "prediction", "--ignore-eos", tokens=32)
+    assert without["timings"]["draft_n"] == 0
+    assert value["timings"]["draft_n"] > 0
+
+
+def test_log_probabilities(run: Runner) -> None:
+    value = run.json("Hello", "--logprobs", 2, tokens=4)
+    assert [entry["token"] for entry in value["logprobs"]] == value["tokens"]
+    for entry in value["logprobs"]:
+        assert entry["logprob"] < 0
+        assert [token for token, _ in entry["top"]][0] == entry["token"]  # greedy
+        assert len(entry["top"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "configured"),
+    [
+        ((), "auto"),
+        (("--speculate", "off"), "off"),
+        (("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4"), "ngram-simple:n=4"),
+        (("--speculative-config", '{"method": "suffix", "num_speculative_tokens": 6}'), "suffix:max=6"),
+    ],
+)
+def test_what_was_configured_is_said(run: Runner, flags: tuple[str, ...], configured: str) -> None:
+    assert run.json("Hello", *flags, tokens=2)["speculation"]["configured"] == configured
+
+
+def test_a_draft_model_by_each_dialect(run: Runner, tiny: Path) -> None:
+    for flags in (("--draft", tiny, "-d", 4), ("-md", tiny, "--draft-max", 4)):
+        value = run.json("Hello", *flags, tokens=12)
+        assert value["speculation"]["configured"] == f"draft-model:model={tiny},max=4"
+        assert value["timings"]["draft_n_accepted"] > 0  # it is the same model
+
+
+# --- what is remembered --------------------------------------------------------------------------------
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_remembering(run: Runner, own_cache: Path) -> None:
+    run("Hello", "--no-remember", "--speculate", "suffix;ngram-cache")
+    assert not (own_cache / "store").exists()
+    run("Hello", "--speculate", "suffix;ngram-cache")
+    names = files(own_cache / "store")
+    assert {name.partition("-")[0] for name in names} == {"suffix", "ngram"}
+    contents = {name: (own_cache / "store" / name).read_bytes() for name in names}
+    run("Another one", "--no-remember", "--speculate", "suffix;ngram-cache")
+    assert {
+        name: (own_cache / "store" / name).read_bytes() for name in files(own_cache / "store")
+    } == contents
+
+
+# --- plugins -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An installed drafter that always proposes the last token again."""
+    (tmp_path / "foretoken_again.py").write_text(
+        "from foretoken.testing import ScriptedDrafter\n"
+        "def create(context, options):\n"
+        "    return ScriptedDrafter(lambda tokens: [tokens[-1]], name='again')\n"
+    )
+    info = tmp_path / "foretoken_again-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foretoken-again\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[foretoken.drafters]\nagain = foretoken_again:create\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._installed.cache_clear()
+    yield "again"
+    sys.modules.pop("foretoken_again", None)
+    registry._installed.cache_clear()
+
+
+def test_a_plugins_drafter_drafts(run: Runner, plugin: str) -> None:
+    value = run.json("Hello", "--speculate", plugin, tokens=8)
+    assert value["speculation"]["drafters"][plugin]["drafted"] > 0
+
+
+# --- a failure on the way ------------------------------------------------------------------------------
+
+
+def test_a_failure_while_generating(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foretoken.backends.llamacpp.model import LlamaCppModel
+    from foretoken.errors import BackendError
+
+    def forward(self: LlamaCppModel, batch: object) -> object:
+        raise BackendError("the device is gone")
+
+    monkeypatch.setattr(LlamaCppModel, "forward", forward)
+    options = ("-t", 1, "-n", 4, "--ctx", 64)
+    monkeypatch.setattr("foretoken.backends.llamacpp.loading.probed", lambda model, key, options: model)
+    ran = foretoken("run", tiny, "Hello", *options)
+    assert (ran.code, ran.out) == (1, "\n")
+    assert "Error: Generation failed: the device is gone" in ran.err
+    ran = foretoken("run", tiny, "Hello", *options, "--json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["error"] == "the device is gone"
+
+
+def test_stopped_by_the_user(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: object, text: str, origin: str = "") -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("foretoken.cli.render.StreamPrinter.write", interrupted)
+    ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 4)
+    assert ran.code == 130
+    assert ran.err.endswith("Stopped.\n")
+    assert "Traceback" not in ran.err
+
+
+def test_events_are_shown_as_they_come(
+    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(
+        "foretoken.cli.render.StreamPrinter.write", lambda self, text, origin="": shown.append(origin)
+    )
+    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "off").code == 0
+    assert shown == ["target"] * 4 + [""]
