@@ -5,7 +5,8 @@ CPU, by fixed work per forward). A speculative round pays V(1 + draft) for 1 + a
 decode rates on the same prompt, with the same tokens as output, is the speedup; prefill is left out.
 
 Both engines are loaded at once and take turns on every prompt, `--repeat` times each in alternating order;
-each side keeps its best time, because on a shared machine noise only ever adds. Nothing is remembered on disk.
+each side keeps its best time, because on a shared machine noise only ever adds. Nothing is remembered on
+disk.
 The planner of `auto` carries what it learnt from prompt to prompt, as it does in use.
 """
 
@@ -15,7 +16,6 @@ import json
 from statistics import geometric_mean
 
 from common import PromptCase, by_category, load_prompts, parser, print_table, progress
-
 from foretoken import Completion, Engine, SamplingParams
 
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 
 from common import PromptCase, load_prompts, parser, progress
-
 from foretoken import Completion, Engine, SamplingParams
 from foretoken.library import default_model
 from foretoken.registry import drafter_names

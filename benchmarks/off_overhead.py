@@ -14,8 +14,8 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
-from common import parser
 
+from common import parser
 from foretoken import Engine, SamplingParams
 
 PROMPT = "Explain how a steam engine works, from the fire to the wheels."
@@ -23,7 +23,7 @@ PROMPT = "Explain how a steam engine works, from the fire to the wheels."
 
 def bare_loop(context: Any, vocab: int, tokens: list[int], count: int) -> tuple[list[int], float]:
     """Greedy decoding by hand: (tokens, milliseconds after the first token)."""
-    lib.llama_memory_clear(lib.llama_get_memory(context), False)
+    lib.llama_memory_clear(lib.llama_get_memory(context), False)  # noqa: FBT003 - C
     batch = lib.llama_batch_init(max(512, len(tokens)), 0, 1)
 
     def decode(ids: list[int], start: int) -> int:
@@ -35,7 +35,7 @@ def bare_loop(context: Any, vocab: int, tokens: list[int], count: int) -> tuple[
         if lib.llama_decode(context, batch):
             raise RuntimeError("llama_decode failed")
         pointer = ctypes.cast(lib.llama_get_logits_ith(context, -1), ctypes.c_void_p).value
-        row = np.frombuffer((ctypes.c_float * vocab).from_address(pointer or 0), np.float32)
+        row = np.ctypeslib.as_array((ctypes.c_float * vocab).from_address(pointer or 0))
         return int(row.argmax())
 
     made = [decode(tokens, 0)]
@@ -55,14 +55,14 @@ def main() -> None:
     engine = Engine.load(
         args.model, speculate="off", threads=args.threads, remember=False, context_length=2048
     )
-    native = engine.model._context  # type: ignore[attr-defined]  # noqa: SLF001 - the same context for both
+    native = engine.model._context  # type: ignore[attr-defined]
     tokens = engine.encode([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=args.tokens, ignore_eos=True)
     best = {"bare": float("inf"), "off": float("inf")}
     for _ in range(args.repeat):
         by_hand, bare_ms = bare_loop(native, engine.model.info.vocab_size, tokens, args.tokens)
         engine.model.release(0)
-        engine._scheduler.cache.drop(0)  # noqa: SLF001 - the bare loop used the sequence behind its back
+        engine._scheduler.cache.drop(0)
         result = engine.generate(tokens, params)
         if list(result.tokens) != by_hand:
             raise SystemExit("The engine and the bare loop disagree: there is a bug.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -149,11 +149,6 @@ def test_ten_thousand_operations_leave_every_sequence_as_if_computed_afresh(
         max_examples=-(-OPERATIONS // STEPS) + 40,
         stateful_step_count=STEPS,
         deadline=None,
-        phases=(
-            Phase.explicit,
-            Phase.reuse,
-            Phase.generate,
-        ),  # shrinking would end on another failure's cells
         suppress_health_check=list(HealthCheck),
     )
     try:

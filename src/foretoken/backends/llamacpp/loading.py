@@ -167,7 +167,7 @@ def _settings(
     trained = int(lib.llama_model_n_ctx_train(weights))
     if options.context_length > trained > 0:
         raise ContextLengthError(
-            f"{path.name} was trained for {trained} tokens of context; {options.context_length} were asked for.",
+            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
             hint=f"Use a context of at most {trained}.",
         )
     default = min(trained or options.context_at_most, options.context_at_most)

@@ -1,6 +1,6 @@
 """Several requests at once share every forward; each gets the text it would get alone.
 
-Run: python examples/concurrent.py
+Run: python examples/several_requests.py
 """
 
 from foretoken import Engine, SamplingParams
