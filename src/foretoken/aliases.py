@@ -1,4 +1,4 @@
-"""The names that people bring from other tools, with the meaning they have there (DESIGN §8).
+"""The names that people bring from other tools, with the meaning they have there (docs/speculation.md).
 
 picolm: `--draft FILE`, `-d K`. llama.cpp: `--spec-type a,b`, `-md`, `--spec-draft-…`, `--spec-ngram-…`,
 `-lcs`, `-lcd`. vLLM: `--speculative-config JSON`. Each becomes stages of a speculation string; only one of
@@ -8,7 +8,7 @@ these dialects can be used at a time, because they say different things about th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,12 +64,13 @@ class LlamaOptions:
 
     def speculation(self) -> Speculation:
         names = self._names()
+        self._check_all_used(names)
         if names == ["none"]:
             return Speculation(adaptive=False)
         return Speculation(adaptive=False, stages=tuple(self._stage(name) for name in names))
 
     def _names(self) -> list[str]:
-        names = [name.strip() for name in (self.types or "").split(",") if name.strip()]
+        names = list(dict.fromkeys(name.strip() for name in (self.types or "").split(",") if name.strip()))
         if self.model is not None and LLAMA_DRAFT_TYPE not in names:
             names.append(LLAMA_DRAFT_TYPE)
         if not names:
@@ -91,6 +92,22 @@ class LlamaOptions:
                     f"There is no --spec-type {name!r}.", hint=f"Valid are: {valid}."
                 )
         return names
+
+    def _check_all_used(self, names: Sequence[str]) -> None:
+        """Flags of a type that is not on would be ignored in silence."""
+        drafting = {"--spec-draft-n-max": self.n_max, "--spec-draft-n-min": self.n_min}
+        drafting["--spec-draft-p-min"] = self.p_min
+        cache = {"--lookup-cache-static": self.lookup_static, "--lookup-cache-dynamic": self.lookup_dynamic}
+        ngram = {f"--spec-{kind}-…": kind for kind, _ in self.ngram}
+        needed = {flag: LLAMA_DRAFT_TYPE for flag, value in drafting.items() if value is not None}
+        needed |= {flag: "ngram-cache" for flag, value in cache.items() if value is not None} | ngram
+        for flag, kind in needed.items():
+            if kind not in names:
+                raise SpeculationStringError(
+                    f"{flag} is about {kind}, which is not turned on.", hint=f"Add {kind} to --spec-type."
+                )
+        if "none" in names and len(names) > 1:
+            raise SpeculationStringError("--spec-type none cannot be combined with other types.")
 
     def _stage(self, name: str) -> Stage:
         if name == LLAMA_DRAFT_TYPE:
@@ -117,13 +134,15 @@ class LlamaOptions:
 
 
 _VLLM_KEYS = {
-    "method", "model", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max",
-    "suffix_decoding_max_tree_depth", "suffix_decoding_min_token_prob", "draft_tensor_parallel_size",
-}  # fmt: skip
+    "ngram": ("prompt_lookup_min", "prompt_lookup_max"),
+    "suffix": ("suffix_decoding_max_tree_depth", "suffix_decoding_min_token_prob"),
+    "draft_model": (),
+}
+_VLLM_COMMON = ("method", "model", "num_speculative_tokens")
 
 
 def parse_vllm(text: str) -> Speculation:
-    """VLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
+    """vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
 
     Raises SpeculationStringError for JSON that cannot be read, and for keys or methods that have no
     counterpart here: nothing is ignored in silence.
@@ -134,40 +153,51 @@ def parse_vllm(text: str) -> Speculation:
         raise SpeculationStringError(f"--speculative-config is not valid JSON: {error}.") from None
     if not isinstance(config, dict):
         raise SpeculationStringError("--speculative-config must be a JSON object.")
-    unknown = sorted(set(config) - _VLLM_KEYS)
+    method = _vllm_method(config)
+    valid = (*_VLLM_COMMON, *_VLLM_KEYS[method])
+    for key in config:
+        if key not in valid:
+            raise SpeculationStringError(
+                f"--speculative-config has no key {key!r} for method {method!r}.",
+                hint=f"Known: {', '.join(valid)}.",
+            )
+    return Speculation(adaptive=False, stages=(_vllm_stage(config, method),))
+
+
+def _vllm_method(config: Mapping[str, Any]) -> str:
+    model = config.get("model")
+    if model in ("ngram", "[ngram]"):
+        return "ngram"
+    method = config.get("method") or "draft_model"
+    if method == "draft_model" and isinstance(model, str):
+        return "draft_model"
+    if method in ("ngram", "suffix") and model is None:
+        return str(method)
+    unknown = sorted(set(config) - {*_VLLM_COMMON, *(key for keys in _VLLM_KEYS.values() for key in keys)})
     if unknown:
         raise SpeculationStringError(
-            f"--speculative-config has no key {unknown[0]!r} here.",
-            hint=f"Known: {', '.join(sorted(_VLLM_KEYS))}.",
+            f"--speculative-config has no key {unknown[0]!r}.", hint=f"Known: {', '.join(_VLLM_COMMON)}."
         )
-    return Speculation(adaptive=False, stages=(_vllm_stage(config),))
+    raise SpeculationStringError(
+        f"--speculative-config method {method!r} with model {model!r} has no counterpart here.",
+        hint='Use "method": "ngram" or "suffix" without a model, or "model": "FILE" for a draft model.',
+    )
 
 
-def _vllm_stage(config: Mapping[str, Any]) -> Stage:
-    model = config.get("model")
-    method = config.get("method") or ("ngram" if model in ("ngram", "[ngram]") else "draft_model")
-    tokens = config.get("num_speculative_tokens")
+def _vllm_stage(config: Mapping[str, Any], method: str) -> Stage:
     options: dict[str, str] = {}
+    tokens = config.get("num_speculative_tokens", config.get("suffix_decoding_max_tree_depth"))
     if tokens is not None:
         options["max"] = str(tokens)
+    if method == "draft_model":
+        return Stage("draft-model", {"model": str(config["model"]), **options})
     if method == "ngram":
-        # Both look for the longest earlier n-gram; ours has no upper bound on its length.
+        # Both look for the longest earlier n-gram, ours without an upper bound, and draft to the full length.
         options["min"] = str(config.get("prompt_lookup_min", config.get("prompt_lookup_max", 5)))
-        options["min-p"] = "0"  # like vLLM, to the full length
-        return Stage("suffix", options)
-    if method == "suffix":
-        if "suffix_decoding_min_token_prob" in config:
-            options["min-p"] = str(config["suffix_decoding_min_token_prob"])
-        depth = config.get("suffix_decoding_max_tree_depth")
-        if depth is not None and tokens is None:
-            options["max"] = str(depth)
-        return Stage("suffix", options)
-    if method in ("draft_model", "draft") and isinstance(model, str):
-        return Stage("draft-model", {"model": model, **options})
-    raise SpeculationStringError(
-        f"--speculative-config method {method!r} has no counterpart here.",
-        hint='Use "method": "ngram" or "suffix", or "model": "FILE" for a draft model.',
-    )
+        options["min-p"] = "0"
+    elif "suffix_decoding_min_token_prob" in config:
+        options["min-p"] = str(config["suffix_decoding_min_token_prob"])
+    return Stage("suffix", options)
 
 
 def choose_speculation(

@@ -1,4 +1,4 @@
-"""Settings, their defaults (nowhere else), and the speculation string with its aliases (DESIGN §8)."""
+"""Settings, their defaults (nowhere else), and the speculation string (docs/speculation.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelOptions:
     more than `context_at_most`. `batch` is the most rows of one forward,
     `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
     `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
-    types for exactness on a CPU (DESIGN §6), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
+    types for exactness on a CPU (docs/exactness.md), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
     `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
     loaded, `notice` a line for the user when something takes long.
     """
@@ -111,6 +111,8 @@ def _parse_stage(part: str) -> Stage:
             raise SpeculationStringError(
                 f"Cannot read {pair!r} in {part!r}.", hint="A stage is name:key=value,key=value."
             )
+        if key.strip() in options:
+            raise SpeculationStringError(f"{key.strip()!r} is given twice in {part!r}.")
         options[key.strip()] = value.strip()
     return Stage(name.strip(), options)
 

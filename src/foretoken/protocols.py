@@ -181,7 +181,7 @@ class Planner(Protocol):
 
 
 class TokenSampler(Protocol):
-    """What a draft model needs of sampling: the coupled choice of DESIGN §5, without importing it."""
+    """What a draft model needs of sampling: the coupled choice (docs/how-it-works.md), not imported."""
 
     def propose(
         self, logits: Logits, request: RequestView, prefix: Sequence[int]

@@ -18,8 +18,6 @@ from foretoken.errors import SpeculationStringError
 from foretoken.registry import create_drafter
 from foretoken.testing import drafter_context
 
-reported = pytest.mark.xfail(reason="reported, not fixed here", strict=True)
-
 
 def llama(**flags: object) -> str:
     return str(choose_speculation(None, None, LlamaOptions(**flags)))  # type: ignore[arg-type]
@@ -124,13 +122,11 @@ def test_an_unknown_type_lists_the_valid_ones() -> None:
         {"types": "none", "n_max": 4},
     ],
 )
-@reported
 def test_llama_flags_of_a_type_that_is_off_are_refused(flags: dict[str, object]) -> None:
     with pytest.raises(SpeculationStringError):
         llama(**flags)
 
 
-@reported
 def test_a_type_named_twice_is_one_drafter_or_an_error() -> None:
     try:
         meaning = llama(types="ngram-simple,ngram-simple")
@@ -150,12 +146,16 @@ def test_the_shortest_draft_of_llama_is_an_option_of_the_drafter() -> None:
 @pytest.mark.parametrize(
     ("config", "meaning"),
     [
-        ({"method": "ngram", "num_speculative_tokens": 5}, "suffix:max=5,min=5"),
-        ({"model": "[ngram]", "num_speculative_tokens": 5, "prompt_lookup_max": 4}, "suffix:max=5,min=4"),
-        ({"model": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}, "suffix:min=2"),
+        ({"method": "ngram", "num_speculative_tokens": 5}, "suffix:max=5,min=5,min-p=0"),
+        (
+            {"model": "[ngram]", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
+            "suffix:max=5,min=4,min-p=0",
+        ),
+        ({"model": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}, "suffix:min=2,min-p=0"),
         ({"method": "suffix"}, "suffix"),
         ({"method": "suffix", "num_speculative_tokens": 6}, "suffix:max=6"),
         ({"method": "suffix", "suffix_decoding_max_tree_depth": 24}, "suffix:max=24"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 0.5}, "suffix:min-p=0.5"),
         ({"model": "m.gguf"}, "draft-model:model=m.gguf"),
         ({"model": "m.gguf", "num_speculative_tokens": 3}, "draft-model:model=m.gguf,max=3"),
         ({"method": "draft_model", "model": "m.gguf"}, "draft-model:model=m.gguf"),
@@ -193,7 +193,6 @@ def test_vllm_settings_without_a_counterpart(config: dict[str, object], says: st
 @pytest.mark.parametrize(
     "config",
     [
-        {"method": "suffix", "suffix_decoding_min_token_prob": 0.5},
         {"model": "m.gguf", "draft_tensor_parallel_size": 4},
         {"method": "suffix", "prompt_lookup_min": 2},
         {"method": "suffix", "model": "m.gguf"},
@@ -201,7 +200,6 @@ def test_vllm_settings_without_a_counterpart(config: dict[str, object], says: st
         {"model": "m.gguf", "prompt_lookup_max": 4},
     ],
 )
-@reported
 def test_vllm_settings_that_would_do_nothing_are_refused(config: dict[str, object]) -> None:
     with pytest.raises(SpeculationStringError):
         vllm(**config)

@@ -88,7 +88,6 @@ def test_what_cannot_be_meant(text: str, says: str) -> None:
         parse_speculation(text)
 
 
-@pytest.mark.xfail(reason="reported: the last one wins in silence", strict=True)
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(SpeculationStringError):
         parse_speculation("suffix:max=3,max=5")

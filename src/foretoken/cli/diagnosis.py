@@ -207,7 +207,7 @@ def speculation(model: Model) -> Speculation:
     parts = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
     for drafter in parts.drafters:
         drafter.close()
-    costs = {} if parts.reason else batch_costs(model)
+    costs = {} if parts.reason else batch_costs(model, seconds=MEASURING_SECONDS)
     step = costs.get(1)
     return Speculation(
         runs=parts.reason is None,
@@ -221,7 +221,7 @@ def speculation(model: Model) -> Speculation:
     )
 
 
-def batch_costs(model: Model, *, seconds: float = MEASURING_SECONDS) -> dict[int, float]:
+def batch_costs(model: Model, *, seconds: float) -> dict[int, float]:
     """V(n): the best time (milliseconds) of a forward of n rows, for the n of BATCHES that the model allows.
 
     The sizes are timed in turn, so that a busy moment of the machine cannot distort one of them alone, and

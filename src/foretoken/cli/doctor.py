@@ -57,12 +57,11 @@ class Report:
         if self._console is not None:
             self._console.print(markup, soft_wrap=True, highlight=False)
 
-    def failed(self, error: ForetokenError) -> Iterator[Row]:
+    def failed(self, error: ForetokenError) -> list[Row]:
         """Note a problem; the rows that show it."""
         self.problems.append(error)
-        yield "problem", f"[red]{escape(error.message)}[/]"
-        if error.hint:
-            yield "what to do", escape(error.hint)
+        rows = [("problem", f"[red]{escape(error.message)}[/]")]
+        return [*rows, ("what to do", escape(error.hint))] if error.hint else rows
 
     def as_json(self) -> str:
         """The whole report as one JSON object."""
@@ -128,7 +127,7 @@ def _check_machine(report: Report) -> None:
     try:
         llama = llama_cpp_facts()
     except ForetokenError as error:
-        problem = list(report.failed(error))
+        problem = report.failed(error)
     machine = diagnosis.machine(llama)
     report.section("Machine", machine, [*_machine_rows(machine, llama), *problem])
 

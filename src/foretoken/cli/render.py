@@ -18,7 +18,8 @@ class StreamPrinter:
 
     def __init__(self, console: Console, out: TextIO | None = None) -> None:
         self._out = out or console.file
-        self._colours = console.is_terminal and console.color_system and not console.no_color
+        coloured = console.is_terminal and not console.no_color
+        self._colours = console.color_system if coloured else None
         self._system = console._color_system
         self._styles: dict[str, Style] = {}
         self._last = ""

@@ -1,4 +1,4 @@
-"""A completion as the JSON object of `run --json`, with the names of llama.cpp and OpenAI (DESIGN §11)."""
+"""A completion as the JSON object of `run --json`, in llama.cpp's and OpenAI's names (docs/python-api.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It keeps a KV sequence of its own per request, is fed only when it is asked to draft, and never recomputes
 what its cache already holds. All requests advance together, one forward per depth. Tokens are chosen by a
-protocols.TokenSampler, which couples them to the target's (DESIGN §5).
+protocols.TokenSampler, which couples them to the target's (docs/how-it-works.md).
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ from foretoken.engine.options import EngineOptions, SamplingOptions, model_optio
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.round import RoundRunner
 from foretoken.engine.scheduler import Scheduler
+from foretoken.engine.warmup import measure_costs
 from foretoken.errors import CapacityError, ContextLengthError, ForetokenError, RequestError
 from foretoken.library import models_dir, resolve
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import Drafter, Model, Planner, RequestView
 from foretoken.registry import backend_for, check_speculation
 from foretoken.sampling.validation import validate_params
-from foretoken.types import Completion, Event, FinishEvent, FinishReason, Message, SamplingParams
+from foretoken.types import Completion, Event, FinishEvent, FinishReason, Message, Round, SamplingParams
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (which go through the model's chat template)."""
@@ -57,6 +58,7 @@ class Engine:
         self._notes = tuple(notes)
         self._store: Path | None = None
         self._settings = ModelOptions()
+        self._costs: list[Round] | None = None
         self._next_id = 1
         self._closed = False
 
@@ -100,7 +102,20 @@ class Engine:
             notes=parts.notes,
         )
         engine._store, engine._settings = store, settings
+        engine._teach_costs(speculation)
         return engine
+
+    def _teach_costs(self, speculation: Speculation) -> None:
+        """Give a planner that decides by cost the measured time of forwards; they are measured once."""
+        if not speculation.adaptive or not self._drafters:
+            return
+        if self._costs is None:
+            place = self._scheduler.cache.acquire([0])
+            assert place is not None, "only called while no request is running"
+            self._costs = measure_costs(self.model, place[0])
+            self._scheduler.cache.drop(place[0])
+        for measured in self._costs:
+            self._planner.observe(measured)
 
     def set_speculation(self, speculate: str | Speculation) -> None:
         """Draft with something else from the next request on. The model and its KV cache stay as they are.
@@ -123,6 +138,7 @@ class Engine:
         self._runner = RoundRunner(self.model, self._scheduler, self._drafters, self._planner)
         self._runner.plain_rounds = plain_rounds  # the same model: the yardstick of a speedup stays
         self._configured, self._reason, self._notes = str(speculation), parts.reason, parts.notes
+        self._teach_costs(speculation)
 
     # --- requests --------------------------------------------------------------------------------------
 

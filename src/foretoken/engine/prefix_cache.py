@@ -63,10 +63,14 @@ class PrefixCache:
         return shared
 
     def release(self, seq: int, tokens: Sequence[int]) -> None:
-        """The request is over; the sequence's cache holds the first cells of `tokens`."""
+        """The request is over; the first cells of the sequence's cache are those of `tokens`, and what may
+        be left after them of a round that was interrupted is dropped.
+        """
         slot = self._slots[seq]
         slot.busy = False
-        slot.tokens = tuple(tokens[: self._model.length(seq)])
+        slot.tokens = tuple(tokens)
+        if self._model.length(seq) > len(tokens):
+            self._model.truncate(seq, len(tokens))
 
     def drop(self, seq: int) -> None:
         """The request failed: nothing in its sequence can be trusted."""

@@ -71,6 +71,6 @@ class Scheduler:
             return
         self.running.remove(request)
         if keep:
-            self.cache.release(request.seq, request.view.tokens)
+            self.cache.release(request.seq, request.view.tokens[: request.computed])
         else:
             self.cache.drop(request.seq)

@@ -26,6 +26,8 @@ HOW_TO_GET_ONE = (
 )
 
 
+LONGEST_SHOWN = 60
+
 LIKE = 0.7
 """The share of matching characters from which on a name counts as a misspelling of another."""
 
@@ -46,7 +48,7 @@ def resolve(name_or_path: str | None, folder: Path) -> Path:
         return default
     if not name_or_path.strip():
         raise ModelNotFoundError("The name of the model is empty.", hint=HOW_TO_GET_ONE)
-    path = Path(name_or_path).expanduser()
+    path = _as_path(name_or_path)
     if path.is_file():
         return model_files(path)[0]
     models = list_models(folder)
@@ -57,6 +59,17 @@ def resolve(name_or_path: str | None, folder: Path) -> Path:
     if path.is_dir():
         return _in_folder(path)
     raise _not_found(name_or_path, path, models)
+
+
+def _as_path(name: str) -> Path:
+    """The path that a name may be. Raises ModelNotFoundError where it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL character
+        shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "…"
+        raise ModelNotFoundError(f"There is no model {shown!r}: {error}.", hint=HOW_TO_GET_ONE) from None
+    return path
 
 
 def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:

@@ -2,7 +2,8 @@
 
 The rate of a round is (tokens it is expected to commit) ÷ (time it is expected to take). For every round
 all candidates and lengths are compared with not drafting at all, with survival from `calibration` and V(n)
-from `cost`; drafting must win by a margin with a cautious estimate of survival.
+from `cost`; drafting must win by a margin with a cautious estimate of survival, and no request risks more than
+its stake (`stake`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.stake import Stakes
 from foretoken.planner.worth import PROBE_BUDGET, DrafterWorth
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
@@ -32,6 +34,7 @@ class AdaptivePlanner:
         self._survival = Survival()
         self._curve = CostCurve()
         self._worth: dict[str, DrafterWorth] = {}
+        self._stakes = Stakes()
         self._total_ms = 0.0
         self._probe_ms = 0.0
         self._found = False
@@ -42,6 +45,7 @@ class AdaptivePlanner:
 
     def stop(self, request: RequestView) -> None:
         self._survival.forget(request.id)
+        self._stakes.forget(request.id)
 
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
@@ -69,6 +73,8 @@ class AdaptivePlanner:
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
             draft, chain = self._best(drafts, load)
+            if draft is not None and draft.probs is None:
+                chain = chain[: self._stakes.cut(request.id, chain, self._curve.ratio)]
             chosen.append(draft)
             survivals.append(chain)
         lengths = self._lengths(survivals, load)
@@ -124,9 +130,13 @@ class AdaptivePlanner:
         self._curve.add(measured.rows, measured.forward_ms)
         self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
         tokens = dict.fromkeys(measured.draft_ms, 0)
+        rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
         for request, outcome in measured.outcomes:
             self._survival.score(request, outcome)
             draft = outcome.draft
+            share = (1 + len(draft or ())) / rows
+            extra = self._curve.ratio(rows) - self._curve.ratio(len(measured.outcomes))
+            self._stakes.settle(request, len(outcome.tokens), 1.0 + extra * share)
             if draft is not None and draft.source in self._worth:
                 tokens[draft.source] = tokens.get(draft.source, 0) + len(draft)
                 self._worth[draft.source].verified(outcome.accepted, len(draft))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from foretoken.types import DraftLimit
 
-FREE = 0.02
+FREE = 0.05
 """A drafter that costs less than this share of a plain forward always drafts: that is how it is measured."""
 
 PROBE_BUDGET = 0.01

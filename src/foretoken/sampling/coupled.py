@@ -1,4 +1,4 @@
-"""How a draft model's tokens are chosen: coupled to the target through shared noise (DESIGN §5).
+"""How a draft model's tokens are chosen: coupled to the target through shared noise (docs/how-it-works.md).
 
 With the rule `match` a draft token is accepted iff the target would choose it, and the target chooses
 argmax(log p + G) with keyed noise G. Proposing argmax(log q + G) with that very noise makes the two agree

@@ -8,7 +8,7 @@ bits k give u = (k + ½) · 2⁻⁵², so that 2⁻⁵³ ≤ u ≤ 1 − 2⁻⁵
 bits k + ½ would round up to 1 for the largest k, and the Gumbel noise would be infinite).
 
 Because nothing is sequential, text does not depend on whether it was speculated, resumed or interleaved
-with other requests, and a draft model can use the very noise that the target will use (DESIGN §5).
+with other requests, and a draft model can use the very noise that the target will use (docs/how-it-works.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How one request's tokens are chosen from the target's logits (DESIGN §5)."""
+"""How one request's tokens are chosen from the target's logits (docs/how-it-works.md)."""
 
 from __future__ import annotations
 

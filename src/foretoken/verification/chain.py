@@ -1,4 +1,4 @@
-"""Verification of a draft chain against the target's own tokens (DESIGN §5: one rule for everything)."""
+"""Verification of a draft chain: accepted is what the target chooses itself (docs/how-it-works.md)."""
 
 from __future__ import annotations
 

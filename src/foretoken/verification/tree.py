@@ -1,4 +1,4 @@
-"""Verification of a draft tree against the target's own tokens (DESIGN §5)."""
+"""Verification of a draft tree against the target's own tokens (docs/how-it-works.md)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_speculation_flags(line: str, meaning: str) -> None:
 
 def test_vllms_flag() -> None:
     config = json.dumps({"method": "ngram", "num_speculative_tokens": 5})
-    assert parse("--speculative-config", config)["speculation"] == "suffix:max=5,min=5"
+    assert parse("--speculative-config", config)["speculation"] == "suffix:max=5,min=5,min-p=0"
 
 
 def test_every_speculation_flag_is_covered_above() -> None:

@@ -1,4 +1,4 @@
-"""One test for each defect of the peers' n-gram drafters that DESIGN §7 lists: none may come back."""
+"""One test for each defect of the peers' n-gram drafters that docs/drafters.md lists: none may come back."""
 
 from __future__ import annotations
 

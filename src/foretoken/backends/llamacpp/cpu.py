@@ -13,7 +13,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def physical_cores() -> int:
     """Cores this process may run on, counting hyper-threads of one core once.
 
-    More threads than cores make llama.cpp's spinning workers wait for each other (DESIGN §10).
+    More threads than cores make llama.cpp's spinning workers wait for each other (docs/experiments.md).
     """
     try:
         allowed = sorted(os.sched_getaffinity(0))

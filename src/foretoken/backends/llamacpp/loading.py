@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from foretoken.types import ModelInfo
 
 KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
 EXACT_ON_CPU = ("bf16", "f16")
-"""K and V of different types keep llama.cpp off the split-KV and tiled attention paths (DESIGN §6)."""
+"""K and V of different types keep llama.cpp off split-KV and tiled attention (docs/exactness.md)."""
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
@@ -54,8 +55,9 @@ class ContextSettings:
     device: str
 
     def key(self) -> str:
-        version = f"llama-cpp-python {llama_cpp.__version__}"
-        return f"{version}|{self.kv_types}|{self.flash_attention}|{self.device}|{self.ubatch}|{self.threads}"
+        kernels = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
+        chosen = (self.kv_types, self.flash_attention, self.ubatch, self.threads)
+        return "|".join(map(str, (*kernels, *chosen)))
 
 
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
@@ -71,6 +73,10 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
     except ForetokenError:
         lib.llama_model_free(weights)
         raise
+    if not lib.llama_get_memory(context):  # no KV cache: BERT and its like would "decode" zeros
+        lib.llama_free(context)
+        lib.llama_model_free(weights)
+        raise _cannot_generate(path)
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
     model = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
@@ -88,12 +94,14 @@ def check_file(path: Path) -> None:
             f"There is no file {path}.", hint="'foretoken models list' shows the models you have."
         )
     if not path.is_file():
-        raise ModelFormatError(f"{path} is not a file.")
+        raise ModelFormatError(f"{path} is not a file.", hint="Name the GGUF file itself.")
     try:
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise ModelNotFoundError(f"Cannot read {path}: {error.strerror}.") from None
+        raise ModelNotFoundError(
+            f"Cannot read {path}: {error.strerror}.", hint="Check who may read the file."
+        ) from None
     if magic != b"GGUF":
         raise ModelFormatError(
             f"{path} is not a GGUF file (it starts with {magic!r}).",
@@ -109,14 +117,15 @@ def _kv_types(options: ModelOptions, device: str) -> tuple[str, str]:
     if options.kv_type == "auto":
         exact = device == "cpu" and options.flash_attention != "off"
         return EXACT_ON_CPU if exact else ("f16", "f16")
-    key, _, value = options.kv_type.partition("/")
-    for name in (key, value or key):
+    key, slash, value = options.kv_type.partition("/")
+    value = value if slash else key
+    for name in (key, value):
         if name not in KV_TYPES:
             raise ConfigError(
                 f"There is no KV cache type {name!r}.",
                 hint=f"Valid are: auto, {', '.join(KV_TYPES)} or K/V.",
             )
-    return key, value or key
+    return key, value
 
 
 def _load_weights(path: Path, options: ModelOptions) -> Any:
@@ -133,13 +142,20 @@ def _load_weights(path: Path, options: ModelOptions) -> Any:
     callback = lib.llama_progress_callback(on_progress)
     params.progress_callback = callback
     with log.capture() as lines:
-        weights = lib.llama_model_load_from_file(str(path).encode(), params)
+        weights = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not weights:
         raise _load_error(path, log.last_error(lines))
-    if lib.llama_model_has_encoder(weights) and not lib.llama_model_has_decoder(weights):
+    if lib.llama_model_has_encoder(weights):
         lib.llama_model_free(weights)
-        raise UnsupportedModelError(f"{path.name} is an encoder (an embedding model); it cannot generate.")
+        raise _cannot_generate(path)
     return weights
+
+
+def _cannot_generate(path: Path) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{path.name} does not generate text token by token (an encoder, such as an embedding model).",
+        hint="Use a decoder-only language model.",
+    )
 
 
 def _load_error(path: Path, reason: str) -> ForetokenError:
@@ -158,7 +174,10 @@ def _load_error(path: Path, reason: str) -> ForetokenError:
             f"There is not enough memory to load {path.name} ({reason}).",
             hint="Use a smaller or more strongly quantised model.",
         )
-    return ModelFormatError(f"llama.cpp cannot load {path.name}: {reason}.")
+    return ModelFormatError(
+        f"llama.cpp cannot load {path.name}: {reason}.",
+        hint="The file may be damaged: download it again, or try a newer llama-cpp-python.",
+    )
 
 
 def _settings(
@@ -175,8 +194,9 @@ def _settings(
         context_length=options.context_length or default,
         sequences=options.sequences,
         threads=options.threads or physical_cores(),
-        batch=options.batch,
-        ubatch=min(options.ubatch, options.batch),
+        # llama.cpp aborts the process if a batch has no room for a row of each sequence.
+        batch=max(options.batch, options.sequences),
+        ubatch=max(min(options.ubatch, options.batch), options.sequences),
         kv_types=kv_types,
         flash_attention=options.flash_attention,
         device=device,
@@ -195,8 +215,9 @@ def _create_context(
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k, params.type_v = (KV_TYPES[name] for name in settings.kv_types)
     mixed = settings.kv_types[0] != settings.kv_types[1]
-    params.flash_attn_type = 1 if mixed else _FLASH[settings.flash_attention]
-    params.kv_unified = False  # one stream a sequence: exact whatever the others do (DESIGN §6)
+    exact = mixed and settings.flash_attention == "auto"  # without it the batch size shows
+    params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
+    params.kv_unified = False  # one stream a sequence: exact whatever the others do (docs/exactness.md)
     params.no_perf = True
     with log.capture() as lines:
         context = lib.llama_init_from_model(weights, params)
@@ -212,7 +233,14 @@ def _create_context(
             f"There is not enough memory for a context of {settings.context_length} tokens ({reason}).",
             hint="Use a smaller context (--ctx).",
         )
-    raise BackendError(f"llama.cpp cannot create a context: {reason}.")
+    if "cache type" in reason or "V cache" in reason:
+        raise ConfigError(
+            f"This model cannot use a KV cache of {'/'.join(settings.kv_types)}: {reason}.",
+            hint="Leave the KV cache type at auto, or use f16.",
+        )
+    raise BackendError(
+        f"llama.cpp cannot create a context: {reason}.", hint="Use a smaller context (--ctx) or batch."
+    )
 
 
 def metadata(weights: Any, key: str) -> str | None:

@@ -16,7 +16,7 @@ from foretoken.errors import BackendError, OutOfKVError
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 UNTILED_ROWS = 63
-"""Rows of one sequence that stay on the row-by-row attention path whatever the KV types (DESIGN §6)."""
+"""Rows of one sequence that stay on the row-by-row attention path with any KV types (docs/exactness.md)."""
 
 _NO_SLOT = 1
 

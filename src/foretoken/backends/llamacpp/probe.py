@@ -1,8 +1,8 @@
 """The batch-invariance probe: are a row's logits the same, bit for bit, whatever shares its forward?
 
-Same bytes with speculation on and off needs exactly this (DESIGN §6): a draft is verified in a forward of
-n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in batches,
-near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and beside
+Same bytes with speculation on and off needs exactly this (docs/exactness.md): a draft is verified in a
+forward of n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in
+batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and beside
 another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
 """
 
@@ -27,12 +27,14 @@ ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, UNTILED_ROWS, 129)
 
 REFERENCE_ROWS = 17
 DEPTHS = (8, 530)
-_VERSION = 2
+_VERSION = 3
 
 
 def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> LlamaCppModel:
     """The model with its measured `batch_invariant`, from the cache or by probing now."""
-    key = hashlib.sha256(f"{_VERSION}|{model.info.file_hash}|{settings_key}".encode()).hexdigest()[:32]
+    scope = f"{_depths(model)}|{model.capabilities.max_batch}|{model.capabilities.sequences > 1}"
+    identity = f"{_VERSION}|{model.info.file_hash}|{settings_key}|{scope}"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:32]
     file = options.cache_dir / "probes" / f"{key}.json" if options.cache_dir else None
     result = _read(file)
     if result is None:
@@ -44,30 +46,40 @@ def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> Ll
     return model.with_capabilities(
         batch_invariant=rows >= 2,
         invariance_note=note,
-        max_rows=max(UNTILED_ROWS, rows) if rows >= 2 else UNTILED_ROWS,
+        max_rows=rows if rows >= 2 else min(UNTILED_ROWS, model.capabilities.max_batch),
     )
 
 
 def measure(model: LlamaCppModel) -> tuple[int, str]:
-    """(largest batch size up to which every tested size was bit-identical to single rows, what was seen)."""
+    """(largest batch size up to which every tested size was bit-identical to single rows, what was seen).
+
+    1 also where nothing could be compared: what was not measured is not promised.
+    """
     rng = np.random.default_rng(7)
     tokens = [int(token) for token in rng.integers(0, model.info.vocab_size, max(DEPTHS) + max(ROWS))]
-    exact = max(ROWS)
-    tested: list[int] = []
-    for depth in DEPTHS:
-        if depth + REFERENCE_ROWS >= model.info.context_length:
-            continue
-        tested.append(depth)
-        smallest = _first_difference(model, tokens, depth)
-        if smallest is not None:
-            exact = min(exact, smallest - 1)
+    depths = _depths(model)
+    tested = [size for depth in depths for size in _sizes(model, depth)]
+    if not tested:
+        return 1, "not measured: the context or the batch is too short for a comparison"
+    found = [_first_difference(model, tokens, depth) for depth in depths]
     model.release(0)
-    depths = " and ".join(str(depth) for depth in tested)
-    if exact >= max(ROWS):
-        return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {depths} tokens"
-    if exact >= UNTILED_ROWS:
-        return UNTILED_ROWS, f"logits of 1 and up to {UNTILED_ROWS} rows are bit-identical (depth {depths})"
-    return 1, f"the backend's arithmetic depends on the batch size (from {exact + 1} rows on)"
+    smallest = min((size for size in found if size is not None), default=None)
+    exact = max((size for size in tested if smallest is None or size < smallest), default=1)
+    if exact < min(UNTILED_ROWS, max(tested)):
+        return 1, f"the backend's arithmetic depends on the batch size (from {smallest} rows on)"
+    where = " and ".join(str(depth) for depth in depths)
+    return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {where} tokens"
+
+
+def _depths(model: LlamaCppModel) -> list[int]:
+    """`DEPTHS`, or as deep as a short context allows."""
+    deepest = model.info.context_length - REFERENCE_ROWS
+    return sorted({min(depth, deepest) for depth in DEPTHS}) if deepest >= 0 else []
+
+
+def _sizes(model: LlamaCppModel, depth: int) -> list[int]:
+    most = min(model.info.context_length - depth, model.capabilities.max_batch)
+    return [size for size in ROWS if size <= most]
 
 
 def _first_difference(model: LlamaCppModel, tokens: list[int], depth: int) -> int | None:
@@ -75,8 +87,7 @@ def _first_difference(model: LlamaCppModel, tokens: list[int], depth: int) -> in
     _prefill(model, 0, tokens[:depth])
     single = [_rows(model, 0, tokens, depth + i, 1)[0] for i in range(REFERENCE_ROWS)]
     reference = np.stack(single)
-    room = model.info.context_length - depth
-    for count in (count for count in ROWS if count <= min(room, model.capabilities.max_batch)):
+    for count in _sizes(model, depth):
         model.truncate(0, depth)
         compared = min(count, REFERENCE_ROWS)
         if not np.array_equal(_rows(model, 0, tokens, depth, count)[:compared], reference[:compared]):
@@ -87,9 +98,11 @@ def _first_difference(model: LlamaCppModel, tokens: list[int], depth: int) -> in
 
 
 def _same_beside_another(model: LlamaCppModel, tokens: list[int], depth: int, reference: Logits) -> bool:
+    own = min(3, model.capabilities.max_batch - 1)
+    others = min(5, model.capabilities.max_batch - own)
     model.truncate(0, depth)
-    batch = [Rows(0, depth, tokens[depth : depth + 3], 3), Rows(1, 0, tokens[:5], 5)]
-    same = np.array_equal(model.forward(batch)[:3], reference[:3])
+    batch = [Rows(0, depth, tokens[depth : depth + own], own), Rows(1, 0, tokens[:others], others)]
+    same = np.array_equal(model.forward(batch)[:own], reference[:own])
     model.release(1)
     return same
 

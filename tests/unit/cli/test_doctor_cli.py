@@ -1,0 +1,308 @@
+"""`foretoken doctor`: what it finds, whether it says so, and that nothing stops it from saying it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foretoken as package
+import gguf_factory
+from command_line import Command
+from foretoken.cli import diagnosis, doctor
+from foretoken.cli.diagnosis import BATCHES, DEPTH, batch_costs
+from foretoken.errors import BackendError
+from foretoken.testing import FakeModel
+from foretoken.types import Rollback
+
+SECTIONS = ["Software", "Machine", "Model", "Loaded", "Exactness", "Speculation", "Drafters", "Storage"]
+
+
+@pytest.fixture(autouse=True)
+def _little_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "MEASURING_SECONDS", 0.0)
+
+
+def as_json(command: Command, *arguments: object) -> dict[str, Any]:
+    ran = command("doctor", "-t", 1, "--json", *arguments)
+    value: dict[str, Any] = json.loads(ran.out)
+    assert value["can_run"] is (ran.code == 0)
+    return value
+
+
+# --- a model that runs ---------------------------------------------------------------------------------
+
+
+def test_every_section_is_printed(foretoken: Command, tiny: Path) -> None:
+    ran = foretoken("doctor", tiny, "-t", 1)
+    assert (ran.code, ran.err) == (0, "")
+    titles = [line for line in ran.out.splitlines() if line and not line.startswith(" ")]
+    assert titles == [*SECTIONS, "This model can run."]
+    assert str(tiny) in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_every_section_is_in_the_json_object(foretoken: Command, tiny: Path) -> None:
+    value = as_json(foretoken, tiny)
+    assert list(value) == ["can_run", "problems", *(title.lower() for title in SECTIONS)]
+    assert value["problems"] == []
+    assert value["software"]["foretoken"] == package.__version__
+    assert value["machine"]["cores"] >= 1
+    assert value["model"]["path"] == str(tiny)
+    assert value["model"]["size"] == tiny.stat().st_size
+    assert (value["model"]["quantization"], value["model"]["context"]) == ("F32", 512)
+    assert value["model"]["default"] is False
+    assert value["loaded"]["settings"]["threads"] == "1"
+
+
+def test_the_settings_are_those_given(foretoken: Command, tiny: Path) -> None:
+    value = as_json(foretoken, tiny, "--ctx", 256, "--kv-type", "f16")
+    assert value["loaded"]["context_length"] == 256
+    assert value["loaded"]["settings"]["kv_type"] == "f16/f16"
+
+
+def test_the_default_model(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.library.names.default_model", lambda: tiny)
+    monkeypatch.setattr("foretoken.library.default_model", lambda: tiny)
+    assert as_json(foretoken)["model"]["default"] is True
+    assert f"{tiny} (the default model)" in foretoken("doctor", "-t", 1).out
+
+
+def test_exactness_is_what_a_run_reports(foretoken: Command, tmp_path: Path) -> None:
+    for weights in ("f32", "q4_0"):
+        path = gguf_factory.tiny_llama(tmp_path / f"{weights}.gguf", weight_type=weights)
+        found = as_json(foretoken, path)["exactness"]
+        ran = foretoken("run", path, "Hello", "-t", 1, "-n", 1, "--json")
+        spec = json.loads(ran.out)["speculation"]
+        assert found == {"exact": spec["exact"], "note": spec["exact_reason"]}
+
+
+@pytest.mark.parametrize(("exact", "says"), [(True, "the same bytes"), (False, "not always the bytes")])
+def test_exactness_in_words(exact: bool, says: str) -> None:
+    model = FakeModel().with_capabilities(batch_invariant=exact)
+    rows = doctor._exactness_rows(doctor.Exactness(exact, "as measured"), model.capabilities)
+    text = dict(rows)
+    assert says in text["exact"]
+    assert text["measured"] == "as measured"
+
+
+# --- speculation ---------------------------------------------------------------------------------------
+
+
+def test_speculation(foretoken: Command, tiny: Path) -> None:
+    found = as_json(foretoken, tiny)["speculation"]
+    assert (found["runs"], found["reason"]) == (True, None)
+    assert "suffix" in found["drafters"]
+    assert found["step_ms"] > 0
+    assert [point["draft"] for point in found["break_even"]] == [rows - 1 for rows in BATCHES[1:]]
+    assert all(point["cost"] > 0 for point in found["break_even"])
+
+
+def test_a_recurrent_model_says_why_not() -> None:
+    model = FakeModel().with_capabilities(rollback=Rollback.SNAPSHOT)
+    found = diagnosis.speculation(model)
+    assert not found.runs
+    assert found.reason is not None
+    assert "recurrent state" in found.reason
+    assert (found.step_ms, found.break_even, model.forwards) == (None, (), [])
+    rows = dict(doctor._speculation_rows(found))
+    assert "does not run" in rows["auto"]
+    assert "recurrent state" in rows["auto"]
+
+
+def test_measuring_leaves_nothing_behind() -> None:
+    model = FakeModel()
+    costs = batch_costs(model, seconds=0.0)
+    assert tuple(costs) == BATCHES
+    assert all(ms > 0 for ms in costs.values())
+    assert model.length(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        ({"max_rows": 4}, (1, 2, 4)),
+        ({"max_batch": 8}, (1, 2, 4, 8)),
+        ({"max_batch": 1}, (1,)),
+        ({"context_length": DEPTH + 3}, (1, 2)),
+    ],
+)
+def test_measuring_keeps_to_what_the_model_can(limits: dict[str, int], sizes: tuple[int, ...]) -> None:
+    assert tuple(batch_costs(FakeModel(**limits), seconds=0.0)) == sizes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("draft", "cost", "says"),
+    [
+        (3, 2.5, "takes 2.50 plain steps: pays from 1.50 accepted tokens on"),
+        (3, 4.0, "does not pay even if all of it is accepted"),
+        (1, 0.98, "pays from 0.00 accepted tokens on"),
+    ],
+)
+def test_break_even_in_words(draft: int, cost: float, says: str) -> None:
+    assert says in doctor._break_even_text(diagnosis.BreakEven(draft, cost))
+
+
+# --- a model that does not -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (None, "There is no file"),
+        (gguf_factory.not_gguf, "not a GGUF file"),
+        (gguf_factory.vocab_only, "vocabulary only"),
+        (gguf_factory.unknown_architecture, "does not know"),
+    ],
+)
+def test_a_model_that_cannot_run(foretoken: Command, tmp_path: Path, make: Any, says: str) -> None:
+    path = tmp_path / "bad.gguf"
+    if make:
+        make(path)
+    ran = foretoken("doctor", path, "-t", 1)
+    assert ran.code == 2
+    assert says in ran.out
+    assert "what to do" in ran.out
+    assert ran.err.startswith("Error: ")
+    assert says in ran.err
+    assert "Traceback" not in ran.out + ran.err
+    assert "can run" not in ran.out
+    assert "Storage" in ran.out  # the rest is said all the same
+    (problem,) = as_json(foretoken, path)["problems"]
+    assert says in problem["message"]
+    assert problem["hint"]
+
+
+def test_a_setting_that_does_not_fit(foretoken: Command, tiny: Path) -> None:
+    ran = foretoken("doctor", tiny, "-t", 1, "--ctx", 100_000)
+    assert ran.code == 2
+    assert "trained for 512 tokens" in ran.out
+    assert str(tiny) in ran.out  # what is known of the file is said
+
+
+def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.library.names.default_model", lambda: None)
+    ran = foretoken("doctor")
+    assert ran.code == 2
+    assert "none is bundled" in ran.err
+    assert "pip install 'foretoken[demo]'" in ran.err
+
+
+# --- what is not installed -----------------------------------------------------------------------------
+
+WITHOUT_LLAMA_CPP = """
+import sys
+sys.modules["llama_cpp"] = None
+from foretoken.cli import run_command
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+def test_without_llama_cpp(own_cache: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_LLAMA_CPP, "doctor", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    assert "pip install 'foretoken[llamacpp]'" in ran.stderr
+    value = json.loads(ran.stdout)
+    versions = {entry["name"]: entry["version"] for entry in value["software"]["packages"]}
+    assert versions["llama-cpp-python"] is None
+    assert value["problems"][0]["hint"] == "Install it with: pip install 'foretoken[llamacpp]'"
+    assert value["machine"]["gpu_offload"] is False
+    assert "suffix" in value["drafters"]["available"]
+
+
+def test_a_llama_cpp_that_does_not_load(
+    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise BackendError("llama-cpp-python is installed, but does not load.", hint="Build it again.")
+
+    monkeypatch.setattr("foretoken.backends.llamacpp.system.llama_cpp_facts", broken)
+    ran = foretoken("doctor", tiny)
+    assert ran.code == 2
+    assert "does not load" in ran.out
+    assert "Build it again" in ran.err
+
+
+def test_what_is_absent_comes_with_the_line_that_installs_it(
+    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "find_spec", lambda module: None)
+    out = foretoken("doctor", tiny, "-t", 1).out
+    for extra in ("llamacpp", "hub", "demo"):
+        assert f"pip install 'foretoken[{extra}]'" in out
+        assert extra in metadata("foretoken").get_all("Provides-Extra", [])
+    assert "pip install torch" in out
+
+
+# --- machine, drafters, storage ------------------------------------------------------------------------
+
+
+def test_what_the_machine_has_and_llama_cpp_does_not_use() -> None:
+    from foretoken.backends.llamacpp.system import Device, LlamaCpp, processor_features
+
+    has = processor_features()
+    llama = LlamaCpp("1.0", True, (), (Device("CUDA0", "A big GPU", 24_000_000_000),))
+    machine = diagnosis.machine(llama)
+    assert machine.unused == (has or ())
+    rows = dict(doctor._machine_rows(machine, llama))
+    assert rows["GPU offload"] == "yes"
+    assert rows["GPU"] == "A big GPU, 24.0 GB"
+    assert ("not used" in rows) is bool(has)
+
+
+def test_plugins_are_named(foretoken: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "foretoken_echo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foretoken-echo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[foretoken.drafters]\necho = no_such_module:create\n")
+    before = diagnosis.drafters()
+    assert before.plugins == ()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert diagnosis.drafters().plugins == ("echo",)
+    rows = dict(doctor._drafter_rows(diagnosis.drafters()))
+    assert rows["from plugins"] == "echo"
+
+
+def test_what_is_stored(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    empty = as_json(foretoken, tiny)["storage"]
+    assert empty["folder"] == str(own_cache)
+    nothing = {"files": 0, "bytes": 0}
+    assert (empty["models"], empty["counts"], empty["history"]) == (nothing, nothing, nothing)
+    assert empty["outputs"] == {"files": 0, "outputs": 0, "tokens": 0, "bytes": 0}
+    assert empty["measurements"]["files"] == 1  # the probe that doctor itself has just run
+    for prompt in ("Hello", "Goodbye"):
+        foretoken("run", tiny, prompt, "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache")
+    (own_cache / "history").write_text("+hello\n")
+    stored = as_json(foretoken, tiny)["storage"]
+    (file,) = (own_cache / "store").glob("suffix-*.bin")
+    assert stored["outputs"]["files"] == 1
+    assert stored["outputs"]["outputs"] == 2
+    assert stored["outputs"]["tokens"] >= 8
+    assert stored["outputs"]["bytes"] == file.stat().st_size
+    assert stored["counts"]["files"] == 1
+    assert stored["history"] == {"files": 1, "bytes": 7}
+    text = foretoken("doctor", tiny, "-t", 1).out
+    assert f"({2} outputs, {stored['outputs']['tokens']} tokens)" in text
+    assert "foretoken forget" in text
+
+
+def test_doctor_remembers_no_text(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    assert foretoken("doctor", tiny, "-t", 1).code == 0
+    assert not (own_cache / "store").exists()
+
+
+def test_a_cache_that_cannot_be_read(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(diagnosis, "describe", refuse)
+    ran = foretoken("doctor", tiny, "-t", 1)
+    assert ran.code == 0
+    assert "Permission denied" in ran.out
