@@ -95,8 +95,11 @@ class LlamaOptions:
 
     def _check_all_used(self, names: Sequence[str]) -> None:
         """Flags of a type that is not on would be ignored in silence."""
-        drafting = {"--spec-draft-n-max": self.n_max, "--spec-draft-n-min": self.n_min}
-        drafting["--spec-draft-p-min"] = self.p_min
+        drafting: dict[str, float | None] = {
+            "--spec-draft-n-max": self.n_max,
+            "--spec-draft-n-min": self.n_min,
+            "--spec-draft-p-min": self.p_min,
+        }
         cache = {"--lookup-cache-static": self.lookup_static, "--lookup-cache-dynamic": self.lookup_dynamic}
         ngram = {f"--spec-{kind}-…": kind for kind, _ in self.ngram}
         needed = {flag: LLAMA_DRAFT_TYPE for flag, value in drafting.items() if value is not None}
@@ -142,7 +145,7 @@ _VLLM_COMMON = ("method", "model", "num_speculative_tokens")
 
 
 def parse_vllm(text: str) -> Speculation:
-    """vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
+    """Read vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
 
     Raises SpeculationStringError for JSON that cannot be read, and for keys or methods that have no
     counterpart here: nothing is ignored in silence.

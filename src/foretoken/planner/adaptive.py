@@ -2,8 +2,8 @@
 
 The rate of a round is (tokens it is expected to commit) ÷ (time it is expected to take). For every round
 all candidates and lengths are compared with not drafting at all, with survival from `calibration` and V(n)
-from `cost`; drafting must win by a margin with a cautious estimate of survival, and no request risks more than
-its stake (`stake`).
+from `cost`; drafting must win by a margin with a cautious estimate of survival, and no request risks more
+than its stake (`stake`).
 """
 
 from __future__ import annotations
