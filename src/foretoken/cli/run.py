@@ -23,8 +23,9 @@ from foretoken.cli.options import (
 from foretoken.cli.prompting import read_prompt, read_text, split_words
 from foretoken.cli.render import StreamPrinter, answer_console, closing_line, stderr_console
 from foretoken.cli.report import completion_dict
-from foretoken.engine.engine import Engine, Prompt
+from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
+from foretoken.engine.prompt import Prompt
 from foretoken.errors import BackendError, RequestError
 from foretoken.types import Completion, Event, SamplingParams, TokenEvent
 

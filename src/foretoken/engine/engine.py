@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Unpack
@@ -13,20 +13,19 @@ from foretoken.engine.assembly import assemble
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.fold import fold
 from foretoken.engine.options import EngineOptions, SamplingOptions, model_options
+from foretoken.engine.prompt import Prompt, check_tokens, encode_prompt, sampling_params
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.round import RoundRunner
 from foretoken.engine.scheduler import Scheduler
+from foretoken.engine.streams import EventStream, Streams
 from foretoken.engine.warmup import measure_costs
-from foretoken.errors import CapacityError, ContextLengthError, ForetokenError, RequestError
+from foretoken.errors import CapacityError, ForetokenError, RequestError
 from foretoken.library import models_dir, resolve
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import Drafter, Model, Planner, RequestView
 from foretoken.registry import backend_for, check_speculation
 from foretoken.sampling.validation import validate_params
-from foretoken.types import Completion, Event, FinishEvent, FinishReason, Message, Round, SamplingParams
-
-Prompt = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or chat messages (which go through the model's chat template)."""
+from foretoken.types import Completion, Event, FinishEvent, FinishReason, Round, SamplingParams
 
 NOT_DRAFTING = "no drafter is configured"
 
@@ -59,6 +58,7 @@ class Engine:
         self._store: Path | None = None
         self._settings = ModelOptions()
         self._costs: list[Round] | None = None
+        self._streams = Streams(self._round, self.abort)
         self._next_id = 1
         self._closed = False
 
@@ -155,10 +155,11 @@ class Engine:
         `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
         from one scope is used in another.
         """
+        self._check_open()
         params = params or SamplingParams()
         validate_params(params, self.model.info.vocab_size)
         tokens = self.encode(prompt)
-        self._check_length(tokens)
+        check_tokens(tokens, self.model.info)
         expected = self._encode_text(prediction) if isinstance(prediction, str) else list(prediction)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, tuple(expected))
@@ -174,34 +175,11 @@ class Engine:
         return view.id
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, as `add` would run it."""
-        tokenizer = self.model.tokenizer
-        if isinstance(prompt, str):
-            return tokenizer.encode(prompt, special=True, add_bos=True)
-        tokens = [token for token in prompt if isinstance(token, int)]
-        messages = [message for message in prompt if isinstance(message, Mapping)]
-        if len(tokens) == len(prompt):
-            return tokens
-        if len(messages) < len(prompt):
-            raise RequestError("A prompt is text, a list of token ids, or a list of messages.")
-        return tokenizer.encode(tokenizer.apply_chat_template(messages), special=True, add_bos=True)
+        """The token ids of a prompt, as `add` would run it. Raises RequestError."""
+        return encode_prompt(self.model.tokenizer, prompt)
 
     def _encode_text(self, text: str) -> list[int]:
         return self.model.tokenizer.encode(text) if text else []
-
-    def _check_length(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            raise RequestError("The prompt is empty.", hint="Give at least one token of text.")
-        vocab = self.model.info.vocab_size
-        if min(tokens) < 0 or max(tokens) >= vocab:
-            raise RequestError(f"The prompt has a token id outside the vocabulary (0 to {vocab - 1}).")
-        context = self.model.info.context_length
-        if len(tokens) >= context:
-            raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens; the context holds {context}, the answer included.",
-                hint=f"Shorten the prompt, or use a larger context (this model was trained for "
-                f"{self.model.info.trained_context} tokens).",
-            )
 
     def abort(self, request_id: int) -> list[Event]:
         """Stop a request now and free its place. Returns its finish event; nothing if it is not known."""
@@ -224,10 +202,15 @@ class Engine:
     # --- stepping --------------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
-        """Run one round for all requests and return what happened. Nothing to do: no events.
+        """Run one round for all requests; returns the events of those that no stream follows.
 
         A failure of the backend ends the requests it happened to with reason "error"; it is not raised.
         """
+        self._streams.advance()
+        return self._streams.take_unclaimed()
+
+    def _round(self) -> list[Event]:
+        self._check_open()
         self._scheduler.admit(self._start)
         if not self._scheduler.running:
             return []
@@ -238,6 +221,10 @@ class Engine:
         for request in [request for request in self._scheduler.running if request.finish is not None]:
             events.append(self._finish(request))
         return events
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("This engine is closed.", hint="Load it again with Engine.load.")
 
     def _start(self, request: Request) -> None:
         self._drafters.start(request.view)
@@ -292,26 +279,17 @@ class Engine:
         *,
         prediction: str | Sequence[int] = "",
         **sampling: Unpack[SamplingOptions],
-    ) -> Iterator[Event]:
+    ) -> EventStream:
         """Generate, yielding a TokenEvent for every token and a FinishEvent at the end.
 
-        Sampling is given as `params`, or as keywords of SamplingParams. Closing the iterator early aborts
-        the request. Raises RequestError, ContextLengthError before the first event.
+        Sampling is given as `params`, or as keywords of SamplingParams. Several streams may be read in
+        turns; closing one early aborts its request. Raises RequestError, ContextLengthError at once.
         """
-        request_id = self.add(prompt, _params(params, sampling), prediction=prediction)
+        request_id = self.add(prompt, sampling_params(params, sampling), prediction=prediction)
         return self._follow(request_id)
 
-    def _follow(self, request_id: int) -> Iterator[Event]:
-        finished = False
-        try:
-            while not finished:
-                for event in self.step():
-                    if event.request == request_id:
-                        finished = finished or isinstance(event, FinishEvent)
-                        yield event
-        finally:
-            if not finished:
-                self.abort(request_id)
+    def _follow(self, request_id: int) -> EventStream:
+        return self._streams.follow(request_id, is_open=lambda key: self._scheduler.find(key) is not None)
 
     def generate(
         self,
@@ -325,19 +303,9 @@ class Engine:
         return fold(self.stream(prompt, params, prediction=prediction, **sampling))
 
     def run(self, requests: Iterable[int]) -> list[Completion]:
-        """Step until the given requests are finished; returns their completions in order."""
-        wanted = list(requests)
-        events: dict[int, list[Event]] = {request: [] for request in wanted}
-        open_requests = set(wanted)
-        while open_requests:
-            for event in self.step():
-                if event.request in events:
-                    events[event.request].append(event)
-                if isinstance(event, FinishEvent):
-                    open_requests.discard(event.request)
-            if self.idle and open_requests:
-                raise RequestError(f"There is no request {min(open_requests)} in this engine.")
-        return [fold(events[request]) for request in wanted]
+        """Run until the given requests are finished; returns their completions in order."""
+        streams = [self._follow(request) for request in requests]
+        return [fold(stream) for stream in streams]
 
     def close(self) -> None:
         """Save what is remembered and free the model. May be called twice."""
@@ -352,17 +320,3 @@ class Engine:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _params(params: SamplingParams | None, sampling: SamplingOptions) -> SamplingParams:
-    if params is not None and sampling:
-        raise RequestError("Give sampling settings as `params` or as keywords, not both.")
-    if params is not None:
-        return params
-    unknown = set(sampling) - set(SamplingOptions.__annotations__)
-    if unknown:
-        raise RequestError(
-            f"There is no sampling setting {min(unknown)!r}.",
-            hint=f"Valid are: {', '.join(SamplingOptions.__annotations__)}.",
-        )
-    return SamplingParams(**sampling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,7 +181,7 @@ def test_closing_a_stream_early_aborts_its_request() -> None:
     engine = Engine(FakeModel())
     stream = engine.stream(PROMPT, max_tokens=50)
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert engine.idle
 
 
@@ -324,3 +325,71 @@ def test_views_keep_one_list_for_the_history() -> None:
     result = engine.generate(PROMPT, max_tokens=5)
     assert seen[0].tokens == PROMPT + list(result.tokens)
     assert seen[0].prompt_length == len(PROMPT)
+
+
+def test_two_streams_of_one_engine_can_be_read_in_turns() -> None:
+    engine = Engine(FakeModel())
+    prompts = [[1, 2, 3], [4, 5]]
+    expected = [plain(prompt, max_tokens=12, ignore_eos=True) for prompt in prompts]
+    streams = [engine.stream(prompt, max_tokens=12, ignore_eos=True) for prompt in prompts]
+    seen: list[list[int]] = [[], []]
+    for i in (0, 0, 1, 0, 1, 1, 1, 0):
+        event = next(streams[i])
+        assert isinstance(event, TokenEvent)
+        seen[i].append(event.token)
+    for i, stream in enumerate(streams):
+        seen[i] += [event.token for event in stream if isinstance(event, TokenEvent)]
+    assert seen == expected
+    assert engine.idle
+
+
+def test_requests_added_by_hand_are_not_lost_while_a_stream_is_read() -> None:
+    engine = Engine(FakeModel())
+    request = engine.add([4, 5], SamplingParams(max_tokens=6, ignore_eos=True))
+    list(engine.stream([1, 2, 3], max_tokens=20, ignore_eos=True))
+    [result] = engine.run([request])
+    assert list(result.tokens) == plain([4, 5], max_tokens=6, ignore_eos=True)
+    with pytest.raises(RequestError, match="no request"):
+        engine.run([request])
+
+
+def test_a_stream_that_is_dropped_frees_its_place() -> None:
+    engine = Engine(FakeModel(sequences=1))
+    engine.stream(PROMPT, max_tokens=50)
+    assert engine.idle
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = Engine(FakeModel())
+    engine.close()
+    engine.close()
+    with pytest.raises(RequestError, match="closed"):
+        engine.generate(PROMPT)
+
+
+def test_an_interrupted_round_leaves_no_false_prefix() -> None:
+    text = PROMPT + plain(max_tokens=30)
+
+    class Interrupted(FakeModel):
+        def truncate(self, seq: int, length: int) -> None:
+            if len(self.forwards) == 3:
+                self.forwards.append(())
+                raise KeyboardInterrupt
+            super().truncate(seq, length)
+
+    model = Interrupted()
+    engine = Engine(model, drafters=[oracle([*text[:-1], 99], 6)])
+    stream = engine.stream(PROMPT, max_tokens=30)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    stream.close()
+    for prompt in (text, [*text[:12], 1, 2, 3]):
+        assert list(engine.generate(prompt, max_tokens=10).tokens) == plain(prompt, max_tokens=10)
+
+
+def test_numpy_integers_are_token_ids_and_messages_need_a_role() -> None:
+    engine = Engine(FakeModel())
+    assert engine.encode(np.array([1, 2, 3])) == [1, 2, 3]  # type: ignore[arg-type]
+    for broken in ([{"content": "x"}], [{"role": "user"}], [True, False], [1.5]):
+        with pytest.raises(RequestError):
+            engine.encode(broken)  # type: ignore[arg-type]

@@ -58,6 +58,8 @@ class ChatTemplate:
             raise RequestError("There are no messages.", hint="Send at least one message.")
         try:
             text = self._template().render(messages=list(messages), **self._tokens, **variables)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template is a program, and may fail in any way
             raise RequestError(f"The model's chat template rejects these messages: {error}") from None
         return str(text)

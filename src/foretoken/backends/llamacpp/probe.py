@@ -2,8 +2,8 @@
 
 Same bytes with speculation on and off needs exactly this (docs/exactness.md): a draft is verified in a
 forward of n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in
-batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone
-and beside another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
+batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and
+beside another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
 """
 
 from __future__ import annotations
