@@ -75,21 +75,19 @@ def run_all(
 ) -> dict[float, list[Completion]]:
     """Completions of all prompts at each temperature."""
     tokens, temperatures, threads = args.tokens, args.temperatures, args.threads  # type: ignore[attr-defined]
-    results: dict[float, list[Completion]] = {}
+    results: dict[float, list[Completion]] = {temperature: [] for temperature in temperatures}
     with Engine.load(
         model, speculate=spec, threads=threads, remember=False, context_length=2048, sequences=at_once
     ) as engine:
-        for temperature in temperatures:
-            made: list[Completion] = []
-            for first in range(0, len(prompts), at_once):
-                group = prompts[first : first + at_once]
+        for first in range(0, len(prompts), at_once):
+            group = prompts[first : first + at_once]
+            for temperature, made in results.items():
                 ids = [
                     engine.add(prompt, sampling(temperature, first + i, tokens), prediction=prompt[-200:])
                     for i, prompt in enumerate(group)
                 ]
                 made += engine.run(ids)
-                progress(first + len(group), len(prompts), f"{spec} x{at_once} temperature {temperature}")
-            results[temperature] = made
+            progress(first + len(group), len(prompts), f"{spec} x{at_once}")
     return results
 
 

@@ -52,8 +52,9 @@ class StreamPrinter:
 def closing_line(completion: Completion) -> str:
     """What the answer took and what speculation did, in one line."""
     timings, spec = completion.timings, completion.speculation
+    rate = f"{timings.predicted_per_second:.1f} tokens/s" if timings.predicted_n > 1 else "one token"
     parts = [
-        f"{timings.predicted_per_second:.1f} tokens/s",
+        rate,
         f"{timings.predicted_n} tokens",
         f"{timings.predicted_ms / 1e3:.2f} s",
     ]

@@ -1,0 +1,152 @@
+"""Which sequence a prompt gets, and how much of it is already there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretoken.engine.prefix_cache import PrefixCache, common_prefix
+from foretoken.testing import FakeModel
+from foretoken.types import Rollback, Rows
+
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+def cache_of(sequences: int, **capabilities: object) -> tuple[FakeModel, PrefixCache]:
+    model = FakeModel(sequences=sequences).with_capabilities(**capabilities)
+    return model, PrefixCache(model)
+
+
+def answer(model: FakeModel, cache: PrefixCache, prompt: list[int], scope: str = "") -> tuple[int, int]:
+    """Compute a prompt from start to finish; returns its (sequence, reused tokens)."""
+    place = cache.acquire(prompt, scope)
+    assert place is not None
+    seq, shared = place
+    assert model.tokens(seq) == prompt[:shared], "what is reused is what is there"
+    model.forward([Rows(seq, shared, prompt[shared:], 1)])
+    cache.release(seq, prompt)
+    return place
+
+
+@given(a=prompts, b=prompts)
+def test_common_prefix_is_the_longest(a: list[int], b: list[int]) -> None:
+    shared = common_prefix(a, b)
+    assert a[:shared] == b[:shared]
+    assert shared == min(len(a), len(b)) or a[shared] != b[shared]
+
+
+def test_at_least_one_token_is_left_to_compute() -> None:
+    model, cache = cache_of(1)
+    assert answer(model, cache, [1, 2, 3]) == (0, 0)
+    assert answer(model, cache, [1, 2, 3]) == (0, 2)
+    assert answer(model, cache, [1]) == (0, 0)
+
+
+def test_the_next_turn_continues_where_the_last_ended() -> None:
+    model, cache = cache_of(2)
+    answer(model, cache, [1, 2, 3])
+    assert answer(model, cache, [1, 2, 3, 4, 5]) == (0, 3)
+
+
+def test_an_edited_history_is_reused_up_to_the_edit() -> None:
+    model, cache = cache_of(1)
+    answer(model, cache, [1, 2, 3, 4])
+    assert answer(model, cache, [1, 2, 9, 9, 9]) == (0, 2)
+
+
+def test_the_sequence_that_shares_most_is_taken() -> None:
+    model, cache = cache_of(3)
+    places = [cache.acquire(prompt) for prompt in ([1, 2, 9], [1, 2, 3, 4], [5])]
+    for place, prompt in zip(places, ([1, 2, 9], [1, 2, 3, 4], [5]), strict=True):
+        assert place is not None
+        model.forward([Rows(place[0], 0, prompt, 1)])
+        cache.release(place[0], prompt)
+    assert cache.acquire([1, 2, 3, 7]) == (1, 3)
+
+
+def test_without_a_shared_prefix_the_longest_unused_is_taken() -> None:
+    model, cache = cache_of(3)
+    for token in (10, 20, 30):
+        answer(model, cache, [token, token])
+    answer(model, cache, [10, 10, 1])
+    assert answer(model, cache, [40]) == (1, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="reported: every chat begins alike, so each one evicts the one before")
+def test_a_short_common_beginning_does_not_cost_another_conversation_its_cache() -> None:
+    model, cache = cache_of(2)
+    answer(model, cache, [1, *range(10, 60)])
+    answer(model, cache, [1, 100, 101])
+    assert answer(model, cache, [1, *range(10, 60), 2])[1] == 51
+
+
+def test_busy_sequences_are_left_alone() -> None:
+    model, cache = cache_of(2)
+    first = cache.acquire([1, 2, 3])
+    second = cache.acquire([1, 2, 3])
+    assert first is not None
+    assert second is not None
+    assert first[0] != second[0]
+    assert cache.free == 0
+    assert cache.acquire([1]) is None
+    cache.release(first[0], [])
+    assert cache.free == 1
+    assert cache.acquire([7]) == (first[0], 0)
+    assert model.length(first[0]) == 0
+
+
+def test_another_scope_never_finds_out_what_was_asked() -> None:
+    model, cache = cache_of(1)
+    answer(model, cache, [1, 2, 3], "alice")
+    assert answer(model, cache, [1, 2, 3], "bob") == (0, 0)
+    assert answer(model, cache, [1, 2, 3], "alice") == (0, 0), "bob's use has replaced it"
+    assert answer(model, cache, [1, 2, 3], "alice") == (0, 2)
+
+
+def test_only_what_was_computed_counts_as_cached() -> None:
+    model, cache = cache_of(1)
+    place = cache.acquire([1, 2, 3, 4])
+    assert place == (0, 0)
+    model.forward([Rows(0, 0, [1, 2], 0)])
+    cache.release(0, [1, 2])
+    assert cache.acquire([1, 2, 3, 4]) == (0, 2)
+
+
+def test_rows_left_by_an_interrupted_round_are_dropped() -> None:
+    model, cache = cache_of(1)
+    cache.acquire([1, 2])
+    model.forward([Rows(0, 0, [1, 2, 8, 8], 1)])
+    cache.release(0, [1, 2])
+    assert cache.acquire([1, 2, 8, 8, 8]) == (0, 2)
+    assert model.tokens(0) == [1, 2]
+
+
+def test_a_failed_request_leaves_nothing_to_reuse() -> None:
+    model, cache = cache_of(1)
+    answer(model, cache, [1, 2, 3])
+    cache.acquire([1, 2, 3])
+    cache.drop(0)
+    assert model.length(0) == 0
+    assert cache.acquire([1, 2, 3]) == (0, 0)
+
+
+@pytest.mark.parametrize("rollback", [Rollback.SNAPSHOT, Rollback.BOUNDED])
+def test_a_model_that_cannot_go_back_reuses_whole_sequences_only(rollback: Rollback) -> None:
+    model, cache = cache_of(1, rollback=rollback, rollback_bound=4)
+    answer(model, cache, [1, 2, 3])
+    assert answer(model, cache, [1, 2, 3, 4]) == (0, 3)
+    assert answer(model, cache, [1, 2, 3, 9]) == (0, 0)
+
+
+@given(st.lists(st.tuples(prompts, st.sampled_from(["", "bob"])), max_size=12), st.integers(1, 3))
+@settings(deadline=None)
+def test_what_is_reused_is_always_the_prompt_s_own_beginning(
+    requests: list[tuple[list[int], str]], sequences: int
+) -> None:
+    model, cache = cache_of(sequences)
+    for prompt, scope in requests:
+        seq, shared = answer(model, cache, prompt, scope)
+        assert model.tokens(seq) == prompt
+        assert shared < len(prompt)
+    assert cache.free == sequences
