@@ -126,8 +126,9 @@ def test_a_waiting_request_can_be_removed(model: FakeModel) -> None:
     admit(scheduler)
     scheduler.remove(requests[2], keep=True)
     assert scheduler.find(3) is None
-    assert not scheduler.idle
+    idle = [scheduler.idle]
     for running in requests[:2]:
         scheduler.remove(running, keep=True)
-    assert scheduler.idle
+        idle.append(scheduler.idle)
+    assert idle == [False, False, True]
     assert scheduler.cache.free == 2

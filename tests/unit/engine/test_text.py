@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -28,7 +29,7 @@ class Pieces(FakeTokenizer):
 def cut(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     """`data` in pieces, cut at these places (taken modulo its length)."""
     edges = [0, *sorted(at % (len(data) + 1) for at in cuts), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def stream(pieces: Sequence[bytes], stop: Sequence[str] = ()) -> list[str]:
