@@ -33,7 +33,8 @@ LogitsFunction = Callable[[Sequence[int]], Logits]
 class FakeTokenizer:
     """Bytes 0…255, end of text = 256, a control token = 257; or a smaller alphabet of letters.
 
-    With `vocab_size` < 258 token t is a letter and only the last token ends the text.
+    With `vocab_size` < 258 token t is a letter and only the last token ends the text; above it the further
+    tokens are written `<t>`.
     """
 
     def __init__(self, vocab_size: int = 258) -> None:
@@ -49,7 +50,9 @@ class FakeTokenizer:
     def token_bytes(self, token: int) -> bytes:
         if token in self.end_tokens or token == 257:
             return b""
-        return bytes([token]) if self._bytewise else bytes([ord("a") + token % 26])
+        if not self._bytewise:
+            return bytes([ord("a") + token % 26])
+        return bytes([token]) if token < 256 else f"<{token}>".encode()
 
     def apply_chat_template(
         self,
