@@ -6,6 +6,17 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint bench clean
 
 demo: $(VENV)/.demo
+	$(BIN)/foretoken run --no-remember -n 300 \
+	  "Explain this code, and quote it first: $$(cat examples/shapes.txt)"
+
+test: set everything up and test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.demo
 	$(BIN)/foretoken run --no-remember -n 400 \
 	  "Write the numbers from one to twenty as words, one on each line. Then write the same list again."
 

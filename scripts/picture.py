@@ -20,20 +20,10 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS = 112
-CODE = """\
-class Rectangle:
-    def __init__(self, width, height):
-        self.width = width
-        self.height = height
-
-    def area(self):
-        return self.width * self.height
-
-    def perimeter(self):
-        return 2 * (self.width + self.height)
-"""
+ROOT = Path(__file__).parents[1]
+CODE = (ROOT / "examples" / "shapes.txt").read_text().rstrip("\n")
 QUESTION = "Explain this code, and quote it first:"
-SHOWN = f'foretoken run -t 1 -n 160 "{QUESTION} $(cat shapes.py)"'
+SHOWN = f'foretoken run -t 1 -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
 COMMAND = ["run", "-t", "1", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
 
 # Coloured although it is no terminal, but without a spinner that overwrites itself.

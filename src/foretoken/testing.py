@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from foretoken.errors import BackendError, OutOfKVError, RequestError
-from foretoken.protocols import Drafter, DrafterContext, Model, RequestView
+from foretoken.protocols import Drafter, DrafterContext, Model, Planner, RequestView
 from foretoken.types import (
     Capabilities,
     Draft,
@@ -302,10 +302,12 @@ def assert_lossless(
     params: SamplingParams,
     *,
     concurrent: bool = False,
+    planner: Callable[[], Planner] | None = None,
 ) -> Mapping[str, int]:
     """Run every prompt with and without the drafters and compare token for token.
 
-    `concurrent` adds all prompts at once. Returns how many draft tokens each origin had accepted, so that a
+    `concurrent` adds all prompts at once; `planner` makes the planner that chooses between the drafters (by
+    default they all draft, always). Returns how many draft tokens each origin had accepted, so that a
     test can also check that something was drafted. Raises AssertionError naming the first difference.
     """
     from foretoken.engine.engine import Engine
@@ -314,7 +316,9 @@ def assert_lossless(
     origins: dict[str, int] = {}
     for speculated in (False, True):
         target = model()
-        engine = Engine(target, drafters=drafters(target) if speculated else ())
+        engine = Engine(
+            target, drafters=drafters(target) if speculated else (), planner=planner and planner()
+        )
         texts: list[list[int]] = []
         if concurrent:
             handles = [engine.add(prompt, params) for prompt in prompts]
