@@ -86,7 +86,7 @@ def run_all(
                     engine.add(prompt, sampling(temperature, first + i, tokens), prediction=prompt[-200:])
                     for i, prompt in enumerate(group)
                 ]
-                made += engine.run(ids)
+                made.extend(engine.run(ids))
             progress(first + len(group), len(prompts), f"{spec} x{at_once}")
     return results
 

@@ -58,7 +58,7 @@ def draw(output: str) -> str:
 
 def main() -> int:
     """Draw the picture; returns the exit code."""
-    default = Path(__file__).parents[1] / "docs" / "assets" / "run.svg"
+    default = ROOT / "docs" / "assets" / "run.svg"
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(draw(run_foretoken()), encoding="utf-8")

@@ -105,7 +105,9 @@ def parse_speculation(text: str) -> Speculation:
 def _parse_stage(part: str) -> Stage:
     name, _, rest = part.partition(":")
     if not name.strip():
-        raise SpeculationStringError(f"{part!r} names no drafter.", hint="A stage is name:key=value,key=value.")
+        raise SpeculationStringError(
+            f"{part!r} names no drafter.", hint="A stage is name:key=value,key=value."
+        )
     options: dict[str, str] = {}
     for pair in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = pair.partition("=")

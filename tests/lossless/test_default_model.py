@@ -40,12 +40,10 @@ LONG_PROMPTS = {
 }
 
 DRAFTERS = [
-    "ngram-simple:n=3,m=8",
-    "ngram-map-k:n=3,m=8",
     "ngram-mod:n=3,min=0,max=8",
     "ngram-cache",
     "suffix",
-    "suffix;ngram-simple:n=2,m=4;ngram-map-k4v:n=3,m=6",
+    "ngram-simple:n=3,m=8;ngram-map-k:n=2,m=4;ngram-map-k4v:n=3,m=6",
     "auto",
 ]
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from foretoken.protocols import Model
 from foretoken.types import Rollback
 
+WORTH_COPYING = 4
+"""Fewer shared tokens than this are computed again rather than copied from another sequence."""
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -44,15 +47,27 @@ class PrefixCache:
         free = [slot for slot in self._slots if not slot.busy]
         if not free:
             return None
-        usable = [(self._usable(slot, prompt, scope), -slot.used, slot) for slot in free]
-        shared, _, slot = max(usable, key=lambda entry: entry[:2])
+        usable = [(self._usable(slot, prompt, scope), slot) for slot in free]
+        shared, source = max(usable, key=lambda entry: (entry[0], -entry[1].used))
+        slot = source
+        if 2 * shared < len(source.tokens):
+            # Most of what it holds is another conversation's: that stays, and its beginning is copied.
+            slot = min(free, key=lambda slot: (len(slot.tokens) > 0, slot.used))
+        shared = self._prepare(slot, source, shared)
         self._clock += 1
         slot.busy, slot.used, slot.scope = True, self._clock, scope
-        if shared:
-            self._model.truncate(slot.seq, shared)
-        else:
-            self._model.release(slot.seq)
         return slot.seq, shared
+
+    def _prepare(self, slot: _Slot, source: _Slot, shared: int) -> int:
+        """Leave the first `shared` tokens of `source` in `slot`; returns how many are there."""
+        if slot is source and shared:
+            self._model.truncate(slot.seq, shared)
+            return shared
+        if slot is not source and shared >= WORTH_COPYING and self._model.capabilities.fork:
+            self._model.fork(source.seq, slot.seq, shared)
+            return shared
+        self._model.release(slot.seq)
+        return 0
 
     def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
         if slot.scope != scope:

@@ -36,11 +36,12 @@ class TextStream:
 
     def _release(self, piece: str) -> str:
         text = self._held + piece
-        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
+            # The one that is complete first, as if the text had come character by character.
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

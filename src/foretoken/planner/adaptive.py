@@ -23,9 +23,6 @@ MARGIN = 1.03
 CAUTION = 1.0
 """Standard deviations taken off survival when deciding."""
 
-CERTAIN = 1e9
-"""Ranks the tokens of a draft that must be verified whole before all others."""
-
 
 class AdaptivePlanner:
     """The planner of `auto`."""
@@ -72,21 +69,24 @@ class AdaptivePlanner:
         survivals: list[list[float]] = []
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
-            draft, chain = self._best(drafts, load)
-            if draft is not None and draft.probs is None:
+            draft = sampled(drafts)
+            chain: list[float] = []
+            if draft is None:
+                draft, chain = self._best(drafts, load)
                 chain = chain[: self._stakes.cut(request.id, chain, self._curve.ratio)]
             chosen.append(draft)
             survivals.append(chain)
-        lengths = self._lengths(survivals, load)
+        whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
+        lengths = self._lengths(survivals, load, taken=sum(whole))
         self._found = any(draft is not None for draft in chosen)
-        self._drafting = any(lengths)
-        return [draft.cut(n) if draft and n else None for draft, n in zip(chosen, lengths, strict=True)]
+        self._drafting = any(lengths) or any(whole)
+        return [
+            draft.cut(max(length, all_of_it)) if draft and length + all_of_it else None
+            for draft, length, all_of_it in zip(chosen, lengths, whole, strict=True)
+        ]
 
     def _best(self, drafts: Sequence[Draft], load: Load) -> tuple[Draft | None, list[float]]:
         """The candidate that could reach the best rate alone, and its tokens' survival."""
-        whole = sampled(drafts)
-        if whole is not None:
-            return whole, [CERTAIN] * len(whole)
         best: tuple[Draft | None, list[float]] = (None, [])
         highest = 0.0
         for draft in drafts:
@@ -103,8 +103,9 @@ class AdaptivePlanner:
             best = max(best, expected / self._curve.ratio(load.decoding + depth))
         return best
 
-    def _lengths(self, survivals: Sequence[Sequence[float]], load: Load) -> list[int]:
-        """Draft lengths that maximise the rate of the one forward all requests share.
+    def _lengths(self, survivals: Sequence[Sequence[float]], load: Load, *, taken: int = 0) -> list[int]:
+        """Draft lengths that maximise the rate of the one forward all requests share, beside `taken` draft
+        tokens that are verified in any case.
 
         Every draft token adds its survival to the expected tokens and a row to the cost, whichever request
         it belongs to; survival falls along a draft. So the best set of any size is the tokens of highest
@@ -113,7 +114,7 @@ class AdaptivePlanner:
         ranked = sorted(
             ((survival, i) for i, chain in enumerate(survivals) for survival in chain), reverse=True
         )
-        rows = load.decoding + load.prefill_rows
+        rows = load.decoding + load.prefill_rows + taken
         expected, count = float(load.decoding), 0
         best = MARGIN * load.decoding / self._curve.ratio(rows)
         for size, (survival, _) in enumerate(ranked, 1):

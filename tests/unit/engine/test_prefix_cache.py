@@ -73,7 +73,6 @@ def test_without_a_shared_prefix_the_longest_unused_is_taken() -> None:
     assert answer(model, cache, [40]) == (1, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="reported: every chat begins alike, so each one evicts the one before")
 def test_a_short_common_beginning_does_not_cost_another_conversation_its_cache() -> None:
     model, cache = cache_of(2)
     answer(model, cache, [1, *range(10, 60)])

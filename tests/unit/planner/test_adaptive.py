@@ -242,7 +242,6 @@ def test_a_sampled_draft_is_never_cut(curve: Curve) -> None:
         assert len(chosen) == 8
 
 
-@pytest.mark.xfail(strict=True, reason="reported: a step of the curve may end a sampled draft early")
 def test_a_sampled_draft_is_not_cut_at_a_step_of_the_curve() -> None:
     def cliff(rows: int) -> float:
         return 1.0 if rows <= 4 else 50.0

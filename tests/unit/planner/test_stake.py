@@ -1,0 +1,54 @@
+"""A request may lose what it has won, and a little."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from foretoken.planner.stake import MOST, SHARE, START, Stakes
+
+
+def linear(slope: float):  # type: ignore[no-untyped-def]
+    return lambda rows: 1.0 + slope * (rows - 1)
+
+
+def test_a_new_request_risks_little_and_certain_tokens_risk_nothing() -> None:
+    stakes = Stakes()
+    assert stakes.cut(1, [0.1] * 20, linear(0.5)) == 1
+    assert stakes.cut(1, [1.0] * 20, linear(0.5)) == 20
+    assert stakes.cut(1, [], linear(0.5)) == 0
+
+
+def test_what_was_won_may_be_risked_and_what_was_lost_may_not() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=9, cost=3.0)
+    assert stakes.cut(1, [0.0] * 40, linear(0.5)) == int((START + 9 * (1 + SHARE) - 3.0) / 0.5)
+    stakes.settle(2, committed=1, cost=4.0)
+    assert stakes.cut(2, [0.5] * 10, linear(0.5)) == 0
+    assert stakes.cut(3, [0.1] * 20, linear(0.5)) == 1, "requests do not share a stake"
+    stakes.forget(2)
+    assert stakes.cut(2, [0.1] * 20, linear(0.5)) == 1
+
+
+def test_winnings_are_not_saved_up_without_limit() -> None:
+    stakes = Stakes()
+    for _ in range(1000):
+        stakes.settle(1, committed=10, cost=2.0)
+    assert stakes.cut(1, [0.0] * 1000, linear(1.0)) == MOST
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.9])
+def test_the_slowdown_is_bounded_whatever_the_estimates_say(chance: float) -> None:
+    """Drafts of 8 that claim to be almost certain: with the truth far below, the loss stays bounded."""
+    rng, stakes, ratio = random.Random(5), Stakes(), linear(0.6)
+    tokens, cost = 0, 0.0
+    for _ in range(2000):
+        length = stakes.cut(1, [0.97] * 8, ratio)
+        accepted = 0
+        while accepted < length and rng.random() < chance:
+            accepted += 1
+        tokens, cost = tokens + accepted + 1, cost + ratio(1 + length)
+        stakes.settle(1, accepted + 1, ratio(1 + length))
+    # One draft may overdraw the stake by what its rows cost; then nothing is drafted until that is earned.
+    assert cost <= tokens * (1 + SHARE) + START + ratio(9)
