@@ -78,6 +78,21 @@ class Speculation:
         return ";".join(head + [str(stage) for stage in self.stages])
 
 
+def as_speculation(value: object) -> Speculation:
+    """What a caller gave as `speculate`: a speculation string, or one that is parsed already.
+
+    Raises SpeculationStringError for a bad string and for everything that is neither.
+    """
+    if isinstance(value, Speculation):
+        return value
+    if isinstance(value, str):
+        return parse_speculation(value)
+    raise SpeculationStringError(
+        f"speculate={value!r} is not a speculation string.",
+        hint=f"Use {AUTO!r}, {OFF!r}, or drafters joined by ';', as in 'suffix;draft-model:model=m.gguf'.",
+    )
+
+
 def parse_speculation(text: str) -> Speculation:
     """Parse `auto`, `off`, or `name[:key=value,…]` stages joined by `;`, of which one may be `auto`.
 

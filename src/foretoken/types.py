@@ -279,7 +279,8 @@ class DrafterStats:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """The `speculation` object of a response. `reason` says why when `active` is false.
+    """The `speculation` object of a response. `active`: something was drafted for this request; if not,
+    `reason` says why.
 
     `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens per round;
     `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup` compares

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.config import AUTO, OFF, Speculation, Stage, parse_speculation, read_options
+from foretoken.config import AUTO, OFF, Speculation, Stage, as_speculation, parse_speculation, read_options
 from foretoken.errors import SpeculationStringError
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,12}", fullmatch=True).filter(
@@ -91,6 +91,25 @@ def test_what_cannot_be_meant(text: str, says: str) -> None:
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(SpeculationStringError):
         parse_speculation("suffix:max=3,max=5")
+
+
+def test_a_speculation_or_its_text() -> None:
+    speculation = Speculation(False, (Stage("suffix"),))
+    assert as_speculation(speculation) is speculation
+    assert as_speculation("suffix") == speculation
+
+
+@pytest.mark.parametrize("value", [None, True, 4, ["suffix"], b"auto", Stage("suffix")])
+def test_what_is_neither_a_speculation_nor_text(value: object) -> None:
+    with pytest.raises(SpeculationStringError, match="not a speculation string") as caught:
+        as_speculation(value)
+    assert f"speculate={value!r}" in caught.value.message
+    assert "'auto', 'off'" in (caught.value.hint or "")
+
+
+def test_a_bad_speculation_string_is_still_refused() -> None:
+    with pytest.raises(SpeculationStringError, match="empty"):
+        as_speculation(" ")
 
 
 # --- a stage's options ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
 
 from foretoken import library
 from foretoken.backends.llamacpp.cpu import physical_cores
@@ -23,15 +22,12 @@ from foretoken.cli import paths
 from foretoken.config import AUTO, ModelOptions, parse_speculation
 from foretoken.drafters.suffix_store import describe, remembered
 from foretoken.engine.assembly import assemble
+from foretoken.engine.warmup import measure_costs
 from foretoken.protocols import Model
 from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
-from foretoken.types import Rollback, Rows
 
-BATCHES = (1, 2, 4, 8, 16)
-"""Rows of the forwards that are timed: drafts of 0, 1, 3, 7 and 15 tokens."""
-
-DEPTH = 32
-"""Tokens of context before them."""
+BATCHES = (2, 4, 8, 16)
+"""Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
 
 MEASURING_SECONDS = 1.0
 
@@ -204,50 +200,24 @@ class Speculation:
 
 def speculation(model: Model) -> Speculation:
     """What `auto` would do, from the same code that does it, and a second of measuring."""
-    parts = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
-    for drafter in parts.drafters:
-        drafter.close()
-    costs = {} if parts.reason else batch_costs(model, seconds=MEASURING_SECONDS)
+    setup = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
+    names = tuple(setup.drafters.names)
+    setup.drafters.close()
+    costs: dict[int, float] = {}
+    if setup.reason is None:
+        rounds = measure_costs(model, 0, MEASURING_SECONDS)
+        costs = {measured.rows: measured.forward_ms for measured in rounds}
     step = costs.get(1)
     return Speculation(
-        runs=parts.reason is None,
-        reason=parts.reason,
-        drafters=tuple(drafter.name for drafter in parts.drafters),
-        notes=parts.notes,
+        runs=setup.reason is None,
+        reason=setup.reason,
+        drafters=names,
+        notes=setup.notes,
         step_ms=round(step, 3) if step else None,
         break_even=tuple(
-            BreakEven(rows - 1, round(ms / step, 2)) for rows, ms in costs.items() if rows > 1 and step
+            BreakEven(rows - 1, round(costs[rows] / step, 2)) for rows in BATCHES if rows in costs and step
         ),
     )
-
-
-def batch_costs(model: Model, *, seconds: float) -> dict[int, float]:
-    """V(n): the best time (milliseconds) of a forward of n rows, for the n of BATCHES that the model allows.
-
-    The sizes are timed in turn, so that a busy moment of the machine cannot distort one of them alone, and
-    at least twice. Uses and frees sequence 0. Nothing is measured (empty) for a model without rollback.
-    """
-    able = model.capabilities
-    if able.rollback is not Rollback.TRUNCATE:
-        return {}
-    most = min(able.max_rows, able.max_batch, model.info.context_length - DEPTH)
-    sizes = [rows for rows in BATCHES if rows <= most]
-    tokens = [token % model.info.vocab_size for token in range(1, DEPTH + max(BATCHES))]
-    for first in range(0, DEPTH, able.max_batch):
-        rows = tokens[first : min(DEPTH, first + able.max_batch)]
-        model.forward([Rows(0, first, rows, 0)])
-    best: dict[int, float] = {}
-    end = perf_counter() + seconds
-    turns = 0
-    while turns < 2 or perf_counter() < end:
-        for count in sizes:
-            began = perf_counter()
-            model.forward([Rows(0, DEPTH, tokens[DEPTH - 1 : DEPTH - 1 + count], count)])
-            best[count] = min(best.get(count, float("inf")), 1e3 * (perf_counter() - began))
-            model.truncate(0, DEPTH)
-        turns += 1
-    model.release(0)
-    return best
 
 
 # --- what is stored ------------------------------------------------------------------------------------

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from foretoken.config import ModelOptions, Speculation, Stage
+from foretoken.engine.drafting import Drafters
+from foretoken.engine.setup import Setup
 from foretoken.errors import (
     BackendError,
     CapacityError,
     ConfigError,
-    ForetokenError,
     MissingDependencyError,
     ModelError,
     SpeculationStringError,
@@ -19,7 +18,7 @@ from foretoken.errors import (
 from foretoken.library import models_dir, resolve
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Drafter, DrafterContext, Model, Planner
+from foretoken.protocols import Drafter, DrafterContext, Model
 from foretoken.registry import backend_for, create_drafter
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.types import Rollback
@@ -30,36 +29,15 @@ AUTO_STAGES = (Stage("suffix", {"min-p": "0.005"}), Stage("prediction"))
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
 
 
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """What speculation runs on. `reason` says why it cannot run at all; `notes` what had to be left out."""
-
-    drafters: Sequence[Drafter]
-    planner: Planner
-    reason: str | None
-    notes: tuple[str, ...]
-
-
-def assemble(
-    model: Model, speculation: Speculation, *, store: Path | None, options: ModelOptions
-) -> Assembled:
+def assemble(model: Model, speculation: Speculation, *, store: Path | None, options: ModelOptions) -> Setup:
     """Build the drafters. Raises SpeculationStringError for what the user must correct; anything else that
     keeps a drafter from being used becomes a note, and the engine goes on without it.
     """
-    planner: Planner = AdaptivePlanner() if speculation.adaptive else FixedPlanner()
-    if speculation.off:
-        return Assembled((), planner, "speculation is turned off", ())
-    if model.capabilities.rollback is not Rollback.TRUNCATE:
-        recurrent = "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
-        return Assembled((), planner, recurrent, ())
-    context = _context(model, store, options)
-    named = {stage.name for stage in speculation.stages}
-    stages = list(speculation.stages)
-    if speculation.adaptive:
-        stages += [stage for stage in AUTO_STAGES if stage.name not in named]
     drafters: list[Drafter] = []
     notes: list[str] = []
-    for stage in stages:
+    reason = _why_impossible(model, speculation)
+    context = _context(model, store, options)
+    for stage in [] if reason else _stages(speculation):
         try:
             drafters.append(create_drafter(stage, context))
         except SpeculationStringError:
@@ -67,9 +45,30 @@ def assemble(
                 drafter.close()
             raise
         except _UNUSABLE as error:
-            notes.append(f"drafter {stage} cannot be used: {_first_line(error)}")
-    reason = None if drafters else "none of the drafters asked for can be used"
-    return Assembled(tuple(drafters), planner, reason, tuple(notes))
+            notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
+    if not drafters and reason is None:
+        reason = "none of the drafters asked for can be used"
+    return Setup(
+        Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees),
+        AdaptivePlanner() if speculation.adaptive else FixedPlanner(),
+        str(speculation),
+        reason,
+        tuple(notes),
+    )
+
+
+def _why_impossible(model: Model, speculation: Speculation) -> str | None:
+    if speculation.off:
+        return "speculation is turned off"
+    if model.capabilities.rollback is not Rollback.TRUNCATE:
+        return "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
+    return None
+
+
+def _stages(speculation: Speculation) -> list[Stage]:
+    named = {stage.name for stage in speculation.stages}
+    extra = [stage for stage in AUTO_STAGES if stage.name not in named] if speculation.adaptive else []
+    return [*speculation.stages, *extra]
 
 
 def _context(model: Model, store: Path | None, options: ModelOptions) -> DrafterContext:
@@ -96,9 +95,6 @@ def _draft_options(options: ModelOptions, sequences: int, context_length: int) -
         gpu_layers=options.gpu_layers,
         memory=options.memory,
         kv_type=options.kv_type,
+        flash_attention=options.flash_attention,
         probe=False,  # a draft's arithmetic may differ: only its guesses would
     )
-
-
-def _first_line(error: ForetokenError) -> str:
-    return error.message.splitlines()[0]

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TypeVarTuple, Unpack
 
 from foretoken.engine.request import Request
-from foretoken.errors import ForetokenError
+from foretoken.errors import ConfigError, ForetokenError
 from foretoken.protocols import Drafter, RequestView
 from foretoken.types import Draft, DraftLimit, Outcome
 
@@ -21,9 +21,12 @@ class Drafters:
     because verification never trusts a draft.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, *, trees: bool = False) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
+        if len(self._drafters) < len(drafters):
+            raise ConfigError(f"Two drafters have the same name: {[drafter.name for drafter in drafters]}.")
         self._vocab_size = vocab_size
+        self._trees = trees
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -78,11 +81,22 @@ class Drafters:
         for (i, limit), draft in zip(asked, drafts, strict=True):
             if draft is None:
                 continue
-            if not 0 < len(draft) <= limit.max_tokens:
-                raise ValueError(f"drafted {len(draft)} tokens of at most {limit.max_tokens}")
-            if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
-                raise ValueError("drafted a token outside the vocabulary")
+            self._check(draft, limit)
             candidates[i].append(draft)
+
+    def _check(self, draft: Draft, limit: DraftLimit) -> None:
+        if not 0 < len(draft) <= limit.max_tokens:
+            raise ValueError(f"drafted {len(draft)} tokens of at most {limit.max_tokens}")
+        if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
+            raise ValueError("drafted a token outside the vocabulary")
+        if draft.parents is None:
+            return
+        if not self._trees:
+            raise ValueError("drafted a tree, and this model verifies chains only")
+        if len(draft.parents) != len(draft) or not all(
+            -1 <= parent < i for i, parent in enumerate(draft.parents)
+        ):
+            raise ValueError("drafted a tree whose parents do not come before their children")
 
     def _all(self) -> list[Drafter]:
         return list(self._drafters.values())
@@ -95,3 +109,10 @@ class Drafters:
             logger.warning("Drafter %s failed and is no longer used: %s", drafter.name, reason)
             self.notes.append(f"drafter {drafter.name} failed and is no longer used: {reason}")
             self._drafters.pop(drafter.name, None)
+            self._close_failed(drafter)
+
+    def _close_failed(self, drafter: Drafter) -> None:
+        try:
+            drafter.close()
+        except Exception:
+            logger.exception("Drafter %s could not even be closed", drafter.name)

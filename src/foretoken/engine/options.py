@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+import numpy as np
 import platformdirs
 
 from foretoken.config import ModelOptions
 from foretoken.errors import ConfigError
 from foretoken.types import VerifyRule
 
+_LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
+_MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
+_CHOICES = {"memory": ("mmap", "ram"), "flash_attention": ("auto", "on", "off")}
+_SWITCHES = ("probe", "remember")
+_CALLBACKS = ("progress", "notice")
+
 
 class EngineOptions(TypedDict, total=False):
     """Everything about loading that has a default: see `config.ModelOptions` for what each means.
 
-    `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs.
+    `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs;
+    None is the user's cache directory, and "~" is the home.
     """
 
     context_length: int
@@ -31,7 +40,7 @@ class EngineOptions(TypedDict, total=False):
     probe: bool
     progress: Callable[[float], None] | None
     notice: Callable[[str], None] | None
-    cache_dir: Path | None
+    cache_dir: str | Path | None
     remember: bool
 
 
@@ -57,20 +66,65 @@ class SamplingOptions(TypedDict, total=False):
 
 
 def model_options(options: EngineOptions) -> tuple[ModelOptions, Path, bool]:
-    """(how to load the model, the cache directory, whether to remember). Raises ConfigError."""
+    """(how to load the model, the cache directory, whether to remember).
+
+    Raises ConfigError naming the option, its value and what is valid. The KV types are checked by the
+    backend, which knows what it has.
+    """
     unknown = set(options) - set(EngineOptions.__annotations__)
     if unknown:
         raise ConfigError(
             f"There is no option {min(unknown)!r}.",
             hint=f"Valid are: {', '.join(EngineOptions.__annotations__)}.",
         )
-    values: dict[str, Any] = dict(options)
-    remember = bool(values.pop("remember", True))
-    cache_dir = values.pop("cache_dir", None) or default_cache_dir()
-    for name, least in (("context_length", 0), ("sequences", 1), ("threads", 0), ("batch", 1), ("ubatch", 1)):
-        if name in values and values[name] < least:
-            raise ConfigError(f"{name}={values[name]} must be at least {least}.")
+    values: dict[str, Any] = {name: _checked(name, value) for name, value in options.items()}
+    remember: bool = values.pop("remember", True)
+    cache_dir: Path = values.pop("cache_dir", None) or default_cache_dir()
     return ModelOptions(cache_dir=cache_dir, **values), cache_dir, remember
+
+
+def _checked(name: str, value: object) -> object:
+    """An option's value as `ModelOptions` wants it. Raises ConfigError."""
+    if name in _LEAST:
+        return _whole(name, value)
+    if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
+        raise _wrong(name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
+    if name in _SWITCHES:
+        if not isinstance(value, bool | np.bool_):
+            raise _wrong(name, value, "True or False")
+        return bool(value)
+    if name in _CALLBACKS and not (value is None or callable(value)):
+        raise _wrong(name, value, "None or a function of one argument")
+    if name == "kv_type" and not isinstance(value, str):
+        raise _wrong(name, value, "a string: 'auto', a type such as 'f16' or 'q8_0', or K/V as in 'bf16/f16'")
+    if name == "cache_dir" and value is not None:
+        return _folder(name, value)
+    return value
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+        if _LEAST[name] <= number <= _MOST:
+            return number
+    raise _wrong(name, value, f"a whole number, {_LEAST[name]} to {_MOST}")
+
+
+def _folder(name: str, value: object) -> Path:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise _wrong(name, value, "the path of a folder, or None for the user's cache directory")
+    try:
+        folder = Path(path).expanduser()
+    except RuntimeError:  # how pathlib says that there is no such user
+        raise _wrong(name, value, "a path whose home directory (~) exists") from None
+    if folder.exists() and not folder.is_dir():
+        raise _wrong(name, value, "a folder; this is a file")
+    return folder
+
+
+def _wrong(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{name}={value!r} is not valid.", hint=f"{name} must be {allowed}.")
 
 
 def default_cache_dir() -> Path:

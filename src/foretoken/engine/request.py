@@ -85,7 +85,7 @@ class Request:
         end = self.finished_at or perf_counter()
         first = self.first_token_at or end
         return Timings(
-            prompt_n=self.view.prompt_length - self.cached,
+            prompt_n=max(0, min(self.computed, self.view.prompt_length) - self.cached),
             prompt_ms=1e3 * (first - self.admitted_at) if self.admitted_at else 0.0,
             predicted_n=self.generated,
             predicted_ms=1e3 * (end - first),

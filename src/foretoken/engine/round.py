@@ -5,89 +5,138 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
-from foretoken.engine.drafting import Drafters
 from foretoken.engine.request import Request
 from foretoken.engine.scheduler import Scheduler
+from foretoken.engine.setup import Setup
 from foretoken.engine.stats import PlainRounds
 from foretoken.engine.verify import verify
-from foretoken.protocols import Model, Planner
-from foretoken.types import TARGET, Draft, Event, Load, Logits, Outcome, Round, Rows, TokenEvent, Verdict
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Model
+from foretoken.types import (
+    TARGET,
+    Draft,
+    Event,
+    FinishReason,
+    Load,
+    Logits,
+    Outcome,
+    Round,
+    Rows,
+    TokenEvent,
+    Verdict,
+)
 
 
 class RoundRunner:
-    """Runs rounds over the scheduler's requests. Finished requests are left marked with `finish`."""
+    """Runs rounds over the scheduler's requests. Requests that end are left marked with `finish`, one that
+    cannot go on also with `error`; the others go on. `setup` may be replaced between rounds.
+    """
 
-    def __init__(self, model: Model, scheduler: Scheduler, drafters: Drafters, planner: Planner) -> None:
+    def __init__(self, model: Model, scheduler: Scheduler, setup: Setup) -> None:
         self._model = model
         self._scheduler = scheduler
-        self._drafters = drafters
-        self._planner = planner
+        self.setup = setup
         self.plain_rounds = PlainRounds()
 
     def run(self) -> list[Event]:
         """One target forward. Raises what `Model.forward` raises, with every request's state as before."""
+        began = perf_counter()
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
         drafts, draft_ms = self._plan_and_draft(decoding, load)
         used = len(decoding) + sum(len(draft) for draft in drafts if draft)
         prefill = self._scheduler.prefilling(self._model.capabilities.max_batch - used)
 
-        began = perf_counter()
+        drafted = perf_counter()
         logits = self._model.forward(_batch(decoding, drafts, prefill))
         forwarded = perf_counter()
         events, outcomes = self._commit(decoding, drafts, logits)
         events += self._finish_prefill(prefill, logits[used:])
         done = perf_counter()
 
-        if decoding:
-            forward_ms = 1e3 * (forwarded - began)
-            if not prefill and used == len(decoding) == 1:
-                self.plain_rounds.add(forward_ms + 1e3 * (done - forwarded))
-            if self._drafters:
-                rows = used + sum(count for _, count in prefill)
-                measured = Round(load, rows, draft_ms, forward_ms, 1e3 * (done - forwarded), tuple(outcomes))
-                self._planner.observe(measured)
+        if outcomes:
+            plain = not prefill and used == len(decoding)
+            self._account(outcomes, 1e3 * (done - began), plain=plain, alone=not prefill)
+        if outcomes and self.setup.drafters:
+            forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
+            rows = used + sum(count for _, count in prefill)
+            self.setup.planner.observe(
+                Round(
+                    load,
+                    rows,
+                    draft_ms,
+                    forward_ms,
+                    sample_ms,
+                    tuple((request.id, outcome) for request, outcome in outcomes),
+                )
+            )
         return events
+
+    def _account(
+        self, outcomes: Sequence[tuple[Request, Outcome]], ms: float, *, plain: bool, alone: bool
+    ) -> None:
+        """Note the round's time: as a plain one, or for the requests' estimated speedup."""
+        if plain:
+            self.plain_rounds.add(len(outcomes), ms)
+        plain_ms = self.plain_rounds.ms(len(outcomes)) if alone else None
+        for request, outcome in outcomes:
+            request.stats.timed(len(outcome.tokens), ms, plain_ms)
 
     def _plan_and_draft(
         self, decoding: list[Request], load: Load
     ) -> tuple[Sequence[Draft | None], dict[str, float]]:
-        if not self._drafters or not decoding:
+        drafters, planner = self.setup.drafters, self.setup.planner
+        if not drafters or not decoding:
             return [None] * len(decoding), {}
         views = [request.view for request in decoding]
-        wished = self._planner.limits(views, self._drafters.names, load)
+        wished = planner.limits(views, drafters.names, load)
         rows = self._model.capabilities.max_rows - 1
-        spare = (self._model.capabilities.max_batch - len(decoding)) // len(decoding)
+        most = self._model.capabilities.max_batch
+        reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
+        spare = max(0, most - reserved - len(decoding)) // len(decoding)
         room = [min(request.room, rows, spare) for request in decoding]
         limits = {
             name: [limit and limit.within(most) for limit, most in zip(limits, room, strict=True)]
             for name, limits in wished.items()
         }
-        candidates, spent = self._drafters.draft(decoding, limits)
-        return self._planner.choose(views, candidates, load), spent
+        candidates, spent = drafters.draft(decoding, limits)
+        return planner.choose(views, candidates, load), spent
 
     def _commit(
         self, decoding: list[Request], drafts: Sequence[Draft | None], logits: Logits
-    ) -> tuple[list[Event], list[tuple[int, Outcome]]]:
+    ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
         events: list[Event] = []
-        outcomes: list[tuple[int, Outcome]] = []
+        outcomes: list[tuple[Request, Outcome]] = []
         first = 0
         for request, draft in zip(decoding, drafts, strict=True):
             end = first + 1 + (len(draft) if draft else 0)
             rows, first = logits[first:end], end
-            start = request.computed
-            kept = len(request.view.tokens)
-            verdict = verify(request, draft, rows)
-            events += accept_tokens(request, draft, verdict, rows)
+            start, kept = request.computed, len(request.view.tokens)
+            verdict = self._accept(request, draft, rows, events)
+            if verdict is None:
+                continue
             committed = tuple(request.view.tokens[kept:])
             self._roll_back(request, draft, verdict, start)
             accepted = min(verdict.accepted, len(committed))
             request.stats.round(draft, accepted, len(committed))
             outcome = Outcome(kept, committed, draft, accepted)
-            outcomes.append((request.id, outcome))
-            if self._drafters:
-                self._drafters.observe(request.view, outcome)
+            outcomes.append((request, outcome))
+            self.setup.drafters.observe(request.view, outcome)
         return events, outcomes
+
+    def _accept(
+        self, request: Request, draft: Draft | None, rows: Logits, events: list[Event]
+    ) -> Verdict | None:
+        """Verify and commit, adding to `events`. None if this request cannot go on: it ends with an error,
+        for example because its settings ban every token; the others do not feel it.
+        """
+        try:
+            verdict = verify(request, draft, rows)
+            events += accept_tokens(request, draft, verdict, rows)
+        except ForetokenError as error:
+            request.finish, request.error = FinishReason.ERROR, str(error)
+            return None
+        return verdict
 
     def _roll_back(self, request: Request, draft: Draft | None, verdict: Verdict, start: int) -> None:
         """Leave in the KV cache what is committed, less the last token: its row was never computed."""
@@ -107,9 +156,9 @@ class RoundRunner:
                 continue
             rows, row = logits[row : row + 1], row + 1
             kept = len(request.view.tokens)
-            events += accept_tokens(request, None, verify(request, None, rows), rows)
-            if self._drafters:
-                self._drafters.observe(request.view, Outcome(kept, tuple(request.view.tokens[kept:])))
+            if self._accept(request, None, rows, events) is not None:
+                outcome = Outcome(kept, tuple(request.view.tokens[kept:]))
+                self.setup.drafters.observe(request.view, outcome)
         return events
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from foretoken.engine.prefix_cache import PrefixCache
 from foretoken.engine.request import Request
 from foretoken.protocols import Model
-from foretoken.types import Load
+from foretoken.types import FinishReason, Load
 
 
 class Scheduler:
@@ -39,14 +39,27 @@ class Scheduler:
             self.running.append(request)
             on_admitted(request)
 
+    def mend(self) -> None:
+        """Put right what an interrupt in the middle of a round has left behind.
+
+        Rows that were computed but never accounted for are dropped. A request whose sampler is ahead of its
+        history cannot go on with the same text, so it ends with an error.
+        """
+        for request in self.running:
+            if self._model.length(request.seq) > request.computed:
+                self._model.truncate(request.seq, request.computed)
+            if request.sampler.position != len(request.view.tokens):
+                request.finish, request.error = FinishReason.ERROR, "interrupted in the middle of a round"
+
     def decoding(self) -> list[Request]:
-        return [request for request in self.running if request.decoding]
+        """Running requests whose prompt is computed."""
+        return [request for request in self.running if request.decoding and request.finish is None]
 
     def prefilling(self, budget: int) -> list[tuple[Request, int]]:
         """(request, rows) of prompts to prefill in this forward, `budget` rows in all, oldest first."""
         chosen: list[tuple[Request, int]] = []
         for request in self.running:
-            if request.decoding or budget <= 0:
+            if request.decoding or request.finish is not None or budget <= 0:
                 continue
             rows = min(request.pending, budget)
             chosen.append((request, rows))

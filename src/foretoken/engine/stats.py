@@ -1,4 +1,4 @@
-"""Counting what speculation did, for one request and for the engine's idea of a plain round's time."""
+"""Counting what speculation did for a request, and how long plain rounds take to compare with."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from foretoken.types import Draft, DrafterStats, SpeculationStats
 
 
 class PlainRounds:
-    """The time of a plain decoding round lately (milliseconds): the yardstick of `estimated_speedup`."""
+    """How long a plain decoding round took lately (milliseconds), by how many requests shared it."""
 
     def __init__(self, window: int = 64) -> None:
-        self._recent: deque[float] = deque(maxlen=window)
+        self._window = window
+        self._recent: dict[int, deque[float]] = {}
 
-    def add(self, ms: float) -> None:
-        self._recent.append(ms)
+    def add(self, requests: int, ms: float) -> None:
+        """A round in which nothing was drafted or prefilled."""
+        self._recent.setdefault(requests, deque(maxlen=self._window)).append(ms)
 
-    @property
-    def ms(self) -> float | None:
-        return median(self._recent) if self._recent else None
+    def ms(self, requests: int) -> float | None:
+        """The median, or None if no such round was seen."""
+        recent = self._recent.get(requests)
+        return median(recent) if recent else None
 
 
 class RequestStats:
@@ -31,6 +34,14 @@ class RequestStats:
         self.committed = 0
         self._drafters: dict[str, list[float]] = {}
         self._by_depth: list[int] = []
+        self._plain_ms = 0.0
+        self._spent_ms = 0.0
+
+    def timed(self, committed: int, ms: float, plain_ms: float | None) -> None:
+        """A round took `ms` and committed tokens that plain rounds of `plain_ms` each would have brought."""
+        if plain_ms is not None:
+            self._spent_ms += ms
+            self._plain_ms += committed * plain_ms
 
     def drafting(self, source: str, ms: float) -> None:
         """Time a drafter spent on this request, whether or not its draft was used."""
@@ -68,19 +79,9 @@ class RequestStats:
         }
 
     def summary(
-        self,
-        *,
-        configured: str,
-        reason: str | None,
-        plain_ms: float | None,
-        decode_ms: float,
-        exact: tuple[bool, str],
-        notes: tuple[str, ...],
+        self, *, configured: str, reason: str | None, exact: tuple[bool, str], notes: tuple[str, ...]
     ) -> SpeculationStats:
         """The `speculation` object of the response."""
-        speedup = None
-        if plain_ms and decode_ms > 0 and self.committed:
-            speedup = round(self.committed * plain_ms / decode_ms, 3)
         return SpeculationStats(
             configured=configured,
             active=reason is None,
@@ -88,7 +89,7 @@ class RequestStats:
             rounds=self.rounds,
             acceptance_rate=round(self.accepted / self.drafted, 4) if self.drafted else None,
             acceptance_length=round(self.committed / self.rounds, 3) if self.rounds else None,
-            estimated_speedup=speedup,
+            estimated_speedup=round(self._plain_ms / self._spent_ms, 3) if self._spent_ms else None,
             drafters=self.drafters(),
             accepted_by_depth=tuple(self._by_depth),
             exact=exact[0],

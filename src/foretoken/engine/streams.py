@@ -6,46 +6,90 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from foretoken.errors import RequestError
-from foretoken.types import Event, FinishEvent
+from foretoken.types import Event, FinishEvent, TokenEvent
 
 
 class Streams:
-    """Routes the events of an engine's rounds. `pump` runs one round; `abort` ends a request."""
+    """Routes the events of an engine. `pump` runs one round; `abort` ends a request, if it is still open;
+    `is_open` tells whether it is.
+    """
 
-    def __init__(self, pump: Callable[[], Iterable[Event]], abort: Callable[[int], Iterable[Event]]) -> None:
+    def __init__(
+        self,
+        pump: Callable[[], Iterable[Event]],
+        abort: Callable[[int], Iterable[Event]],
+        is_open: Callable[[int], bool],
+    ) -> None:
         self._pump = pump
         self._abort = abort
+        self._is_open = is_open
         self._inboxes: dict[int, deque[Event]] = {}
         self._unclaimed: list[Event] = []
+        self._dropped: list[int] = []
 
     def advance(self) -> None:
         """Run a round and put its events where they belong."""
-        for event in self._pump():
-            inbox = self._inboxes.get(event.request)
-            if inbox is None:
-                self._unclaimed.append(event)
-            else:
-                inbox.append(event)
+        self.abort_dropped()
+        self.deliver(self._pump())
+
+    def deliver(self, events: Iterable[Event]) -> None:
+        """Put events into the inbox of the stream that follows their request, if one does."""
+        for event in events:
+            if event.request not in self._dropped:
+                self._inboxes.get(event.request, self._unclaimed).append(event)
 
     def take_unclaimed(self) -> list[Event]:
         """Events of requests that no stream follows, since the last call."""
         events, self._unclaimed = self._unclaimed, []
         return events
 
-    def follow(self, request: int, *, is_open: Callable[[int], bool]) -> EventStream:
-        """The events of a request from here on, with those that nobody has taken yet."""
-        inbox = deque(event for event in self._unclaimed if event.request == request)
+    def claim(self, request: int) -> list[Event]:
+        """The unclaimed events of one request."""
+        claimed = [event for event in self._unclaimed if event.request == request]
         self._unclaimed = [event for event in self._unclaimed if event.request != request]
-        if request in self._inboxes or not (inbox or is_open(request)):
-            raise RequestError(f"There is no request {request} to follow in this engine.")
+        return claimed
+
+    def knows(self, request: int) -> bool:
+        """Whether a request is open or has events that nobody has taken."""
+        return self._is_open(request) or any(event.request == request for event in self._unclaimed)
+
+    def follow(self, request: int, *, generated: int) -> EventStream:
+        """The events of a request, from its first on; it has `generated` tokens so far.
+
+        Raises RequestError for a request that is not known, or whose events somebody else has taken.
+        """
+        if request in self._inboxes:
+            raise RequestError(f"Request {request} is already being read.")
+        if not self.knows(request):
+            raise RequestError(f"There is no request {request} in this engine.")
+        inbox = deque(self.claim(request))
+        if sum(isinstance(event, TokenEvent) for event in inbox) < generated:
+            raise RequestError(f"Events of request {request} were already taken by step().")
         self._inboxes[request] = inbox
         return EventStream(request, inbox, self)
 
-    def leave(self, request: int, *, finished: bool) -> None:
-        """The stream is over; a request that is not finished is aborted."""
+    def more(self, request: int) -> None:
+        """Run the engine for a stream with nothing to read. Raises RequestError if its request is gone."""
+        if not self._is_open(request):
+            raise RequestError(f"Request {request} ended without a last event: its engine was closed.")
+        self.advance()
+
+    def leave(self, request: int) -> None:
+        """The stream was read to its end."""
         self._inboxes.pop(request, None)
-        if not finished:
-            for _ in self._abort(request):
+
+    def drop(self, request: int) -> None:
+        """The stream was given up: its request is aborted before the next round.
+
+        Not at once: a stream may be collected as garbage in the middle of a round.
+        """
+        if self._inboxes.pop(request, None) is not None:
+            self._dropped.append(request)
+
+    def abort_dropped(self) -> None:
+        """Abort the requests of streams that were given up."""
+        while self._dropped:
+            for _ in self._abort(self._dropped.pop()):
                 pass
 
 
@@ -65,18 +109,18 @@ class EventStream(Iterator[Event]):
         if self._over:
             raise StopIteration
         while not self._inbox:
-            self._streams.advance()
+            self._streams.more(self.request)
         event = self._inbox.popleft()
         if isinstance(event, FinishEvent):
             self._over = True
-            self._streams.leave(self.request, finished=True)
+            self._streams.leave(self.request)
         return event
 
     def close(self) -> None:
-        """Abort the request if it is still running. May be called twice."""
+        """Give up: the request is aborted if it is still running. May be called twice."""
         if not self._over:
             self._over = True
-            self._streams.leave(self.request, finished=False)
+            self._streams.drop(self.request)
 
     def __enter__(self) -> EventStream:
         return self

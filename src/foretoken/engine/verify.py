@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from foretoken.engine.request import Request
-from foretoken.types import Draft, Logits, Verdict
+from foretoken.sampling.processors import is_greedy
+from foretoken.types import Draft, Logits, SamplingParams, Verdict
 from foretoken.verification.block import verify_block
 from foretoken.verification.chain import verify_chain
 from foretoken.verification.rejection import verify_rejection
 from foretoken.verification.tree import verify_tree
+
+
+def keeps_bytes(params: SamplingParams) -> bool:
+    """Whether drafts are accepted by the match rule: greedy decoding leaves the others nothing to sample."""
+    return params.verify == "match" or is_greedy(params)
 
 
 def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:
@@ -26,7 +32,7 @@ def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:
         return Verdict((choose(0),), ())
     if draft.parents is not None:
         return verify_tree(draft.tokens, draft.parents, choose)
-    if request.params.verify == "match" or request.params.temperature == 0:
+    if keeps_bytes(request.params):
         return verify_chain(draft.tokens, choose)
     rule = verify_rejection if request.params.verify == "rejection" else verify_block
     verdict = rule(

@@ -20,20 +20,24 @@ BUDGET_S = 0.5
 
 
 def measure_costs(model: Model, seq: int, budget_s: float = BUDGET_S) -> list[Round]:
-    """Rounds of `SIZES` rows in an empty sequence, for at most about `budget_s` seconds; best of two each,
-    because a busy machine only ever makes a forward slower. The sequence is empty again afterwards.
+    """Rounds of `SIZES` rows in an empty sequence, for at most about `budget_s` seconds.
+
+    Each size keeps its best of `REPEATS` turns through all of them: a busy machine only ever makes a forward
+    slower, and a busy moment must not distort one size alone. The sequence is empty again afterwards.
     """
-    began = perf_counter()
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
-    measured: list[Round] = []
+    sizes = [size for size in SIZES if size <= most]
+    began = perf_counter()
     _forward_ms(model, seq, 1)  # the first forward pages the weights in
-    for size in (size for size in SIZES if size <= most):
-        best = min(_forward_ms(model, seq, size) for _ in range(REPEATS))
-        measured.append(Round(Load(1, 0, 0), size, {}, best, 0.0, ()))
-        spent = perf_counter() - began
-        if spent + 2 * REPEATS * best / 1e3 > budget_s:
-            break
-    return measured
+    best: dict[int, float] = {}
+    for turn in range(REPEATS):
+        end = began + budget_s * (turn + 1) / REPEATS
+        for size in sizes if turn == 0 else list(best):
+            last = best.get(size, 2 * max(best.values(), default=0.0))
+            if best and perf_counter() + last / 1e3 > end:
+                break
+            best[size] = min(best.get(size, float("inf")), _forward_ms(model, seq, size))
+    return [Round(Load(1, 0, 0), size, {}, ms, 0.0, ()) for size, ms in best.items()]
 
 
 def _forward_ms(model: Model, seq: int, rows: int) -> float:

@@ -3,17 +3,18 @@
 The rate of a round is (tokens it is expected to commit) ÷ (time it is expected to take). For every round
 all candidates and lengths are compared with not drafting at all, with survival from `calibration` and V(n)
 from `cost`; drafting must win by a margin with a cautious estimate of survival, and no request risks more
-than its stake (`stake`).
+than its stake (`stake`). Who is asked for a draft at all is `asking`'s question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
+from foretoken.planner.asking import Asking
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.stake import Stakes
-from foretoken.planner.worth import PROBE_BUDGET, DrafterWorth
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
 
@@ -30,10 +31,9 @@ class AdaptivePlanner:
     def __init__(self) -> None:
         self._survival = Survival()
         self._curve = CostCurve()
-        self._worth: dict[str, DrafterWorth] = {}
+        self._asking = Asking(self._curve, MARGIN)
         self._stakes = Stakes()
-        self._total_ms = 0.0
-        self._probe_ms = 0.0
+        self._drafted: dict[str, int] = {}
         self._found = False
         self._drafting = False
 
@@ -43,38 +43,31 @@ class AdaptivePlanner:
     def stop(self, request: RequestView) -> None:
         self._survival.forget(request.id)
         self._stakes.forget(request.id)
+        self._asking.stop(request)
 
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        if not self._curve.known:
+        if not self._curve.known or self._curve.stale:
             return {}
-        may_probe = self._probe_ms <= PROBE_BUDGET * self._total_ms
-        limits: dict[str, Sequence[DraftLimit | None]] = {}
-        for name in drafters:
-            limit = self._worth.setdefault(name, DrafterWorth()).limit(
-                self._curve.ratio,
-                self._curve.single_ms,
-                decoding=load.decoding,
-                margin=MARGIN,
-                may_probe=may_probe,
-            )
-            limits[name] = [limit] * len(requests)
-        return limits
+        return self._asking.limits(requests, drafters, load)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Draft | None]:
         chosen: list[Draft | None] = []
         survivals: list[list[float]] = []
+        self._drafted = {}
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
-            draft = sampled(drafts)
+            for draft in drafts:
+                self._drafted[draft.source] = self._drafted.get(draft.source, 0) + len(draft)
+            best = sampled(drafts)
             chain: list[float] = []
-            if draft is None:
-                draft, chain = self._best(drafts, load)
-                chain = chain[: self._stakes.cut(request.id, chain, self._curve.ratio)]
-            chosen.append(draft)
+            if best is None:
+                best, chain = self._best(drafts, load)
+                chain = chain[: self._stakes.cut(request.id, chain, self._share(load.decoding))]
+            chosen.append(best)
             survivals.append(chain)
         whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
         lengths = self._lengths(survivals, load, taken=sum(whole))
@@ -96,6 +89,13 @@ class AdaptivePlanner:
                 best, highest = (draft, chain), rate
         return best
 
+    def _share(self, decoding: int) -> Callable[[int], float]:
+        """What n rows of one of `decoding` requests cost it, in plain rounds."""
+        ratio = self._curve.ratio
+        if decoding <= 1:
+            return ratio
+        return lambda rows: 1.0 + (ratio(decoding - 1 + rows) - ratio(decoding)) / ratio(decoding)
+
     def _peak_rate(self, survivals: Sequence[float], load: Load) -> float:
         expected, best = float(load.decoding), 0.0
         for depth, survival in enumerate(survivals, 1):
@@ -108,52 +108,67 @@ class AdaptivePlanner:
         tokens that are verified in any case.
 
         Every draft token adds its survival to the expected tokens and a row to the cost, whichever request
-        it belongs to; survival falls along a draft. So the best set of any size is the tokens of highest
-        survival, and one scan over all sizes finds the best one, whatever the shape of V(n).
+        it belongs to; survival falls along a chain. So the best set of any size is the tokens of highest
+        survival, and one scan over all sizes finds the best one, whatever the shape of V(n). A tree is cut
+        like a chain, in the order its drafter chose: a token ranks no higher than those before it.
         """
         ranked = sorted(
-            ((survival, i) for i, chain in enumerate(survivals) for survival in chain), reverse=True
+            (
+                (rank, survival, i)
+                for i, chain in enumerate(survivals)
+                for rank, survival in zip(accumulate(chain, min), chain, strict=True)
+            ),
+            key=lambda token: token[0],
+            reverse=True,
         )
         rows = load.decoding + load.prefill_rows + taken
         expected, count = float(load.decoding), 0
         best = MARGIN * load.decoding / self._curve.ratio(rows)
-        for size, (survival, _) in enumerate(ranked, 1):
+        for size, (_, survival, _) in enumerate(ranked, 1):
             expected += survival
             rate = expected / self._curve.ratio(rows + size)
             if rate > best:
                 best, count = rate, size
         lengths = [0] * len(survivals)
-        for _, i in ranked[:count]:
+        for _, _, i in ranked[:count]:
             lengths[i] += 1
         return lengths
 
     def observe(self, measured: Round) -> None:
-        self._curve.add(measured.rows, measured.forward_ms)
-        self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
-        tokens = dict.fromkeys(measured.draft_ms, 0)
-        rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
+        self._learn_cost(measured)
         for request, outcome in measured.outcomes:
-            self._survival.score(request, outcome)
-            draft = outcome.draft
-            share = (1 + len(draft or ())) / rows
-            extra = self._curve.ratio(rows) - self._curve.ratio(len(measured.outcomes))
+            for score in self._survival.score(request, outcome):
+                self._asking.scored(score.source, score.right, score.wrong)
+        self._settle(measured)
+        self._asking.observe(measured, self._drafted)
+
+    def _learn_cost(self, measured: Round) -> None:
+        if measured.outcomes:
+            self._curve.tick()
+        # A prompt's rows cost less than verified ones, which need logits each.
+        if not measured.load.prefill_rows:
+            plain = bool(measured.outcomes) and not any(outcome.draft for _, outcome in measured.outcomes)
+            self._curve.add(measured.rows, measured.forward_ms, plain=plain)
+
+    def _settle(self, measured: Round) -> None:
+        """Each request bears what its rows cost beyond a plain round of as many requests, in such rounds."""
+        if not measured.outcomes:
+            return
+        rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
+        plain = self._curve.ratio(len(measured.outcomes))
+        extra = self._curve.ratio(rows) / plain - 1.0
+        drafted = rows - len(measured.outcomes)
+        for request, outcome in measured.outcomes:
+            share = len(outcome.draft or ()) / drafted if drafted else 0.0
             self._stakes.settle(request, len(outcome.tokens), 1.0 + extra * share)
-            if draft is not None and draft.source in self._worth:
-                tokens[draft.source] = tokens.get(draft.source, 0) + len(draft)
-                self._worth[draft.source].verified(outcome.accepted, len(draft))
-        for name, ms in measured.draft_ms.items():
-            worth = self._worth.get(name)
-            if worth is None:
-                continue
-            worth.drafted(ms, tokens[name])
-            if worth.probing:
-                self._probe_ms += ms
 
     def reason(self) -> str | None:
         if not self._curve.known:
             return "the cost of plain decoding is measured first"
         if self._drafting:
             return None
+        if not self._found and self._asking.holding_back:
+            return "drafting takes longer here than it is expected to save"
         if not self._found:
             return "no drafter finds anything to propose here"
         return "the drafts found are not expected to pay for their verification"

@@ -10,6 +10,7 @@ so a source that was wrong for a while is still measured while it is not used, a
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -45,6 +46,17 @@ class _Cell:
 Key = tuple[str, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a candidate did: tokens that were right, and 1 wrong unless it was right to its end (or the
+    target's tokens ended first).
+    """
+
+    source: str
+    right: int
+    wrong: int
+
+
 def sampled(drafts: Sequence[Draft]) -> Draft | None:
     """The draft that must be verified whole, if there is one: drawn at random from its drafter's
     distribution, for the rejection and block rules.
@@ -63,41 +75,50 @@ class Survival:
         self._shadow: dict[int, Sequence[Draft]] = {}
 
     def conditional(self, draft: Draft, caution: float = 0.0) -> list[float]:
-        """P(token i is accepted | its ancestors were) for a chain, `caution` standard deviations below the
-        posterior mean.
+        """P(token i is accepted | its ancestors were), `caution` standard deviations below the posterior
+        mean.
         """
-        estimates: list[float] = []
-        for key, prior in _keys(draft):
-            cell = self._cells.get(key) or _NOTHING
-            a = cell.accepted + PRIOR_WEIGHT * prior
-            b = cell.rejected + PRIOR_WEIGHT * (1 - prior)
-            mean = a / (a + b)
-            if caution:
-                mean -= caution * sqrt(mean * (1 - mean) / (a + b + 1))
-            estimates.append(max(0.0, mean))
-        return estimates
+        return [self._chance(key, prior, caution) for key, prior in _keys(draft)]
+
+    def _chance(self, key: Key, prior: float, caution: float) -> float:
+        cell = self._cells.get(key) or _NOTHING
+        a = cell.accepted + PRIOR_WEIGHT * prior
+        b = cell.rejected + PRIOR_WEIGHT * (1 - prior)
+        mean = a / (a + b)
+        return max(0.0, mean - caution * sqrt(mean * (1 - mean) / (a + b + 1))) if caution else mean
 
     def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
-        """P(token i and all its ancestors are accepted), decreasing along a chain."""
-        survival = 1.0
+        """P(token i and all its ancestors are accepted), never above its parent's."""
         survivals: list[float] = []
-        for chance in self.conditional(draft, caution):
-            survival *= chance
-            survivals.append(survival)
+        for i, chance in enumerate(self.conditional(draft, caution)):
+            parent = _parent(draft, i)
+            survivals.append(chance if parent < 0 else survivals[parent] * chance)
         return survivals
 
     def remember(self, request: int, drafts: Sequence[Draft]) -> None:
         """The candidates of this round, to be scored with its outcome."""
         self._shadow[request] = drafts
 
-    def score(self, request: int, outcome: Outcome) -> None:
-        """Learn from what the target emitted. Only tokens whose ancestors were right say anything."""
-        for draft in self._shadow.pop(request, ()):
-            for i, (key, _) in zip(range(len(outcome.tokens)), _keys(draft), strict=False):
-                right = draft.tokens[i] == outcome.tokens[i]
-                self._cells.setdefault(key, _Cell()).add(right)
-                if not right:
-                    break
+    def score(self, request: int, outcome: Outcome) -> list[Score]:
+        """Learn from what the target emitted. Only tokens whose ancestors were right say anything.
+
+        Returns how each candidate did.
+        """
+        return [self._score(draft, outcome) for draft in self._shadow.pop(request, ())]
+
+    def _score(self, draft: Draft, outcome: Outcome) -> Score:
+        keys = _keys(draft)
+        right = wrong = 0
+        # The right token at the depth reached, if the draft has it: its children are tried next.
+        node, children = -1, _children(draft)
+        for token in outcome.tokens:
+            tried = children.get(node, ())
+            node = next((i for i in tried if draft.tokens[i] == token), -2)
+            for i in tried:
+                self._cells.setdefault(keys[i][0], _Cell()).add(i == node)
+            right += node >= 0
+            wrong += bool(tried) and node < 0
+        return Score(draft.source, right, wrong)
 
     def forget(self, request: int) -> None:
         self._shadow.pop(request, None)
@@ -110,12 +131,22 @@ def _keys(draft: Draft) -> list[tuple[Key, float]]:
     """The table key and the prior of each token of a draft."""
     match = int(draft.features.get("match_length", 0))
     keys: list[tuple[Key, float]] = []
+    depths: list[int] = []
     for i in range(len(draft.tokens)):
+        parent = _parent(draft, i)
+        depths.append(0 if parent < 0 else depths[parent] + 1)
         confidence = draft.confidence[i] if i < len(draft.confidence) else _DEFAULT_CONFIDENCE
-        key = (draft.source, _bucket(match + i, _MATCH_EDGES), _bucket(confidence, _CONFIDENCE_EDGES))
+        key = (draft.source, bisect(_MATCH_EDGES, match + depths[i]), bisect(_CONFIDENCE_EDGES, confidence))
         keys.append((key, min(0.98, max(0.02, confidence))))
     return keys
 
 
-def _bucket(value: float, edges: Sequence[float]) -> int:
-    return sum(value >= edge for edge in edges)
+def _parent(draft: Draft, i: int) -> int:
+    return i - 1 if draft.parents is None else draft.parents[i]
+
+
+def _children(draft: Draft) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for i in range(len(draft.tokens)):
+        children.setdefault(_parent(draft, i), []).append(i)
+    return children

@@ -31,7 +31,7 @@ class Stakes:
 
         The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
         to its end; squaring the survival counts an estimate near 1 as less certain than it says. `ratio(n)`
-        is V(n)/V(1).
+        is what the request costs with n rows, in plain rounds.
         """
         stake = self._stakes.get(request, START)
         length = len(survivals)

@@ -212,7 +212,7 @@ def test_the_other_drafters_go_on(foretoken: Command, tiny: Path, tmp_path: Path
     assert ran.code == 0
     assert "none.gguf" in ran.err
     speculation = json.loads(ran.out)["speculation"]
-    assert (speculation["active"], speculation["reason"]) == (True, None)
+    assert "none of the drafters" not in speculation["reason"]
     assert set(speculation["drafters"]) <= {"suffix"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import gguf_factory
 from foretoken import Engine
 from foretoken.errors import RequestError, SpeculationStringError
 from foretoken.protocols import Drafter, DrafterContext
@@ -93,13 +94,12 @@ def test_the_store_stays_the_one_the_engine_was_loaded_with(tmp_path: Path) -> N
 
     register_drafter("watching", create)
     try:
-        from foretoken.config import ModelOptions, parse_speculation
-
-        engine = Engine._assemble(looping(), parse_speculation("off"), tmp_path, ModelOptions())
-        engine.set_speculation("watching")
+        path = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+        with Engine.load(path, speculate="off", threads=1, cache_dir=tmp_path / "cache") as engine:
+            engine.set_speculation("watching")
     finally:
         unregister_drafter("watching")
-    assert seen == [tmp_path / "store"]
+    assert seen == [tmp_path / "cache" / "store"]
 
 
 def test_a_drafter_that_cannot_be_used_is_a_note_of_the_new_setting_only() -> None:

@@ -39,8 +39,8 @@ class LlamaCppModel:
             sequences=sequences,
         )
         self._weights: Any = weights
-        self._context: Any = context
-        self._memory = lib.llama_get_memory(context)
+        self._open_context: Any = context
+        self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
         self._lengths = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
@@ -50,10 +50,26 @@ class LlamaCppModel:
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
+    # Using a freed context would end the process, so every native call asks for it here.
+
+    @property
+    def _context(self) -> Any:
+        return self._still_open(self._open_context)
+
+    @property
+    def _memory(self) -> Any:
+        return self._still_open(self._open_memory)
+
+    def _still_open(self, pointer: Any) -> Any:
+        if pointer is None:
+            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        return pointer
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
+        context = self._context
         self._check(batch)
         wanted = self._batch.fill(batch)
-        status = lib.llama_decode(self._context, self._batch.native)
+        status = lib.llama_decode(context, self._batch.native)
         if status:
             self._raise(status, batch)
         for rows in batch:
@@ -165,9 +181,10 @@ class LlamaCppModel:
         self._lengths[seq] = 0
 
     def close(self) -> None:
-        if self._context is not None:
+        if self._open_context is not None:
             self._views.clear()
             self._batch.free()
-            lib.llama_free(self._context)
+            self.tokenizer.close()
+            lib.llama_free(self._open_context)
             lib.llama_model_free(self._weights)
-            self._context = self._weights = None
+            self._open_context = self._open_memory = self._weights = None

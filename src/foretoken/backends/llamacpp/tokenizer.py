@@ -20,7 +20,7 @@ class LlamaCppTokenizer:
     """A Tokenizer over llama.cpp's vocabulary. Token bytes are cached: decoding asks for them every token."""
 
     def __init__(self, model: Any, template: str | None) -> None:
-        self._vocab = lib.llama_model_get_vocab(model)
+        self._open_vocab: Any = lib.llama_model_get_vocab(model)
         self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.bos = int(lib.llama_vocab_bos(self._vocab))
         self._adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab)) and self.bos >= 0
@@ -33,6 +33,16 @@ class LlamaCppTokenizer:
         self._template = ChatTemplate(
             template, bos_token=self.token_text(self.bos), eos_token=self.token_text(eos)
         )
+
+    @property
+    def _vocab(self) -> Any:
+        if self._open_vocab is None:
+            raise BackendError("The model of this tokenizer is closed.", hint="Load it again.")
+        return self._open_vocab
+
+    def close(self) -> None:
+        """The model is being freed, and the vocabulary with it."""
+        self._open_vocab = None
 
     def hash(self) -> str:
         """Identifies the vocabulary: the texts of all tokens, in order."""

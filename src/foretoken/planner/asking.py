@@ -1,0 +1,153 @@
+"""Who is asked to draft: everyone who is free, others where they pay (`worth`, `catchup`), and as probes.
+
+A costly drafter that does not seem to pay is still tried now and then, within a small share of the time, so
+that it is found out when that changes. A probe is a few rounds running: the first one may be all reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from foretoken.planner.catchup import Answers, CatchUp
+from foretoken.planner.cost import CostCurve
+from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
+from foretoken.protocols import RequestView
+from foretoken.types import DraftLimit, Load, Round
+
+PROBE_BUDGET = 0.01
+"""Share of the time that may go into trying drafters that do not seem to pay."""
+
+FIRST_PROBE = 4
+"""Tokens of the first draft, when nothing is known of a drafter. Later probes ask for one: of a draft that
+is not verified only the first token is scored.
+"""
+
+PROBE_ROUNDS = 6
+
+Limits = list[DraftLimit | None]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is kept of one drafter. `now`: for whom it is asked in this round, as (request id, length of
+    its history, whether it is behind).
+    """
+
+    worth: DrafterWorth = field(default_factory=DrafterWorth)
+    reading: CatchUp = field(default_factory=CatchUp)
+    probes: int = 0
+    probing: bool = False
+    known: bool = False
+    now: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class Asking:
+    """The limits of all drafters."""
+
+    def __init__(self, curve: CostCurve, margin: float) -> None:
+        self._curve = curve
+        self._margin = margin
+        self._drafters: dict[str, _Asked] = {}
+        self._answers = Answers()
+        self._total_ms = 0.0
+        self._probe_ms = 0.0
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> dict[str, Limits]:
+        """For each drafter and request how far it may draft in this round."""
+        limits: dict[str, Limits] = {}
+        for name in drafters:
+            drafter = self._drafters.setdefault(name, _Asked())
+            limits[name] = self._limits(drafter, requests, load)
+            drafter.now = [
+                (request.id, len(request.tokens), drafter.reading.behind(request))
+                for request, limit in zip(requests, limits[name], strict=True)
+                if limit is not None
+            ]
+        return limits
+
+    def _limits(self, drafter: _Asked, requests: Sequence[RequestView], load: Load) -> Limits:
+        drafter.probing = False
+        if drafter.worth.free:
+            return [DraftLimit(LONGEST)] * len(requests)
+        if drafter.worth.measured:
+            offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
+            if offer is not None:
+                drafter.probes = 0
+                saved = 1.0 - 1.0 / offer.rate  # of a plain round, with every token
+                return [
+                    offer.limit
+                    if drafter.reading.cost(request) <= saved * self._answers.remaining(request)
+                    or not drafter.reading.behind(request)
+                    else None
+                    for request in requests
+                ]
+        return self._probe(drafter, requests)
+
+    def _probe(self, drafter: _Asked, requests: Sequence[RequestView]) -> Limits:
+        """Try it for the one request that costs least to read."""
+        limits: Limits = [None] * len(requests)
+        costs = [drafter.reading.cost(request) for request in requests]
+        if not costs:
+            return limits
+        cheapest = costs.index(min(costs))
+        if drafter.probes == 0:
+            reading_ms = costs[cheapest] * self._curve.single_ms
+            if self._probe_ms + reading_ms > PROBE_BUDGET * self._total_ms:
+                return limits
+        drafter.probes = (drafter.probes + 1) % PROBE_ROUNDS
+        drafter.probing = True
+        limits[cheapest] = DraftLimit(1 if drafter.known else FIRST_PROBE)
+        drafter.known = True
+        return limits
+
+    def scored(self, name: str, right: int, wrong: int) -> None:
+        """Of a drafter's proposals so many were right and wrong."""
+        if name in self._drafters:
+            self._drafters[name].worth.scored(right, wrong)
+
+    def observe(self, measured: Round, drafted: Mapping[str, int]) -> None:
+        """A round is over, in which each drafter proposed `drafted[name]` tokens in all."""
+        self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
+        for name, ms in measured.draft_ms.items():
+            drafter = self._drafters.get(name)
+            if drafter is None or not self._curve.known:
+                continue
+            if drafter.probing:
+                self._probe_ms += ms + self._verified_ms(measured, name)
+            # Forward and drafts of one round suffer the same stall: their ratio does not.
+            single = self._curve.single_ms
+            if not measured.load.prefill_rows:
+                single = measured.forward_ms / self._curve.ratio(measured.rows)
+            self._measured(drafter, ms / max(single, 1e-9), drafted.get(name, 0))
+
+    def _measured(self, drafter: _Asked, cost: float, tokens: int) -> None:
+        chunks = 0
+        for request, length, behind in drafter.now:
+            read = drafter.reading.asked(request, length)
+            chunks += read if behind else 0
+        if chunks and cost > FREE:
+            drafter.reading.took(max(0.0, cost - tokens * drafter.worth.token_cost), chunks)
+        else:
+            drafter.worth.drafted(cost, tokens)
+
+    def _verified_ms(self, measured: Round, name: str) -> float:
+        """What a probe's sampled draft costs beside a plain round; others are verified only where it pays."""
+        rows = sum(
+            len(outcome.draft)
+            for _, outcome in measured.outcomes
+            if outcome.draft is not None and outcome.draft.source == name and outcome.draft.probs is not None
+        )
+        return (self._curve.ratio(1 + rows) - 1.0) * self._curve.single_ms
+
+    @property
+    def holding_back(self) -> bool:
+        """Whether a drafter is not asked because it is not expected to pay."""
+        return any(not drafter.now for drafter in self._drafters.values())
+
+    def stop(self, request: RequestView) -> None:
+        self._answers.ended(request)
+        for drafter in self._drafters.values():
+            drafter.reading.forget(request.id)

@@ -1,0 +1,58 @@
+"""How fast the machine is just now: V(1) in milliseconds, whatever sizes its last forwards had.
+
+V(1) grows with the context and jumps when the machine is busy with something else. Both change all forwards
+alike. So a forward may only be compared with a plain one of the same time: one from before a stall makes
+every draft look ten times dearer than it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+WINDOW = 15
+"""Forwards of which the median is taken."""
+
+NEAR = 4
+"""Rounds within which two forwards are of the same time. Few, so that a stall that begins just after a plain
+forward spoils few comparisons.
+"""
+
+STALE = 128
+"""Rounds without a plain forward after which one is due. It costs at most 1/128 of the gain."""
+
+
+class Pace:
+    """V(1) now. `ratio` is V(n)/V(1) of the forward's n rows, `at` the round."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._plain: deque[tuple[int, float]] = deque(maxlen=3)
+
+    @property
+    def known(self) -> bool:
+        return bool(self._recent)
+
+    @property
+    def ms(self) -> float:
+        """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
+        return median(self._recent) if self._recent else 0.0
+
+    def plain(self, ms: float, ratio: float, at: int) -> None:
+        """A forward without drafts: what others are compared with."""
+        self._plain.append((at, ms / ratio))
+        self._recent.append(ms / ratio)
+
+    def drafted(self, ms: float, ratio: float) -> None:
+        """A forward with drafts."""
+        if self._recent:
+            self._recent.append(ms / ratio)
+
+    def near(self, at: int) -> float | None:
+        """V(1) by the plain forwards shortly before round `at`; None if there were none."""
+        values = [value for seen, value in self._plain if at - seen <= NEAR]
+        return median(values) if values else None
+
+    def stale(self, at: int) -> bool:
+        """Whether the last plain forward is so long ago that there should be another."""
+        return bool(self._plain) and at - self._plain[-1][0] >= STALE
