@@ -25,6 +25,9 @@ is not verified only the first token is scored.
 
 PROBE_ROUNDS = 6
 
+FORGET = 0.9999
+"""Per round, of the time that was spent: a budget is not saved up for days."""
+
 Limits = list[DraftLimit | None]
 
 
@@ -79,7 +82,7 @@ class Asking:
                 saved = 1.0 - 1.0 / offer.rate  # of a plain round, with every token
                 return [
                     offer.limit
-                    if drafter.reading.cost(request) <= saved * self._answers.remaining(request)
+                    if drafter.reading.cost(request, drafter.worth.token_cost) <= saved * self._answers.remaining(request)
                     or not drafter.reading.behind(request)
                     else None
                     for request in requests
@@ -89,13 +92,15 @@ class Asking:
     def _probe(self, drafter: _Asked, requests: Sequence[RequestView]) -> Limits:
         """Try it for the one request that costs least to read."""
         limits: Limits = [None] * len(requests)
-        costs = [drafter.reading.cost(request) for request in requests]
+        costs = [drafter.reading.cost(request, drafter.worth.token_cost) for request in requests]
         if not costs:
             return limits
         cheapest = costs.index(min(costs))
         if drafter.probes == 0:
             reading_ms = costs[cheapest] * self._curve.single_ms
-            if self._probe_ms + reading_ms > PROBE_BUDGET * self._total_ms:
+            budget_ms = PROBE_BUDGET * self._total_ms
+            # A long reading may overdraw: within one request what is unread can grow as fast as the budget.
+            if self._probe_ms > budget_ms or self._probe_ms + reading_ms > 2 * budget_ms:
                 return limits
         drafter.probes = (drafter.probes + 1) % PROBE_ROUNDS
         drafter.probing = True
@@ -110,6 +115,8 @@ class Asking:
 
     def observe(self, measured: Round, drafted: Mapping[str, int]) -> None:
         """A round is over, in which each drafter proposed `drafted[name]` tokens in all."""
+        self._probe_ms *= FORGET
+        self._total_ms *= FORGET
         self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
         for name, ms in measured.draft_ms.items():
             drafter = self._drafters.get(name)
@@ -129,7 +136,7 @@ class Asking:
             read = drafter.reading.asked(request, length)
             chunks += read if behind else 0
         if chunks and cost > FREE:
-            drafter.reading.took(max(0.0, cost - tokens * drafter.worth.token_cost), chunks)
+            drafter.reading.took(cost, tokens, chunks)
         else:
             drafter.worth.drafted(cost, tokens)
 

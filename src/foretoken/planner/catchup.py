@@ -47,17 +47,19 @@ class CatchUp:
 
     def __init__(self) -> None:
         self._read: dict[int, int] = {}
-        self._costs: deque[float] = deque(maxlen=7)
+        self._taken: deque[tuple[float, int, int]] = deque(maxlen=7)
 
     def behind(self, request: RequestView) -> bool:
         """Whether it would have to catch up to draft for this request."""
         return len(request.tokens) - self._read.get(request.id, -SKIPPED) > SKIPPED
 
-    def cost(self, request: RequestView) -> float:
-        """Of catching up, in plain rounds; 0 while that was never measured."""
-        if not self._costs or not self.behind(request):
+    def cost(self, request: RequestView, token_cost: float) -> float:
+        """Of catching up, in plain rounds; 0 while that was never measured. `token_cost`: of a drafted token."""
+        if not self._taken or not self.behind(request):
             return 0.0
-        return median(self._costs) * self._chunks(request.id, len(request.tokens))
+        # The first readings are measured before it is known how much of them was drafting.
+        costs = [max(0.0, cost - tokens * token_cost) / chunks for cost, tokens, chunks in self._taken]
+        return median(costs) * self._chunks(request.id, len(request.tokens))
 
     def asked(self, request: int, length: int) -> int:
         """It has now read the request's first `length` tokens. Returns how many chunks that was."""
@@ -65,9 +67,9 @@ class CatchUp:
         self._read[request] = length
         return chunks
 
-    def took(self, cost: float, chunks: int) -> None:
-        """Reading `chunks` chunks took `cost` plain rounds."""
-        self._costs.append(cost / chunks)
+    def took(self, cost: float, tokens: int, chunks: int) -> None:
+        """Reading `chunks` chunks and drafting `tokens` tokens took `cost` plain rounds."""
+        self._taken.append((cost, tokens, chunks))
 
     def forget(self, request: int) -> None:
         self._read.pop(request, None)
