@@ -19,10 +19,12 @@ PROBE_BUDGET = 0.01
 """Share of the time that may go into trying drafters that do not seem to pay."""
 
 FIRST_PROBE = 4
-"""Tokens of the first draft, when nothing is known of a drafter. Later probes ask for one: of a draft that
-is not verified only the first token is scored.
+"""Tokens of the first draft, when nothing is known of a drafter. A probe that was wrong is followed by one of
+a single token, because of a draft that is not verified only the first is scored; one that was right by one
+twice as long.
 """
 
+DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
 FORGET = 0.9999
@@ -41,7 +43,7 @@ class _Asked:
     reading: CatchUp = field(default_factory=CatchUp)
     probes: int = 0
     probing: bool = False
-    known: bool = False
+    probe_tokens: int = FIRST_PROBE
     now: list[tuple[int, int, bool]] = field(default_factory=list)
 
 
@@ -78,11 +80,12 @@ class Asking:
         if drafter.worth.measured:
             offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
             if offer is not None:
-                drafter.probes = 0
+                drafter.probes, drafter.probe_tokens = 0, 1
                 saved = 1.0 - 1.0 / offer.rate  # of a plain round, with every token
                 return [
                     offer.limit
-                    if drafter.reading.cost(request, drafter.worth.token_cost) <= saved * self._answers.remaining(request)
+                    if drafter.reading.cost(request, drafter.worth.token_cost)
+                    <= saved * self._answers.remaining(request)
                     or not drafter.reading.behind(request)
                     else None
                     for request in requests
@@ -96,22 +99,34 @@ class Asking:
         if not costs:
             return limits
         cheapest = costs.index(min(costs))
-        if drafter.probes == 0:
-            reading_ms = costs[cheapest] * self._curve.single_ms
-            budget_ms = PROBE_BUDGET * self._total_ms
-            # A long reading may overdraw: within one request what is unread can grow as fast as the budget.
-            if self._probe_ms > budget_ms or self._probe_ms + reading_ms > 2 * budget_ms:
-                return limits
+        if drafter.worth.measured and not self._affordable(costs[cheapest], started=drafter.probes > 0):
+            drafter.probes = 0
+            return limits
         drafter.probes = (drafter.probes + 1) % PROBE_ROUNDS
         drafter.probing = True
-        limits[cheapest] = DraftLimit(1 if drafter.known else FIRST_PROBE)
-        drafter.known = True
+        limits[cheapest] = DraftLimit(drafter.probe_tokens)
         return limits
+
+    def _affordable(self, reading: float, *, started: bool) -> bool:
+        """Whether the budget allows a probe that begins with `reading` plain rounds, or to go on with one.
+
+        It may be overdrawn once: within one request what is unread can grow as fast as the budget.
+        """
+        budget_ms = PROBE_BUDGET * self._total_ms
+        if self._probe_ms > budget_ms and not started:
+            return False
+        return self._probe_ms + reading * self._curve.single_ms <= 2 * budget_ms
 
     def scored(self, name: str, right: int, wrong: int) -> None:
         """Of a drafter's proposals so many were right and wrong."""
-        if name in self._drafters:
-            self._drafters[name].worth.scored(right, wrong)
+        drafter = self._drafters.get(name)
+        if drafter is None:
+            return
+        drafter.worth.scored(right, wrong)
+        if drafter.probing:
+            longer = min(2 * drafter.probe_tokens, FIRST_PROBE)
+            # Where it is known to be right, what is in doubt is its cost, and one token shows that.
+            drafter.probe_tokens = 1 if wrong or drafter.worth.chance > DOUBTED else longer
 
     def observe(self, measured: Round, drafted: Mapping[str, int]) -> None:
         """A round is over, in which each drafter proposed `drafted[name]` tokens in all."""

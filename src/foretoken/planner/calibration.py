@@ -11,8 +11,9 @@ so a source that was wrong for a while is still measured while it is not used, a
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import sqrt
 
 from foretoken.types import Draft, Outcome
@@ -22,6 +23,8 @@ PRIOR_WEIGHT = 8.0
 
 FORGET_AT = 256.0
 """A cell's counts are halved when they reach this many, so that it follows the text as it changes."""
+
+NEGLIGIBLE = 0.005
 
 _CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -81,19 +84,29 @@ class Survival:
         return [self._chance(key, prior, caution) for key, prior in _keys(draft)]
 
     def _chance(self, key: Key, prior: float, caution: float) -> float:
-        cell = self._cells.get(key) or _NOTHING
+        cell = self._cells.get(key, _NOTHING)
         a = cell.accepted + PRIOR_WEIGHT * prior
-        b = cell.rejected + PRIOR_WEIGHT * (1 - prior)
-        mean = a / (a + b)
-        return max(0.0, mean - caution * sqrt(mean * (1 - mean) / (a + b + 1))) if caution else mean
+        total = cell.accepted + cell.rejected + PRIOR_WEIGHT
+        mean = a / total
+        chance = mean - caution * sqrt(mean * (1 - mean) / (total + 1))
+        return chance if chance > 0.0 else 0.0
 
     def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
-        """P(token i and all its ancestors are accepted), never above its parent's."""
+        """P(token i and all its ancestors are accepted), never above its parent's. Once a chain's falls under
+        `NEGLIGIBLE` the rest counts as 0: what is hopeless is not worth the time to say how much.
+        """
         survivals: list[float] = []
-        for i, chance in enumerate(self.conditional(draft, caution)):
-            parent = _parent(draft, i)
-            survivals.append(chance if parent < 0 else survivals[parent] * chance)
-        return survivals
+        if draft.parents is not None:
+            for parent, chance in zip(draft.parents, self.conditional(draft, caution), strict=True):
+                survivals.append(chance if parent < 0 else survivals[parent] * chance)
+            return survivals
+        survival = 1.0
+        for key, prior in _keys(draft):
+            survival *= self._chance(key, prior, caution)
+            if survival < NEGLIGIBLE:
+                break
+            survivals.append(survival)
+        return survivals + [0.0] * (len(draft) - len(survivals))
 
     def remember(self, request: int, drafts: Sequence[Draft]) -> None:
         """The candidates of this round, to be scored with its outcome."""
@@ -107,18 +120,23 @@ class Survival:
         return [self._score(draft, outcome) for draft in self._shadow.pop(request, ())]
 
     def _score(self, draft: Draft, outcome: Outcome) -> Score:
-        keys = _keys(draft)
-        right = wrong = 0
-        # The right token at the depth reached, if the draft has it: its children are tried next.
-        node, children = -1, _children(draft)
+        right, node = 0, -1
+        children = None if draft.parents is None else _children(draft)
+        # Of a chain only the tokens that the target reached are looked up.
+        keys = list(_keys(draft) if children is not None else islice(_keys(draft), len(outcome.tokens)))
         for token in outcome.tokens:
-            tried = children.get(node, ())
-            node = next((i for i in tried if draft.tokens[i] == token), -2)
+            if children is not None:
+                tried = children.get(node, [])
+            else:
+                tried = [node + 1] if node + 1 < len(draft) else []
+            # The right token at this depth, if the draft has it: its children are tried next.
+            node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
                 self._cells.setdefault(keys[i][0], _Cell()).add(i == node)
-            right += node >= 0
-            wrong += bool(tried) and node < 0
-        return Score(draft.source, right, wrong)
+            if node < 0:
+                return Score(draft.source, right, int(bool(tried)))
+            right += 1
+        return Score(draft.source, right, 0)
 
     def forget(self, request: int) -> None:
         self._shadow.pop(request, None)
@@ -127,26 +145,25 @@ class Survival:
 _NOTHING = _Cell()
 
 
-def _keys(draft: Draft) -> list[tuple[Key, float]]:
+def _keys(draft: Draft) -> Iterator[tuple[Key, float]]:
     """The table key and the prior of each token of a draft."""
     match = int(draft.features.get("match_length", 0))
-    keys: list[tuple[Key, float]] = []
+    known = len(draft.confidence)
+    for i, depth in enumerate(range(len(draft)) if draft.parents is None else _depths(draft.parents)):
+        confidence = draft.confidence[i] if i < known else _DEFAULT_CONFIDENCE
+        key = (draft.source, bisect(_MATCH_EDGES, match + depth), bisect(_CONFIDENCE_EDGES, confidence))
+        yield key, confidence if 0.02 < confidence < 0.98 else min(0.98, max(0.02, confidence))
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
     depths: list[int] = []
-    for i in range(len(draft.tokens)):
-        parent = _parent(draft, i)
+    for parent in parents:
         depths.append(0 if parent < 0 else depths[parent] + 1)
-        confidence = draft.confidence[i] if i < len(draft.confidence) else _DEFAULT_CONFIDENCE
-        key = (draft.source, bisect(_MATCH_EDGES, match + depths[i]), bisect(_CONFIDENCE_EDGES, confidence))
-        keys.append((key, min(0.98, max(0.02, confidence))))
-    return keys
-
-
-def _parent(draft: Draft, i: int) -> int:
-    return i - 1 if draft.parents is None else draft.parents[i]
+    return depths
 
 
 def _children(draft: Draft) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for i in range(len(draft.tokens)):
-        children.setdefault(_parent(draft, i), []).append(i)
+    for i, parent in enumerate(draft.parents or ()):
+        children.setdefault(parent, []).append(i)
     return children

@@ -54,7 +54,7 @@ class CatchUp:
         return len(request.tokens) - self._read.get(request.id, -SKIPPED) > SKIPPED
 
     def cost(self, request: RequestView, token_cost: float) -> float:
-        """Of catching up, in plain rounds; 0 while that was never measured. `token_cost`: of a drafted token."""
+        """Of catching up, in plain rounds; 0 while never measured. `token_cost`: of a drafted token."""
         if not self._taken or not self.behind(request):
             return 0.0
         # The first readings are measured before it is known how much of them was drafting.

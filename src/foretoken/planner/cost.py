@@ -26,9 +26,6 @@ ODD = 3.0
 REPEATS = 8
 """… unless that happens this many times running."""
 
-WEIGHT = 3
-"""A size that was measured often weighs as much as this many that were measured once."""
-
 _FINE, _COARSE = 64, 16
 
 
@@ -119,7 +116,7 @@ class CostCurve:
             if self._out_of_date(size):
                 points.append((rows, min(size.value, 1.0 + PRIOR_SLOPE * (rows - 1)), 1))
             else:
-                points.append((rows, size.value, min(len(size.ratios), WEIGHT)))
+                points.append((rows, size.value, len(size.ratios)))
         self._known = monotone(points)
         self._by_rows = [1.0, 1.0]
         self._changed = False

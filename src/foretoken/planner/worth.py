@@ -19,6 +19,7 @@ FREE = 0.05
 LONGEST = 64
 FORGET = 0.95
 _FIRST_GUESS = 0.6
+_NEGLIGIBLE = 0.02
 _WINDOW, _LATEST = 15, 3
 
 
@@ -88,6 +89,8 @@ class DrafterWorth:
             rate = expected * plain / (ratio(decoding * (1 + depth)) + decoding * depth * token_cost)
             if rate > best:
                 best, length = rate, depth
+            if survival < _NEGLIGIBLE:
+                break
         if not length:
             return None
         # One more token pays while its survival, at the rate reached, buys more than its own cost.

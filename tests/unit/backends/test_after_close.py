@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -31,4 +33,4 @@ def test_everything_after_close_is_an_error_and_no_crash(tmp_path: Path) -> None
         lambda: model.tokenizer.encode("x"),
     ):
         with pytest.raises(BackendError, match="closed"):
-            native()
+            cast("Callable[[], object]", native)()

@@ -139,3 +139,41 @@ def test_estimates_come_out_calibrated(share: float) -> None:
     for right in rng.random(2000) < share:
         learn(survival, chain(1), int(right))
     assert survival.estimate(chain(1))[0] == pytest.approx(share, abs=0.1)
+
+
+TREE = Draft((1, 2, 3, 4), "t", parents=(-1, -1, 0, 1), confidence=(0.6, 0.3, 0.9, 0.75))
+"""1 → 3 and 2 → 4."""
+
+
+def test_in_a_tree_a_token_survives_with_its_parent() -> None:
+    survival = Survival()
+    chances = survival.conditional(TREE)
+    expected = [chances[0], chances[1], chances[0] * chances[2], chances[1] * chances[3]]
+    assert survival.estimate(TREE) == pytest.approx(expected)
+
+
+def test_in_a_tree_the_path_taken_is_right_and_its_siblings_are_wrong() -> None:
+    survival = Survival()
+    before = survival.conditional(TREE)
+    for _ in range(30):
+        survival.remember(1, [TREE])
+        [score] = survival.score(1, Outcome(5, (2, 4, BONUS), TREE, 2))
+        assert (score.source, score.right, score.wrong) == ("t", 2, 0)
+    after = survival.conditional(TREE)
+    assert after[0] < before[0]
+    assert after[1] > before[1]
+    assert after[2] == before[2], "its parent was wrong"
+    assert after[3] > before[3]
+
+
+def test_a_score_counts_what_was_tried() -> None:
+    def score(tokens: tuple[int, ...]) -> tuple[int, int]:
+        survival = Survival()
+        survival.remember(1, [Draft((1, 2, 3), "s")])
+        [score] = survival.score(1, Outcome(5, tokens))
+        return score.right, score.wrong
+
+    assert score((1, 2, 9)) == (2, 1)
+    assert score((9,)) == (0, 1)
+    assert score((1,)) == (1, 0), "the target's token ended first"
+    assert score((1, 2, 3, 9)) == (3, 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.cost import PRIOR_SLOPE, CostCurve
+from foretoken.planner.cost import OUT_OF_DATE, PRIOR_SLOPE, CostCurve
+from foretoken.planner.pace import STALE
 
 ratios = st.dictionaries(st.integers(2, 40), st.floats(1.0, 20.0), min_size=1, max_size=10)
 
@@ -17,6 +20,14 @@ def curve_of(points: dict[int, float], single: float = 10.0) -> CostCurve:
     for rows, ratio in points.items():
         curve.add(rows, single * ratio)
     return curve
+
+
+def rounds(curve: CostCurve, *sizes: int, times: int = 1, slower: float = 1.0) -> None:
+    """Rounds of decoding whose forwards have these sizes, on a machine that is `slower`."""
+    for _ in range(times):
+        for rows in sizes:
+            curve.tick()
+            curve.add(rows, slower * 10.0 * (1.0 + 0.2 * (rows - 1)))
 
 
 def test_nothing_is_known_before_a_plain_forward() -> None:
@@ -31,23 +42,22 @@ def test_nothing_is_known_before_a_plain_forward() -> None:
 @given(ratios)
 @settings(deadline=None)
 def test_what_was_measured_is_what_it_says(points: dict[int, float]) -> None:
-    curve = curve_of(points)
-    assert curve.single_ms == 10.0
+    """Where it rises; a curve that falls is a measurement error (see test_monotone)."""
+    rising = dict(zip(sorted(points), sorted(points.values()), strict=True))
+    curve = curve_of(rising)
+    assert curve.single_ms == pytest.approx(10.0)
     assert curve.ratio(1) == 1.0
-    for rows, ratio in points.items():
+    for rows, ratio in rising.items():
         assert curve.ratio(rows) == pytest.approx(ratio)
 
 
-@given(ratios, st.integers(1, 60))
+@given(ratios)
 @settings(deadline=None)
-def test_between_measurements_it_lies_between_them(points: dict[int, float], rows: int) -> None:
+def test_more_rows_never_take_less_time(points: dict[int, float]) -> None:
     curve = curve_of(points)
-    known = {1: 1.0, **points}
-    below = known[max(n for n in known if n <= rows)]
-    above = known[min((n for n in known if n >= rows), default=max(known))]
-    assert curve.ratio(rows) >= min(below, above) - 1e-9
-    if rows <= max(known):
-        assert curve.ratio(rows) <= max(below, above) + 1e-9
+    costs = [curve.ratio(rows) for rows in range(1, 65)]
+    assert all(low <= high + 1e-9 for low, high in pairwise(costs))
+    assert all(cost <= max(1.0, *points.values()) + 1e-9 for cost in costs[: max(points)])
 
 
 def test_steps_stay_steps() -> None:
@@ -98,3 +108,81 @@ def test_ratios_outlive_a_change_of_the_plain_cost() -> None:
     for _ in range(30):
         curve.add(1, 40.0)
     assert curve.ratio(4) == pytest.approx(2.0)
+
+
+def test_a_size_seen_in_a_stall_only_is_bounded_by_larger_ones() -> None:
+    curve = curve_of({2: 1.2, 8: 2.4, 16: 4.0})
+    rounds(curve, 1)
+    rounds(curve, 4, times=3, slower=10.0)
+    assert curve.ratio(4) <= 4.0
+    rounds(curve, 1, 3, 5, times=100)
+    assert curve.ratio(4) <= curve.ratio(5) == pytest.approx(1.8)
+
+
+def test_what_was_measured_before_a_stall_is_not_compared_with_what_comes_in_it() -> None:
+    curve = curve_of({n: 1.0 + 0.2 * (n - 1) for n in range(2, 12)})
+    rounds(curve, 1)
+    rounds(curve, 4, 9, 6, times=40, slower=10.0)
+    rounds(curve, 1, 4, 9, 1, 6, times=20, slower=10.0)
+    rounds(curve, 5, 7, times=20)
+    assert [curve.ratio(n) for n in (4, 6, 9)] == pytest.approx([1.6, 2.0, 2.6])
+
+
+def test_a_change_that_stays_is_believed_however_large() -> None:
+    curve = curve_of({4: 1.6})
+    for _ in range(40):
+        curve.tick()
+        curve.add(1, 10.0)
+        curve.tick()
+        curve.add(4, 100.0)
+    assert curve.ratio(4) == pytest.approx(10.0)
+
+
+def test_what_is_out_of_date_is_tried_again() -> None:
+    """A size that was dear when it was last measured would otherwise never be measured again."""
+    curve = curve_of({4: 12.0, 8: 12.0})
+    rounds(curve, 1, times=OUT_OF_DATE // 2)
+    assert curve.ratio(4) == pytest.approx(12.0)
+    rounds(curve, 1, times=OUT_OF_DATE)
+    assert curve.ratio(4) == pytest.approx(1 + 3 * PRIOR_SLOPE)
+    rounds(curve, 4)
+    assert curve.ratio(4) == pytest.approx(1.6)
+
+
+def test_drafts_all_the_time_leave_the_ratios_and_follow_the_pace() -> None:
+    """V(1) and V(n) grow alike with the context; nothing plain is measured meanwhile."""
+    curve = curve_of({4: 1.6})
+    rounds(curve, 1)
+    for depth in range(100):
+        rounds(curve, 4, slower=1.0 + 0.01 * depth)
+    assert curve.ratio(4) == pytest.approx(1.6, rel=0.03)
+    assert curve.single_ms == pytest.approx(10.0 * (1.0 + 0.01 * 92), rel=0.03)
+
+
+def test_a_plain_forward_is_due_now_and_then() -> None:
+    curve = curve_of({4: 1.6})
+    due = [curve.stale]
+    rounds(curve, 4, times=STALE)
+    due.append(curve.stale)
+    rounds(curve, 1)
+    assert [*due, curve.stale] == [False, True, False]
+
+
+def test_plain_forwards_of_several_requests_are_a_measure_too() -> None:
+    curve = curve_of({4: 1.6, 8: 2.4})
+    for _ in range(40):
+        curve.tick()
+        curve.add(4, 32.0, plain=True)
+        curve.tick()
+        curve.add(8, 96.0)
+    assert curve.ratio(8) / curve.ratio(4) == pytest.approx(3.0)
+    assert not curve.stale
+
+
+def test_many_sizes_do_not_make_it_slow() -> None:
+    """The work of a round is bounded by the sizes kept, and those are few."""
+    curve = CostCurve()
+    for rows in range(1, 600):
+        rounds(curve, 1, rows)
+    assert curve.ratio(512) == pytest.approx(1 + 0.2 * 511, rel=0.05)
+    assert len(curve._known) < 64 + 600 // 16 + 2

@@ -1,54 +1,69 @@
-"""A drafter that takes time is asked where it pays, and tried now and then where it does not."""
+"""Whether a drafter that takes time pays, by what it cost and brought."""
 
 from __future__ import annotations
 
-from foretoken.planner.worth import PROBE_TOKENS, DrafterWorth
+import pytest
 
-PLAIN_MS = 10.0
+from foretoken.planner.worth import DrafterWorth, Offer
 
 
 def flat(rows: int) -> float:
     return 1.0 + 0.05 * (rows - 1)
 
 
-def ask(worth: DrafterWorth, *, may_probe: bool = False):  # type: ignore[no-untyped-def]
-    return worth.limit(flat, PLAIN_MS, decoding=1, margin=1.03, may_probe=may_probe)
+def offer(worth: DrafterWorth) -> Offer | None:
+    return worth.offer(flat, decoding=1, margin=1.03)
 
 
-def feed(worth: DrafterWorth, *, ms: float, accepted: int, length: int, rounds: int = 50) -> None:
+def fed(*, cost: float, right: int, length: int, rounds: int = 50) -> DrafterWorth:
+    worth = DrafterWorth()
+    feed(worth, cost=cost, right=right, length=length, rounds=rounds)
+    return worth
+
+
+def feed(worth: DrafterWorth, *, cost: float, right: int, length: int, rounds: int = 50) -> None:
     for _ in range(rounds):
-        worth.drafted(ms, length)
-        worth.verified(accepted, length)
+        worth.drafted(cost, length)
+        worth.scored(right, int(right < length))
 
 
-def test_a_cheap_drafter_always_drafts_however_bad_it_is() -> None:
-    worth = DrafterWorth()
-    feed(worth, ms=0.05, accepted=0, length=4)
-    assert worth.is_free(PLAIN_MS)
-    assert ask(worth).max_tokens > 8
+def test_a_cheap_drafter_is_free_however_bad_it_is() -> None:
+    assert fed(cost=0.005, right=0, length=4).free
+    assert not fed(cost=0.5, right=4, length=4).free
+    assert not DrafterWorth().free, "nothing is known of it"
 
 
-def test_a_good_costly_drafter_drafts_and_a_useless_one_only_probes() -> None:
-    good, useless = DrafterWorth(), DrafterWorth()
-    feed(good, ms=4 * 1.0, accepted=4, length=4)
-    feed(useless, ms=4 * 1.0, accepted=0, length=4)
-    assert ask(good).max_tokens >= 4
-    assert 0.0 < ask(good).min_survival < 1.0
-    assert ask(useless) is None
-    assert ask(useless, may_probe=True).max_tokens == PROBE_TOKENS
-    assert useless.probing
-    assert not good.probing
+def test_a_good_costly_drafter_is_worth_it_and_a_useless_one_is_not() -> None:
+    good = offer(fed(cost=0.4, right=4, length=4))
+    assert good is not None
+    assert good.limit.max_tokens >= 4
+    assert 0.0 < good.limit.min_survival < 1.0
+    assert good.rate > 1.5
+    assert offer(fed(cost=0.4, right=0, length=4)) is None
 
 
-def test_a_drafter_that_becomes_good_is_found_out_by_its_probes() -> None:
-    worth = DrafterWorth()
-    feed(worth, ms=4.0, accepted=0, length=4)
-    assert ask(worth) is None
-    feed(worth, ms=4.0, accepted=4, length=4, rounds=40)
-    assert ask(worth) is not None
+def test_a_drafter_that_becomes_good_is_worth_it_again() -> None:
+    worth = fed(cost=0.4, right=0, length=4)
+    feed(worth, cost=0.4, right=4, length=4, rounds=20)
+    assert offer(worth) is not None
 
 
 def test_a_drafter_dearer_than_the_target_never_pays() -> None:
-    worth = DrafterWorth()
-    feed(worth, ms=4 * 12.0, accepted=4, length=4)
-    assert ask(worth) is None
+    assert offer(fed(cost=4 * 1.2, right=4, length=4)) is None
+
+
+def test_a_dear_ask_or_two_change_nothing_and_a_cost_that_fell_is_believed() -> None:
+    worth = fed(cost=0.4, right=4, length=4)
+    feed(worth, cost=40.0, right=4, length=4, rounds=6)
+    assert worth.token_cost == pytest.approx(0.1)
+    feed(worth, cost=40.0, right=4, length=4, rounds=20)
+    assert worth.token_cost == pytest.approx(10.0)
+    feed(worth, cost=0.4, right=4, length=4, rounds=3)
+    assert worth.token_cost == pytest.approx(0.1)
+
+
+def test_an_ask_that_proposes_nothing_says_nothing_of_a_token() -> None:
+    worth = fed(cost=0.4, right=4, length=4)
+    for _ in range(30):
+        worth.drafted(3.0, 0)
+    assert worth.token_cost == pytest.approx(0.1)

@@ -1,0 +1,36 @@
+"""A curve that never falls, made of measurements that do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretoken.planner.monotone import Point, monotone
+
+points = st.lists(
+    st.tuples(st.integers(1, 500), st.floats(0.1, 50.0), st.integers(1, 15)), unique_by=lambda point: point[0]
+).map(sorted)
+
+
+@given(points)
+def test_it_never_falls_and_has_a_value_for_every_point(points: list[Point]) -> None:
+    result = monotone(points)
+    assert [rows for rows, _ in result] == [rows for rows, _, _ in points]
+    assert all(low[1] <= high[1] for low, high in pairwise(result))
+    assert {value for _, value in result} <= {value for _, value, _ in points}, "nothing is made up"
+
+
+@given(points)
+def test_what_rises_stays(points: list[Point]) -> None:
+    values = sorted(value for _, value, _ in points)
+    rising = [(rows, value, weight) for (rows, _, weight), value in zip(points, values, strict=True)]
+    assert monotone(rising) == [(rows, value) for rows, value, _ in rising]
+
+
+def test_one_bad_measurement_gives_way_in_whichever_direction_it_is_wrong() -> None:
+    assert monotone([(2, 1.2, 5), (3, 16.0, 2), (4, 1.6, 5)]) == [(2, 1.2), (3, 1.6), (4, 1.6)]
+    low = monotone([(2, 1.2, 5), (3, 1.4, 5), (8, 0.2, 1), (9, 2.6, 1)])
+    assert low == [(2, 1.2), (3, 1.4), (8, 1.4), (9, 2.6)]
+    assert monotone([]) == []
