@@ -100,6 +100,8 @@ class RoundRunner:
             for name, limits in wished.items()
         }
         candidates, spent = drafters.draft(decoding, limits)
+        if not any(candidates):
+            return [None] * len(decoding), spent
         return planner.choose(views, candidates, load), spent
 
     def _commit(

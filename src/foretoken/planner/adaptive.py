@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from foretoken.planner.asking import Asking
+from foretoken.planner.attention import Attention
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.stake import Stakes
@@ -32,6 +33,7 @@ class AdaptivePlanner:
         self._survival = Survival()
         self._curve = CostCurve()
         self._asking = Asking(self._curve, MARGIN)
+        self._attention = Attention()
         self._stakes = Stakes()
         self._drafted: dict[str, int] = {}
         self._found = False
@@ -44,13 +46,15 @@ class AdaptivePlanner:
         self._survival.forget(request.id)
         self._stakes.forget(request.id)
         self._asking.stop(request)
+        self._attention.forget(request.id)
 
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         if not self._curve.known or self._curve.stale:
             return {}
-        return self._asking.limits(requests, drafters, load)
+        awake = {request.id for request in requests if self._attention.tick(request.id)}
+        return self._asking.limits(requests, drafters, load, awake)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
@@ -64,8 +68,11 @@ class AdaptivePlanner:
                 self._drafted[draft.source] = self._drafted.get(draft.source, 0) + len(draft)
             best = sampled(drafts)
             chain: list[float] = []
-            if best is None:
+            if best is not None:
+                self._attention.note(request.id, 1.0, 1.0)
+            else:
                 best, chain = self._best(drafts, load)
+                self._attention.note(request.id, chain[0] if chain else 0.0, self._curve.ratio(2) - 1.0)
                 chain = chain[: self._stakes.cut(request.id, chain, self._share(load.decoding))]
             chosen.append(best)
             survivals.append(chain)
@@ -139,6 +146,8 @@ class AdaptivePlanner:
         for request, outcome in measured.outcomes:
             for score in self._survival.score(request, outcome):
                 self._asking.scored(score.source, score.right, score.wrong)
+                if score.right:
+                    self._attention.wake(request)
         self._settle(measured)
         self._asking.observe(measured, self._drafted)
 

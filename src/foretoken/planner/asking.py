@@ -6,7 +6,7 @@ that it is found out when that changes. A probe is a few rounds running: the fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foretoken.planner.catchup import Answers, CatchUp
@@ -59,13 +59,15 @@ class Asking:
         self._probe_ms = 0.0
 
     def limits(
-        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load, awake: Container[int]
     ) -> dict[str, Limits]:
-        """For each drafter and request how far it may draft in this round."""
+        """For each drafter and request how far it may draft in this round; drafters that cost next to
+        nothing only for the requests that are `awake`.
+        """
         limits: dict[str, Limits] = {}
         for name in drafters:
             drafter = self._drafters.setdefault(name, _Asked())
-            limits[name] = self._limits(drafter, requests, load)
+            limits[name] = self._limits(drafter, requests, load, awake)
             drafter.now = [
                 (request.id, len(request.tokens), drafter.reading.behind(request))
                 for request, limit in zip(requests, limits[name], strict=True)
@@ -73,10 +75,12 @@ class Asking:
             ]
         return limits
 
-    def _limits(self, drafter: _Asked, requests: Sequence[RequestView], load: Load) -> Limits:
+    def _limits(
+        self, drafter: _Asked, requests: Sequence[RequestView], load: Load, awake: Container[int]
+    ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
-            return [DraftLimit(LONGEST)] * len(requests)
+            return [DraftLimit(LONGEST) if request.id in awake else None for request in requests]
         if drafter.worth.measured:
             offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
             if offer is not None:
