@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -26,11 +25,12 @@ def test_everything_after_close_is_an_error_and_no_crash(tmp_path: Path) -> None
     for call in (lambda: engine.encode("x"), lambda: engine.set_speculation("auto"), lambda: engine.add("x")):
         with pytest.raises(RequestError, match="closed"):
             call()
-    for native in (
+    natives: tuple[Callable[[], object], ...] = (
         lambda: model.forward([Rows(0, 0, (1,), 1)]),
         lambda: model.release(0),
         lambda: model.snapshot(0),
         lambda: model.tokenizer.encode("x"),
-    ):
+    )
+    for native in natives:
         with pytest.raises(BackendError, match="closed"):
-            cast("Callable[[], object]", native)()
+            native()
