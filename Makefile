@@ -1,7 +1,9 @@
-# make demo: set everything up and run the default model.  make test: set everything up and test.
+# `make demo` sets everything up and runs the default model; `make test` sets everything up and tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One order of the tests, so that a failure can be repeated. SEED=last, or another number, tries others.
+SEED ?= 20261120
 
 .PHONY: demo test lint bench clean
 
@@ -9,19 +11,9 @@ demo: $(VENV)/.demo
 	$(BIN)/foretoken run --no-remember -n 300 \
 	  "Explain this code, and quote it first: $$(cat examples/shapes.txt)"
 
-test: set everything up and test.
-PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-
-.PHONY: demo test lint bench clean
-
-demo: $(VENV)/.demo
-	$(BIN)/foretoken run --no-remember -n 400 \
-	  "Write the numbers from one to twenty as words, one on each line. Then write the same list again."
-
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
+	$(BIN)/python -m pytest -q -m model --randomly-seed=$(SEED)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
