@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -224,8 +224,6 @@ def _create_context(
     if context:
         return context, settings
     if fallback and mixed:
-        from dataclasses import replace
-
         return _create_context(weights, replace(settings, kv_types=("f16", "f16")), fallback=False)
     reason = log.last_error(lines)
     if "alloc" in reason or "memory" in reason:
