@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 
 from foretoken.config import ModelOptions, Speculation, Stage
 from foretoken.engine.drafting import Drafters
@@ -29,7 +31,14 @@ AUTO_STAGES = (Stage("suffix", {"min-p": "0.005"}), Stage("prediction"))
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
 
 
-def assemble(model: Model, speculation: Speculation, *, store: Path | None, options: ModelOptions) -> Setup:
+def assemble(
+    model: Model,
+    speculation: Speculation,
+    *,
+    store: Path | None,
+    options: ModelOptions,
+    clock: Callable[[], float] = perf_counter,
+) -> Setup:
     """Build the drafters. Raises SpeculationStringError for what the user must correct; anything else that
     keeps a drafter from being used becomes a note, and the engine goes on without it.
     """
@@ -49,7 +58,7 @@ def assemble(model: Model, speculation: Speculation, *, store: Path | None, opti
     if not drafters and reason is None:
         reason = "none of the drafters asked for can be used"
     return Setup(
-        Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees),
+        Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
         AdaptivePlanner() if speculation.adaptive else FixedPlanner(),
         str(speculation),
         reason,

@@ -21,12 +21,20 @@ class Drafters:
     because verification never trusts a draft.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, *, trees: bool = False) -> None:
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        vocab_size: int,
+        *,
+        trees: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         if len(self._drafters) < len(drafters):
             raise ConfigError(f"Two drafters have the same name: {[drafter.name for drafter in drafters]}.")
         self._vocab_size = vocab_size
         self._trees = trees
+        self._clock = clock
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -63,9 +71,9 @@ class Drafters:
             asked = [(i, limit) for i, limit in enumerate(limited) if limit and limit.max_tokens > 0]
             if not asked:
                 continue
-            began = perf_counter()
+            began = self._clock()
             self._guard(drafter, self._ask, drafter, asked, requests, candidates)
-            spent[drafter.name] = ms = 1e3 * (perf_counter() - began)
+            spent[drafter.name] = ms = 1e3 * (self._clock() - began)
             for i, _ in asked:
                 requests[i].stats.drafting(drafter.name, ms / len(asked))
         return candidates, spent

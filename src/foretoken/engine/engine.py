@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -36,8 +36,9 @@ NOT_DRAFTING = "no drafter is configured"
 class Engine:
     """Generates text from one model, with speculative decoding.
 
-    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects. Not
-    thread-safe. A context manager: leaving it frees the model.
+    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects; `clock`
+    gives the seconds that the planner goes by. Not thread-safe. A context manager: leaving it frees the
+    model.
     """
 
     def __init__(
@@ -47,18 +48,21 @@ class Engine:
         drafters: Sequence[Drafter] = (),
         planner: Planner | None = None,
         configured: str = "custom",
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.model = model
+        self._clock = clock
         self._scheduler = Scheduler(model)
         self._runner = RoundRunner(
             model,
             self._scheduler,
             Setup(
-                Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees),
+                Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
                 planner or FixedPlanner(),
                 configured,
                 None if drafters else NOT_DRAFTING,
             ),
+            clock,
         )
         self._streams = Streams(self._round, self._abort, self._is_open)
         self._store: Path | None = None
@@ -109,7 +113,9 @@ class Engine:
                 "Speculation cannot be changed while a request is running.",
                 hint="Wait until the engine is idle, or abort its requests.",
             )
-        setup = assemble(self.model, speculation, store=self._store, options=self._settings)
+        setup = assemble(
+            self.model, speculation, store=self._store, options=self._settings, clock=self._clock
+        )
         if speculation.adaptive and setup.drafters:
             try:
                 self._teach_costs(setup.planner)
@@ -124,7 +130,7 @@ class Engine:
         if self._costs is None:
             place = self._scheduler.cache.acquire([0])
             assert place is not None, "only called while no request is running"
-            self._costs = measure_costs(self.model, place[0])
+            self._costs = measure_costs(self.model, place[0], clock=self._clock)
             self._scheduler.cache.drop(place[0])
         for measured in self._costs:
             planner.observe(measured)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from foretoken.engine.request import Request
@@ -29,30 +29,34 @@ from foretoken.types import (
 
 class RoundRunner:
     """Runs rounds over the scheduler's requests. Requests that end are left marked with `finish`, one that
-    cannot go on also with `error`; the others go on. `setup` may be replaced between rounds.
+    cannot go on also with `error`; the others go on. `setup` may be replaced between rounds. `clock` gives
+    seconds.
     """
 
-    def __init__(self, model: Model, scheduler: Scheduler, setup: Setup) -> None:
+    def __init__(
+        self, model: Model, scheduler: Scheduler, setup: Setup, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._model = model
         self._scheduler = scheduler
         self.setup = setup
+        self._clock = clock
         self.plain_rounds = PlainRounds()
 
     def run(self) -> list[Event]:
         """One target forward. Raises what `Model.forward` raises, with every request's state as before."""
-        began = perf_counter()
+        began = self._clock()
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
         drafts, draft_ms = self._plan_and_draft(decoding, load)
         used = len(decoding) + sum(len(draft) for draft in drafts if draft)
         prefill = self._scheduler.prefilling(self._model.capabilities.max_batch - used)
 
-        drafted = perf_counter()
+        drafted = self._clock()
         logits = self._model.forward(_batch(decoding, drafts, prefill))
-        forwarded = perf_counter()
+        forwarded = self._clock()
         events, outcomes = self._commit(decoding, drafts, logits)
         events += self._finish_prefill(prefill, logits[used:])
-        done = perf_counter()
+        done = self._clock()
 
         if outcomes:
             plain = not prefill and used == len(decoding)

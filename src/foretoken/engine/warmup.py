@@ -7,6 +7,7 @@ never find out otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 from foretoken.protocols import Model
@@ -20,7 +21,9 @@ REPEATS = 2
 BUDGET_S = 0.5
 
 
-def measure_costs(model: Model, seq: int, budget_s: float = BUDGET_S) -> list[Round]:
+def measure_costs(
+    model: Model, seq: int, budget_s: float = BUDGET_S, clock: Callable[[], float] = perf_counter
+) -> list[Round]:
     """Rounds of `SIZES` rows in an empty sequence, for at most about `budget_s` seconds.
 
     Each size keeps its best of `REPEATS` turns through all of them: a busy machine only ever makes a forward
@@ -28,22 +31,22 @@ def measure_costs(model: Model, seq: int, budget_s: float = BUDGET_S) -> list[Ro
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in SIZES if size <= most]
-    began = perf_counter()
-    _forward_ms(model, seq, 1)  # the first forward pages the weights in
+    began = clock()
+    _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
     best: dict[int, float] = {}
     for turn in range(REPEATS):
         end = began + budget_s * (turn + 1) / REPEATS
         for size in sizes if turn == 0 else list(best):
             last = best.get(size, 2 * max(best.values(), default=0.0))
-            if best and perf_counter() + last / 1e3 > end:
+            if best and clock() + last / 1e3 > end:
                 break
-            best[size] = min(best.get(size, float("inf")), _forward_ms(model, seq, size))
+            best[size] = min(best.get(size, float("inf")), _forward_ms(model, seq, size, clock))
     return [Round(Load(1, 0, 0), size, {}, ms, 0.0, ()) for size, ms in best.items()]
 
 
-def _forward_ms(model: Model, seq: int, rows: int) -> float:
-    began = perf_counter()
+def _forward_ms(model: Model, seq: int, rows: int, clock: Callable[[], float]) -> float:
+    began = clock()
     model.forward([Rows(seq, 0, (0,) * rows, rows)])
-    elapsed = 1e3 * (perf_counter() - began)
+    elapsed = 1e3 * (clock() - began)
     model.release(seq)
     return elapsed

@@ -1,0 +1,1 @@
+"""Measuring: workloads, live runs, replays of recorded outputs without a model, and reports about them."""

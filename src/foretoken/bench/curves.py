@@ -1,0 +1,89 @@
+"""Cost curves V(n)/V(1): those that ship, and how one is read from a file."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from foretoken.errors import ConfigError
+
+SHIPPED = "cost_curves.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond.
+
+    `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from.
+    """
+
+    name: str
+    points: Mapping[int, float]
+    v1_ms: float = 10.0
+    about: str = ""
+
+    def ratio(self, rows: int) -> float:
+        """V(rows)/V(1)."""
+        known = sorted(self.points.items())
+        i = min(max(bisect_right(known, (rows, float("inf"))), 1), len(known) - 1)
+        (low, below), (high, above) = known[i - 1], known[i]
+        return below + (rows - low) / (high - low) * (above - below)
+
+
+def shipped_curves() -> dict[str, Curve]:
+    """The curves that come with Foretoken, by name."""
+    text = files("foretoken.bench").joinpath(SHIPPED).read_text(encoding="utf-8")
+    return _parse(json.loads(text), SHIPPED)
+
+
+def find_curve(name: str) -> Curve:
+    """A shipped curve, or the one in a JSON file. Raises ConfigError."""
+    shipped = shipped_curves()
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no cost curve {name!r}.",
+            hint=f'Those that ship: {", ".join(shipped)}. Or name a JSON file: {{"1": 1, "2": 1.5, …}}.',
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The cost curve {path} cannot be read: {error}.") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"The cost curve {path} is not a JSON object.")
+    found = _parse(data if "curves" in data else {"curves": {path.stem: data}}, str(path))
+    if len(found) != 1:
+        raise ConfigError(
+            f"{path} holds {len(found)} curves.", hint="Write the one you mean to a file of its own."
+        )
+    return next(iter(found.values()))
+
+
+def _parse(data: Mapping[str, object], origin: str) -> dict[str, Curve]:
+    curves = data.get("curves")
+    if not isinstance(curves, dict):
+        raise ConfigError(f"{origin} holds no 'curves'.")
+    return {name: _curve(name, value, origin) for name, value in curves.items()}
+
+
+def _curve(name: str, value: object, origin: str) -> Curve:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{origin}: curve {name!r} is not a JSON object.")
+    nested = value.get("points")
+    try:
+        points = {int(rows): float(ratio) for rows, ratio in (nested or value).items()}
+        v1_ms = float(value.get("v1_ms", 10.0)) if nested else 10.0
+    except (TypeError, ValueError, AttributeError):
+        raise ConfigError(f"{origin}: curve {name!r} must map numbers of rows to V(n)/V(1).") from None
+    if len(points) < 2 or min(points) != 1 or points[1] <= 0 or min(points.values()) <= 0 or v1_ms <= 0:
+        raise ConfigError(
+            f"{origin}: curve {name!r} needs 1 row, at least one more size, and positive times."
+        )
+    scaled = {rows: ratio / points[1] for rows, ratio in points.items()}
+    return Curve(name, scaled, v1_ms, str(value.get("about", "")) if nested else "")
