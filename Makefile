@@ -22,7 +22,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/auto_vs_off.py
+	$(BIN)/foretoken bench
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Foretoken needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

@@ -14,9 +14,11 @@ take
   is a property of this synthetic text, not of a model.
 
 The text mixes new tokens of a Zipf distribution over 32,000 ids with passages of 10 to 300 tokens copied from
-anywhere earlier, in which one token in fifty is changed. The last line of stdout is one JSON object.
+anywhere earlier, in which one token in fifty is changed. Drafters that want to hear of the target's likeliest
+next tokens are told of random ones, for each row. With `--trees` they draft for a model that verifies trees.
+The last line of stdout is one JSON object.
 
-    python benchmarks/drafters.py [--tokens 100000] [drafter …]
+    python benchmarks/drafters.py [--tokens 100000] [--trees] [drafter …]
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import json
 import statistics
 import time
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +37,9 @@ import numpy as np
 from foretoken.config import Stage
 from foretoken.protocols import Drafter, RequestView
 from foretoken.registry import create_drafter, drafter_names
+from foretoken.sampling.successors import Successors
 from foretoken.testing import FakeModel, drafter_context
-from foretoken.types import DraftLimit, Outcome
+from foretoken.types import Draft, DraftLimit, Outcome
 
 VOCABULARY = 32_000
 GENERATED = 600
@@ -70,8 +74,10 @@ class Times:
     accepted: int = 0
 
 
-def new_drafter(name: str) -> Drafter:
-    return create_drafter(Stage(name, OPTIONS.get(name, {})), drafter_context(FakeModel(VOCABULARY)))
+def new_drafter(name: str, *, trees: bool) -> Drafter:
+    return create_drafter(
+        Stage(name, OPTIONS.get(name, {})), drafter_context(FakeModel(VOCABULARY, trees=trees))
+    )
 
 
 def new_request(text: list[int], prompt: int) -> RequestView:
@@ -82,9 +88,22 @@ def new_request(text: list[int], prompt: int) -> RequestView:
     return RequestView(id=1, tokens=text[:prompt], prompt_length=prompt, prediction=tuple(prediction))
 
 
+def successors(last: int, draft: Draft | None, ranked: Iterator[tuple[int, ...]]) -> Successors:
+    """What the target holds likely after each verified row."""
+    return tuple((token, next(ranked)) for token in (last, *(draft.tokens if draft else ())))
+
+
+def rankings(count: int) -> Iterator[tuple[int, ...]]:
+    """`count` different tokens, again and again others."""
+    rng = np.random.default_rng(1)
+    while True:
+        yield tuple(dict.fromkeys(((rng.zipf(1.2, 2 * count) - 1) % VOCABULARY).tolist()))[:count]
+
+
 def rounds(drafter: Drafter, request: RequestView, text: list[int]) -> Times:
     times = Times([], [], [])
     limit = DraftLimit(LIMIT)
+    ranked = rankings(drafter.successors)
     while len(request.tokens) < len(text):
         position = len(request.tokens)
         begun = time.perf_counter()
@@ -100,7 +119,8 @@ def rounds(drafter: Drafter, request: RequestView, text: list[int]) -> Times:
                     accepted, parent = accepted + 1, row
         committed = tuple(text[position : position + accepted + 1])
         request.tokens.extend(committed)
-        outcome = Outcome(position, committed, draft, accepted)
+        told = successors(text[position - 1], draft, ranked) if drafter.successors else ()
+        outcome = Outcome(position, committed, draft, accepted, told)
         begun = time.perf_counter()
         drafter.observe(request, outcome)
         times.observes.append((time.perf_counter() - begun) / len(committed))
@@ -108,10 +128,10 @@ def rounds(drafter: Drafter, request: RequestView, text: list[int]) -> Times:
     return times
 
 
-def measure(name: str, text: list[int], prompt: int) -> dict[str, float]:
+def measure(name: str, text: list[int], prompt: int, *, trees: bool) -> dict[str, float]:
     starts = []
     for _ in range(3):
-        drafter, request = new_drafter(name), new_request(text, prompt)
+        drafter, request = new_drafter(name, trees=trees), new_request(text, prompt)
         begun = time.perf_counter()
         drafter.start(request)
         starts.append(time.perf_counter() - begun)
@@ -122,7 +142,7 @@ def measure(name: str, text: list[int], prompt: int) -> dict[str, float]:
     tracemalloc.start()
     request = new_request(text, prompt)
     before = tracemalloc.get_traced_memory()[0]
-    drafter = new_drafter(name)
+    drafter = new_drafter(name, trees=trees)
     drafter.start(request)
     rounds(drafter, request, text)
     gc.collect()
@@ -143,6 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of the model-free drafters.")
     parser.add_argument("drafters", nargs="*", help="names; all model-free ones by default")
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens of history")
+    parser.add_argument("--trees", action="store_true", help="draft for a model that verifies trees")
     arguments = parser.parse_args()
     text = synthetic_text(arguments.tokens + GENERATED)
     results: dict[str, dict[str, float]] = {}
@@ -151,7 +172,7 @@ def main() -> None:
     )
     for name in arguments.drafters or [name for name in drafter_names() if name != "draft-model"]:
         try:
-            result = measure(name, text, arguments.tokens)
+            result = measure(name, text, arguments.tokens, trees=arguments.trees)
         except ModuleNotFoundError as exc:
             print(f"{name:<16}not installed: {exc.name}")
             continue

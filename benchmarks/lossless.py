@@ -13,8 +13,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from common import PromptCase, load_prompts, parser, progress
+from common import parser, progress
 from foretoken import Completion, Engine, SamplingParams
+from foretoken.bench.workloads import PromptCase, load_prompts, select
 from foretoken.library import default_model
 from foretoken.registry import drafter_names
 
@@ -28,7 +29,7 @@ def main() -> None:
     arguments.add_argument("--concurrent", type=int, default=0, help="also run this many at once")
     arguments.add_argument("--only", nargs="*", help="these speculation strings instead of all")
     args = arguments.parse_args()
-    cases = load_prompts(args.prompts, args.limit or 40)
+    cases = select(load_prompts(args.prompts), limit=args.limit or 40)
     model = args.model or str(default_model())
     specs = args.only or ["auto", *map(stage_for(model), drafter_names())]
     prompts = encode_all(model, args.threads, cases)
@@ -62,10 +63,10 @@ def encode_all(model: str, threads: int, cases: Sequence[PromptCase]) -> list[li
     with Engine.load(model, speculate="off", threads=threads, remember=False, context_length=8192) as engine:
         prompts = []
         for number, case in enumerate(cases):
-            text, other = case.text, number
+            text, other = case.turns[0], number
             while number % 3 == 0 and len(engine.encode(text)) < LONG:
                 other = (other + 1) % len(cases)
-                text = f"{cases[other].text}\n\n{text}"
+                text = f"{cases[other].turns[0]}\n\n{text}"
             prompts.append(engine.encode([{"role": "user", "content": text}])[:1700])
     return prompts
 

@@ -128,6 +128,12 @@ class Drafter(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def successors(self) -> int:
+        """How many of the target's likeliest next tokens after each row it wants to hear of in outcomes of
+        rounds in which it is asked; 0 for nearly all drafters.
+        """
+        ...
 
     def start(self, request: RequestView) -> None:
         """A request begins; `request.tokens` is its prompt."""

@@ -209,9 +209,14 @@ class ScriptedDrafter:
     """Proposes what `script` returns for a history: right, wrong or adversarial drafts on demand."""
 
     def __init__(
-        self, script: Callable[[Sequence[int]], Sequence[int] | Draft | None], *, name: str = "scripted"
+        self,
+        script: Callable[[Sequence[int]], Sequence[int] | Draft | None],
+        *,
+        name: str = "scripted",
+        successors: int = 0,
     ) -> None:
         self.name = name
+        self.successors = successors
         self._script = script
         self.outcomes: list[Outcome] = []
         self.open: set[int] = set()
@@ -282,12 +287,14 @@ def run_drafter(drafter: Drafter, text: Sequence[int], *, prompt: int, limit: in
     while len(request.tokens) < len(text):
         position = len(request.tokens)
         draft = drafter.draft([(request, DraftLimit(limit))])[0]
-        accepted = 0
+        accepted, node = 0, -1
         if draft is not None:
             drafts.append(draft)
-            future = text[position:]
-            while accepted < min(len(draft), len(future) - 1) and draft.tokens[accepted] == future[accepted]:
-                accepted += 1
+            future = text[position : len(text) - 1]
+            parents = range(-1, len(draft) - 1) if draft.parents is None else draft.parents
+            for row, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
+                if parent == node and accepted < len(future) and token == future[accepted]:
+                    accepted, node = accepted + 1, row
         committed = tuple(text[position : position + accepted + 1])
         request.tokens.extend(committed)
         drafter.observe(request, Outcome(position, committed, draft, accepted))

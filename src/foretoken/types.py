@@ -142,15 +142,17 @@ class DraftLimit:
     """How far a drafter may go for one request in this round.
 
     At most `max_tokens` tokens. A drafter that pays per token (a draft model) also stops when its own
-    estimate that the whole draft so far survives falls under `min_survival`.
+    estimate that the whole draft so far survives falls under `min_survival`. A draft whose first token is
+    right with a chance below `min_chance` cannot pay: a drafter that sees that early need not go on.
     """
 
     max_tokens: int
     min_survival: float = 0.0
+    min_chance: float = 0.0
 
     def within(self, most: int) -> DraftLimit:
         """The same limit with at most `most` tokens."""
-        return self if self.max_tokens <= most else DraftLimit(most, self.min_survival)
+        return self if self.max_tokens <= most else DraftLimit(most, self.min_survival, self.min_chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +161,16 @@ class Outcome:
 
     The history is now `old[:kept] + tokens`; `kept` < the old length means that text was removed.
     `draft` is what was verified this round (None when nothing was), of which the first `accepted` tokens
-    along the accepted path were right.
+    along the accepted path were right. `successors`: for every row whose logits were computed, the row's
+    token and the target's likeliest next tokens, best first. Row 0 is the last token before this round, row
+    i + 1 is draft token i, also if it was rejected. Empty unless a drafter that was asked wants them.
     """
 
     kept: int
     tokens: tuple[int, ...]
     draft: Draft | None = None
     accepted: int = 0
+    successors: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ DRAFTERS = [
     "ngram-mod:n=3,min=0,max=8",
     "ngram-cache",
     "suffix",
-    "ngram-simple:n=3,m=8;ngram-map-k:n=2,m=4;ngram-map-k4v:n=3,m=6",
+    "ngram-simple:n=3,m=8;ngram-map-k:n=2,m=4;ngram-map-k4v:n=3,m=6;recycle:min-p=0.1",
     "auto",
 ]
 

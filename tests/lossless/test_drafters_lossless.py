@@ -18,7 +18,7 @@ from foretoken.protocols import Drafter, DrafterContext, Model, Planner
 from foretoken.registry import create_drafter, drafter_names
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
-from foretoken.types import Logits, Round, VerifyRule
+from foretoken.types import Logits, Round, Rows, VerifyRule
 
 VOCABULARY = 12
 DRAFT_MODEL = "draft-model"
@@ -28,6 +28,7 @@ SHORT = {
     "ngram-map-k": {"n": "2", "m": "5"},
     "ngram-map-k4v": {"n": "2", "m": "5"},
     "ngram-mod": {"n": "2", "min": "0", "max": "5"},
+    "recycle": {"min-p": "0", "max": "6"},
 }
 """Options with which a short text over a small alphabet has matches."""
 
@@ -137,6 +138,33 @@ def test_all_drafters_together_leave_the_text_as_it_is(planner: str, settings: s
     )
     if settings in ("greedy", "warm"):
         assert sum(origins.values()) > origins["target"]
+
+
+@pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
+@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_recycled_chains_and_trees_leave_the_text_as_it_is(
+    planner: str, settings: str, concurrent: bool, trees: bool
+) -> None:
+    shapes: set[bool] = set()
+
+    class Watched(FakeModel):
+        def forward(self, batch: Sequence[Rows]) -> Logits:
+            shapes.update(rows.parents is not None for rows in batch if rows.start and len(rows.tokens) > 1)
+            return super().forward(batch)
+
+    origins = assert_lossless(
+        lambda: Watched(VOCABULARY, logits=target_logits, max_batch=48, context_length=400, trees=trees),
+        lambda model: [drafter("recycle", model)],
+        PROMPTS,
+        SETTINGS[settings],
+        concurrent=concurrent,
+        planner=PLANNERS[planner],
+    )
+    if settings == "greedy":
+        assert origins["recycle"] > 0
+        assert shapes == {trees}
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -22,6 +22,7 @@ BUILT_IN = {
     "ngram-mod",
     "ngram-simple",
     "prediction",
+    "recycle",
     "suffix",
 }
 

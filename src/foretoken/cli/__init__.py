@@ -17,6 +17,8 @@ COMMANDS = {
     "run": "foretoken.cli.run:run",
     "chat": "foretoken.cli.chat:chat",
     "models": "foretoken.cli.models:models",
+    "bench": "foretoken.cli.bench:bench",
+    "profile": "foretoken.cli.profile:profile",
     "ngram": "foretoken.cli.ngram:ngram",
     "doctor": "foretoken.cli.doctor:doctor",
     "forget": "foretoken.cli.forget:forget",

@@ -23,6 +23,7 @@ from foretoken.config import AUTO, ModelOptions, parse_speculation
 from foretoken.drafters.suffix_store import describe, remembered
 from foretoken.engine.assembly import assemble
 from foretoken.engine.warmup import measure_costs
+from foretoken.planner import profile as profiles
 from foretoken.protocols import Model
 from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
 
@@ -244,16 +245,34 @@ class PastOutputs:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """What models cost here: one model and setting. `depths` in tokens, `measured` the day, `rounds` how many
+    measurements it rests on.
+    """
+
+    model: str
+    backend: str
+    device: str
+    threads: str
+    kv_type: str
+    depths: tuple[int, ...]
+    measured: str
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """What Foretoken keeps on this computer.
 
-    `measurements` are results of the exactness probe, `counts` the other files of drafters (ngram-cache's),
-    `history` the lines typed into `foretoken chat`.
+    `measurements` are results of the exactness probe, `profile_files` those of `profiles`, `counts` the other
+    files of drafters (ngram-cache's), `history` the lines typed into `foretoken chat`.
     """
 
     folder: Path
     models: Kept
     measurements: Kept
+    profile_files: Kept
+    profiles: tuple[StoredProfile, ...]
     outputs: PastOutputs
     counts: Kept
     history: Kept
@@ -269,6 +288,8 @@ def storage() -> Storage:
         folder=folder,
         models=Kept(len(pulled), sum(model.size_bytes for model in pulled)),
         measurements=kept(sorted((folder / "probes").glob("*.json"))),
+        profile_files=kept(profiles.files(profiles.profiles_dir(folder))),
+        profiles=tuple(map(_stored, profiles.ProfileStore(profiles.profiles_dir(folder)).all())),
         outputs=PastOutputs(
             files=len(stored),
             outputs=sum(file.outputs for file in stored),
@@ -277,6 +298,20 @@ def storage() -> Storage:
         ),
         counts=kept([file for file in remembered(paths.store_dir()) if file not in named]),
         history=kept([paths.history_file()]),
+    )
+
+
+def _stored(profile: profiles.Profile) -> StoredProfile:
+    key = profile.key
+    return StoredProfile(
+        model=profile.name,
+        backend=key.backend,
+        device=key.device,
+        threads=key.threads,
+        kv_type=key.kv_type,
+        depths=tuple(sorted(profile.curve)),
+        measured=profile.measured_at.date().isoformat(),
+        rounds=profile.rounds,
     )
 
 

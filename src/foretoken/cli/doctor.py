@@ -242,12 +242,24 @@ def _storage_rows(storage: diagnosis.Storage) -> Iterator[Row]:
     yield "folder", escape(str(storage.folder))
     yield "pulled models", _kept_text(storage.models)
     yield "measurements", _kept_text(storage.measurements)
+    yield "profiles", _kept_text(storage.profile_files)
+    for profile in storage.profiles:
+        yield "", escape(_profile_text(profile))
     outputs = storage.outputs
     texts = f" ({outputs.outputs:,} outputs, {outputs.tokens:,} tokens)" if outputs.files else ""
     yield "past outputs", _kept_text(diagnosis.Kept(outputs.files, outputs.bytes)) + texts
     yield "n-gram counts", _kept_text(storage.counts)
     yield "typed lines", _kept_text(storage.history)
     yield "to erase", "past outputs, n-gram counts and typed lines: foretoken forget"
+    if storage.profile_files.files:
+        yield "", "profiles as well: foretoken forget --profiles"
+
+
+def _profile_text(profile: diagnosis.StoredProfile) -> str:
+    threads = f"{profile.threads} thread{'' if profile.threads == '1' else 's'}"
+    setting = f"{profile.backend}, {profile.device}, {threads}, KV {profile.kv_type}"
+    depths = ", ".join(f"{depth:,}" for depth in profile.depths)
+    return f"{profile.model}: {setting}; measured {profile.measured} at {depths} tokens"
 
 
 def _kept_text(kept: diagnosis.Kept) -> str:

@@ -1,4 +1,4 @@
-"""`foretoken forget`: erase what is remembered of past texts."""
+"""`foretoken forget`: erase what is remembered of past texts, and profiles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from foretoken.cli import paths
 from foretoken.cli.units import counted, size_text
 from foretoken.drafters import suffix_store
 from foretoken.errors import BackendError, ConfigError
+from foretoken.planner import profile as profiles
+
+PROFILES = "profiles of models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +33,34 @@ class Memory:
 @click.command()
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be erased.")
-def forget(*, yes: bool, dry_run: bool) -> None:
+@click.option("--profiles", "with_profiles", is_flag=True, help="Erase the profiles of models, too.")
+def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
     """Erase what is remembered of past texts on this computer.
 
     That is the store of past outputs, the n-gram counts that were learned from them, and the lines typed
-    into chats. Models, measurements, saved conversations and files that you named yourself stay.
+    into chats. With --profiles also what models cost here and how often their drafts were right, in which
+    there is no text. Models, other measurements, saved conversations and files that you named yourself stay.
     """
     try:
         memories = remembered()
+        kept = profile_files()
     except OSError as error:
         raise ConfigError(f"{paths.cache_dir()} cannot be read: {error.strerror or error}.") from error
-    if not memories:
+    if with_profiles and kept:
+        memories.append(kept)
+    if memories:
+        click.echo(f"Remembered in {paths.cache_dir()}:")
+    else:
         click.echo(f"Nothing is remembered in {paths.cache_dir()}.")
-        return
-    click.echo(f"Remembered in {paths.cache_dir()}:")
     for memory in memories:
         click.echo(f"  {memory}")
+    if kept and not with_profiles:
+        click.echo(f"Not erased without --profiles: {kept}.")
+    if memories:
+        _decide(memories, yes=yes, dry_run=dry_run)
+
+
+def _decide(memories: Sequence[Memory], *, yes: bool, dry_run: bool) -> None:
     if dry_run:
         click.echo("Nothing was erased (--dry-run).")
     elif yes or _agreed():
@@ -71,6 +86,12 @@ def remembered() -> list[Memory]:
     ]
 
 
+def profile_files() -> Memory | None:
+    """The profiles of models, or None. Raises OSError."""
+    found = profiles.files(profiles.profiles_dir(paths.cache_dir()))
+    return Memory(PROFILES, found, sum(file.lstat().st_size for file in found)) if found else None
+
+
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("Nobody can be asked here.", hint="Say --yes to erase, or --dry-run to look.")
@@ -81,6 +102,8 @@ def _erase(memories: Sequence[Memory]) -> None:
     try:
         suffix_store.forget(paths.store_dir())
         paths.history_file().unlink(missing_ok=True)
+        if any(memory.what == PROFILES for memory in memories):
+            profiles.erase(profiles.profiles_dir(paths.cache_dir()))
     except OSError as error:
         raise BackendError(
             f"Not everything could be erased: {error}.",

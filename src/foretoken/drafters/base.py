@@ -20,6 +20,7 @@ class HistoryDrafter(ABC, Generic[State]):
     """
 
     name: str
+    successors: int = 0
 
     def __init__(self) -> None:
         self._states: dict[int, State] = {}

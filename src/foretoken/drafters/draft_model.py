@@ -109,6 +109,7 @@ class DraftModelDrafter:
     """
 
     name = NAME
+    successors = 0
 
     def __init__(
         self,

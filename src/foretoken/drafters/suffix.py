@@ -13,7 +13,7 @@ LOADED_SCOPES scopes that are idle.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -67,12 +67,23 @@ class PastOutputs:
 
 @dataclass(slots=True)
 class _State:
+    """`index` covers the history but for the last tokens, `pending`: they are indexed when a draft is asked
+    for, several at once after a pause.
+    """
+
     index: SuffixIndex
     prompt_length: int
     past: PastOutputs | None
+    pending: list[int] = field(default_factory=list)
+
+    def catch_up(self) -> None:
+        if self.pending:
+            self.index.extend(self.pending)
+            self.pending.clear()
 
     def remember(self) -> None:
         """Add the output since the prompt, if any, to the scope's past outputs."""
+        self.catch_up()
         if self.past is not None and len(self.index) > self.prompt_length:
             start = max(0, self.prompt_length - PROMPT_TAIL)
             self.past.add(self.index.text()[start:].tolist())
@@ -110,10 +121,10 @@ class SuffixDrafter(HistoryDrafter[_State]):
         return _State(index, request.prompt_length, self._past(request.scope))
 
     def extend(self, state: _State, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
-        state.index.extend(outcome.tokens)
+        state.pending.extend(outcome.tokens)
 
     def size(self, state: _State) -> int:
-        return len(state.index)
+        return len(state.index) + len(state.pending)
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         state = self._states[request.id]
@@ -140,13 +151,16 @@ class SuffixDrafter(HistoryDrafter[_State]):
             past.flush()
 
     def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:  # noqa: ARG002
-        text, shortest, count = state.index, self._shortest_match, self._candidates
+        state.catch_up()
+        text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
         found = []
-        own = longest_matches(text, text, shortest=shortest, limit=count, past=False)
+        own = longest_matches(text, text, shortest=shortest, limit=count, past=False, min_chance=chance)
         if own is not None:
             found.append(own)
         if state.past is not None and (own is None or own.lengths.max() < CONTENT):
-            past = longest_matches(state.past.index, text, shortest=shortest, limit=count, past=True)
+            past = longest_matches(
+                state.past.index, text, shortest=shortest, limit=count, past=True, min_chance=chance
+            )
             if past is not None:
                 found.append(past)
         chosen = vote(found, min(limit.max_tokens, self._longest), self._min_survival) if found else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ UNCERTAINTY = 0.75
 """Share of wrong tokens after a match of one token; it falls as one over the match's length."""
 PAST_UNCERTAINTY = 1.2
 """The same for a match in past outputs, of which the shortest is two tokens long."""
+
+SHARPNESS, COUNT_WEIGHT, OFFSET = 0.9, 0.45, -0.12
+"""The estimate as a logistic regression sees it, fitted to the same outputs: log-odds × SHARPNESS +
+COUNT_WEIGHT × ln(occurrences) + OFFSET. Of two equally long matches the more frequent is right more often."""
 
 _LENGTHS = np.maximum(np.arange(2 * REACH), 1)
 _TRUST = 1 - UNCERTAINTY / _LENGTHS
@@ -54,11 +59,13 @@ class Continuation:
 
 
 def longest_matches(
-    index: SuffixIndex, text: SuffixIndex, *, shortest: int, limit: int, past: bool
+    index: SuffixIndex, text: SuffixIndex, *, shortest: int, limit: int, past: bool, min_chance: float = 0.0
 ) -> Matches | None:
     """The newest occurrences in `index` of the end of `text`, at the deepest level of grams that has any.
 
     At most `limit` occurrences are looked at, and none that matches fewer than `shortest` tokens is kept.
+    None also if no vote about them could be as likely right as `min_chance`, which is seen before anything
+    is measured.
     `index` may be `text`; otherwise its levels must be among the text's.
     """
     tail = text.tail()
@@ -67,8 +74,12 @@ def longest_matches(
         if len(text) < width:
             continue
         hashed = text.hashes[text.levels.index(width)]
-        ends = np.array(index.occurrences(level, tail, hashed, limit), np.intp)
-        if len(ends):
+        found = index.occurrences(level, tail, hashed, limit)
+        if found:
+            deeper = index.levels[level + 1] if level + 1 < len(index.levels) else REACH
+            if min_chance and _most(deeper - 1, len(found), past=past) < min_chance:
+                return None
+            ends = np.array(found, np.intp)
             lengths = index.lengths(ends, tail)
             good = lengths >= max(width, shortest)
             if good.any():
@@ -109,7 +120,8 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
     tokens = _chain(rows[leader], limit, repeat=leader < own)
     shares = _shares(rows[:, : len(tokens)], tokens, weights)
     trust = _TRUST if leader < own else _PAST_TRUST
-    confidence = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
+    raw = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
+    confidence = _fitted(raw, len(lengths))
     keep = max(1, int((np.multiply.accumulate(confidence) >= min_survival).sum()))
     return Continuation(
         tokens=tokens[:keep].tolist(),
@@ -119,6 +131,21 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
         agree=float(shares[0]),
         past=leader >= own,
     )
+
+
+def _fitted(raw: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    odds = (raw / np.maximum(1.0 - raw, 1e-3)) ** SHARPNESS * (count**COUNT_WEIGHT * exp(OFFSET))
+    fitted: npt.NDArray[np.float64] = odds / (1.0 + odds)
+    return fitted
+
+
+def _most(length: int, count: int, *, past: bool) -> float:
+    """The highest estimate for the first token after matches of at most `length` tokens."""
+    share = (PAST_UNCERTAINTY if past else UNCERTAINTY) / length
+    odds = (
+        (max(1.0 - share, 0.0) / max(share, 1e-3)) ** SHARPNESS * float(count) ** COUNT_WEIGHT * exp(OFFSET)
+    )
+    return float(odds / (1.0 + odds))
 
 
 def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:

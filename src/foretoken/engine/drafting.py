@@ -44,6 +44,11 @@ class Drafters:
     def names(self) -> list[str]:
         return list(self._drafters)
 
+    @property
+    def successors(self) -> int:
+        """The most likely next tokens of a row that any drafter wants to hear of."""
+        return max((drafter.successors for drafter in self._all()), default=0)
+
     def start(self, view: RequestView) -> None:
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
@@ -59,6 +64,18 @@ class Drafters:
     def close(self) -> None:
         for drafter in self._all():
             self._guard(drafter, drafter.close)
+
+    def successors_wanted(
+        self, limits: Mapping[str, Sequence[DraftLimit | None]], requests: int
+    ) -> list[int]:
+        """For each of so many requests the most that a drafter wants which is asked with these limits."""
+        wanted = [0] * requests
+        for drafter in self._all():
+            if drafter.successors:
+                for i, limit in enumerate(limits.get(drafter.name, ())):
+                    if limit and limit.max_tokens > 0:
+                        wanted[i] = max(wanted[i], drafter.successors)
+        return wanted
 
     def draft(
         self, requests: Sequence[Request], limits: Mapping[str, Sequence[DraftLimit | None]]

@@ -12,6 +12,7 @@ from foretoken.engine.stats import PlainRounds
 from foretoken.engine.verify import verify
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
+from foretoken.sampling.successors import verified_successors
 from foretoken.types import (
     TARGET,
     Draft,
@@ -47,14 +48,14 @@ class RoundRunner:
         began = self._clock()
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
-        drafts, draft_ms = self._plan_and_draft(decoding, load)
+        drafts, draft_ms, wanted = self._plan_and_draft(decoding, load)
         used = len(decoding) + sum(len(draft) for draft in drafts if draft)
         prefill = self._scheduler.prefilling(self._model.capabilities.max_batch - used)
 
         drafted = self._clock()
         logits = self._model.forward(_batch(decoding, drafts, prefill))
         forwarded = self._clock()
-        events, outcomes = self._commit(decoding, drafts, logits)
+        events, outcomes = self._commit(decoding, drafts, wanted, logits)
         events += self._finish_prefill(prefill, logits[used:])
         done = self._clock()
 
@@ -88,10 +89,12 @@ class RoundRunner:
 
     def _plan_and_draft(
         self, decoding: list[Request], load: Load
-    ) -> tuple[Sequence[Draft | None], dict[str, float]]:
+    ) -> tuple[Sequence[Draft | None], dict[str, float], Sequence[int]]:
+        """(what to verify, milliseconds of each drafter, how many successors to tell) for each request."""
         drafters, planner = self.setup.drafters, self.setup.planner
+        nothing: list[Draft | None] = [None] * len(decoding)
         if not drafters or not decoding:
-            return [None] * len(decoding), {}
+            return nothing, {}, [0] * len(decoding)
         views = [request.view for request in decoding]
         wished = planner.limits(views, drafters.names, load)
         rows = self._model.capabilities.max_rows - 1
@@ -103,18 +106,22 @@ class RoundRunner:
             name: [limit and limit.within(most) for limit, most in zip(limits, room, strict=True)]
             for name, limits in wished.items()
         }
+        wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
-        if not any(candidates):
-            return [None] * len(decoding), spent
-        return planner.choose(views, candidates, load), spent
+        drafts = planner.choose(views, candidates, load) if any(candidates) else nothing
+        return drafts, spent, wanted
 
     def _commit(
-        self, decoding: list[Request], drafts: Sequence[Draft | None], logits: Logits
+        self,
+        decoding: list[Request],
+        drafts: Sequence[Draft | None],
+        wanted: Sequence[int],
+        logits: Logits,
     ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
         events: list[Event] = []
         outcomes: list[tuple[Request, Outcome]] = []
         first = 0
-        for request, draft in zip(decoding, drafts, strict=True):
+        for request, draft, most in zip(decoding, drafts, wanted, strict=True):
             end = first + 1 + (len(draft) if draft else 0)
             rows, first = logits[first:end], end
             start, kept = request.computed, len(request.view.tokens)
@@ -125,7 +132,9 @@ class RoundRunner:
             self._roll_back(request, draft, verdict, start)
             accepted = min(verdict.accepted, len(committed))
             request.stats.round(draft, accepted, len(committed))
-            outcome = Outcome(kept, committed, draft, accepted)
+            last = request.view.tokens[kept - 1]
+            successors = verified_successors(last, draft, rows, most) if most else ()
+            outcome = Outcome(kept, committed, draft, accepted, successors)
             outcomes.append((request, outcome))
             self.setup.drafters.observe(request.view, outcome)
         return events, outcomes
@@ -155,7 +164,7 @@ class RoundRunner:
 
     def _finish_prefill(self, prefill: Sequence[tuple[Request, int]], logits: Logits) -> list[Event]:
         events: list[Event] = []
-        row = 0
+        row, most = 0, self.setup.drafters.successors
         for request, count in prefill:
             request.computed += count
             if request.computed < len(request.view.tokens):
@@ -163,7 +172,9 @@ class RoundRunner:
             rows, row = logits[row : row + 1], row + 1
             kept = len(request.view.tokens)
             if self._accept(request, None, rows, events) is not None:
-                outcome = Outcome(kept, tuple(request.view.tokens[kept:]))
+                committed, last = tuple(request.view.tokens[kept:]), request.view.tokens[kept - 1]
+                successors = verified_successors(last, None, rows, most) if most else ()
+                outcome = Outcome(kept, committed, successors=successors)
                 self.setup.drafters.observe(request.view, outcome)
         return events
 

@@ -54,6 +54,8 @@ class AdaptivePlanner:
         if not self._curve.known or self._curve.stale:
             return {}
         awake = {request.id for request in requests if self._attention.tick(request.id)}
+        if not awake and self._asking.asleep(drafters):
+            return {}
         return self._asking.limits(requests, drafters, load, awake)
 
     def choose(
@@ -164,6 +166,10 @@ class AdaptivePlanner:
         if not measured.outcomes:
             return
         rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
+        if rows == len(measured.outcomes):
+            for request, outcome in measured.outcomes:
+                self._stakes.settle(request, len(outcome.tokens), 1.0)
+            return
         plain = self._curve.ratio(len(measured.outcomes))
         extra = self._curve.ratio(rows) / plain - 1.0
         drafted = rows - len(measured.outcomes)

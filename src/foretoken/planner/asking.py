@@ -24,6 +24,10 @@ a single token, because of a draft that is not verified only the first is scored
 twice as long.
 """
 
+SLACK = 0.8
+"""A drafter's own estimate may be this much too low without being held against it: later tokens of a chain
+are more certain than the first, and calibration may find that the drafter is too modest."""
+
 DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
@@ -58,6 +62,14 @@ class Asking:
         self._total_ms = 0.0
         self._probe_ms = 0.0
 
+    def asleep(self, drafters: Sequence[str]) -> bool:
+        """Whether all drafters cost next to nothing, so that none is asked while no request is awake."""
+        if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):
+            return False
+        for name in drafters:
+            self._drafters[name].now = []
+        return True
+
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load, awake: Container[int]
     ) -> dict[str, Limits]:
@@ -80,7 +92,9 @@ class Asking:
     ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
-            return [DraftLimit(LONGEST) if request.id in awake else None for request in requests]
+            least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
+            limit = DraftLimit(LONGEST, min_chance=least)
+            return [limit if request.id in awake else None for request in requests]
         if drafter.worth.measured:
             offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
             if offer is not None:

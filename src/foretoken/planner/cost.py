@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
 from foretoken.planner.monotone import monotone
 from foretoken.planner.pace import WINDOW, Pace
 
@@ -27,6 +29,9 @@ REPEATS = 8
 """… unless that happens this many times running."""
 
 _FINE, _COARSE = 64, 16
+
+LONGEST = 63
+"""Draft tokens up to which lengths are compared."""
 
 
 @dataclass(slots=True)
@@ -49,6 +54,7 @@ class CostCurve:
         self._known: list[tuple[int, float]] = [(1, 1.0)]
         self._by_rows: list[float] = [1.0, 1.0]
         self._changed = False
+        self._break_even: tuple[int, float] | None = None
 
     @property
     def known(self) -> bool:
@@ -103,12 +109,30 @@ class CostCurve:
         return self._round - size.at > OUT_OF_DATE
 
     def ratio(self, rows: int) -> float:
-        """V(rows)/V(1): measured where it was, linear between, beyond with the mean slope so far."""
+        """V(rows)/V(1), at least 1: as measured, linear between, beyond with the mean slope so far."""
         if self._changed:
             self._rebuild()
         while len(self._by_rows) <= rows:
             self._by_rows.append(self._interpolate(len(self._by_rows)))
         return self._by_rows[rows]
+
+    def break_even(self, margin: float) -> float:
+        """The least chance of every draft token, given those before it, with which some draft pays: the
+        smallest s with (1 + s + … + s^k) / V(1 + k) ≥ margin / V(1) for some k. 1 where none does.
+
+        Looked up anew every `_FINE` rounds only.
+        """
+        age = self._round // _FINE
+        if self._break_even is None or self._break_even[0] != age:
+            ratios = np.array([self.ratio(1 + k) for k in range(1, LONGEST + 1)])
+            low, high = 0.0, 1.0
+            for _ in range(10):
+                chance = (low + high) / 2
+                expected = 1.0 + np.cumsum(np.cumprod(np.full(LONGEST, chance)))
+                paying = bool((expected >= margin * ratios).any())
+                low, high = (low, chance) if paying else (chance, high)
+            self._break_even = age, high
+        return self._break_even[1]
 
     def _rebuild(self) -> None:
         points = [(1, 1.0, 2 * WINDOW)]  # V(1)/V(1) is certain
@@ -117,7 +141,7 @@ class CostCurve:
                 points.append((rows, min(size.value, 1.0 + PRIOR_SLOPE * (rows - 1)), 1))
             else:
                 points.append((rows, size.value, len(size.ratios)))
-        self._known = monotone(points)
+        self._known = monotone([(rows, max(value, 1.0), weight) for rows, value, weight in points])
         self._by_rows = [1.0, 1.0]
         self._changed = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-START = 0.5
+START = 0.05
 """Plain rounds that a request may lose before it has won anything."""
 
 SHARE = 0.02

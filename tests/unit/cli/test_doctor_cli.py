@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from command_line import Command
 from foretoken.cli import diagnosis, doctor
 from foretoken.cli.diagnosis import BATCHES
 from foretoken.errors import BackendError
+from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
 from foretoken.testing import FakeModel
 from foretoken.types import Rollback
 
@@ -270,6 +272,25 @@ def test_what_is_stored(foretoken: Command, tiny: Path, own_cache: Path) -> None
     text = foretoken("doctor", tiny, "-t", 1).out
     assert f"({2} outputs, {stored['outputs']['tokens']} tokens)" in text
     assert "foretoken forget" in text
+
+
+def test_profiles_are_shown(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    assert as_json(foretoken, tiny)["storage"]["profiles"] == []
+    assert "forget --profiles" not in foretoken("doctor", tiny, "-t", 1).out
+    store = ProfileStore(own_cache / "profiles")
+    key = ProfileKey("abc", "llama.cpp 1.0", "cpu", "2", "bf16/f16")
+    curve = {2048: {1: 6.0}, 64: {1: 5.0}}
+    store.save(
+        Profile(key=key, name="Tiny", curve=curve, measured_at=datetime(2026, 11, 21, tzinfo=UTC), rounds=9)
+    )
+    storage = as_json(foretoken, tiny)["storage"]
+    assert storage["profile_files"]["files"] == 1
+    (shown,) = storage["profiles"]
+    assert (shown["model"], shown["depths"], shown["measured"]) == ("Tiny", [64, 2048], "2026-11-21")
+    text = foretoken("doctor", tiny, "-t", 1).out
+    setting = "llama.cpp 1.0, cpu, 2 threads, KV bf16/f16"
+    assert f"Tiny: {setting}; measured 2026-11-21 at 64, 2,048 tokens" in text
+    assert "forget --profiles" in text
 
 
 def test_doctor_remembers_no_text(foretoken: Command, tiny: Path, own_cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from command_line import Command
 from foretoken.cli import run_command
 from foretoken.drafters.suffix_store import SuffixStore
+from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
 
 KINDS = {"past outputs", "n-gram counts", "typed lines"}
 
@@ -124,3 +126,46 @@ def test_what_a_run_remembered(foretoken: Command, tiny: Path, own_cache: Path) 
     assert len(kept(own_cache / "store")) == 2
     assert "Erased 2 files" in foretoken("forget", "--yes").out
     assert kept(own_cache / "store") == set()
+
+
+# --- profiles ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def profile(own_cache: Path) -> Path:
+    """A stored profile."""
+    store = ProfileStore(own_cache / "profiles")
+    key = ProfileKey("abc", "fake", "cpu", "1", "f16")
+    assert store.save(Profile(key=key, curve={64: {1: 5.0}}, measured_at=datetime(2026, 11, 21, tzinfo=UTC)))
+    (own_cache / "profiles" / "notes.txt").write_text("kept")
+    (path,) = store.folder.glob("*.json")
+    return path
+
+
+def test_profiles_stay_unless_asked_for(foretoken: Command, memory: list[Path], profile: Path) -> None:
+    size = profile.stat().st_size
+    ran = foretoken("forget", "--yes")
+    assert ran.code == 0
+    assert f"Not erased without --profiles: profiles of models: 1 file, {size} B." in ran.out
+    assert profile.exists()
+    assert not any(path.exists() for path in memory)
+    ran = foretoken("forget", "--yes")
+    assert ran.out.startswith("Nothing is remembered in ")
+    assert "--profiles" in ran.out
+    assert profile.exists()
+
+
+def test_erasing_profiles(foretoken: Command, memory: list[Path], profile: Path, own_cache: Path) -> None:
+    shown = foretoken("forget", "--profiles", "--dry-run")
+    assert "profiles of models: 1 file" in shown.out
+    assert profile.exists()
+    ran = foretoken("forget", "--profiles", "--yes")
+    assert ran.code == 0
+    assert "Erased 5 files" in ran.out
+    assert kept(own_cache) == STAYS | {"profiles/notes.txt"}
+    assert foretoken("forget", "--profiles").out == f"Nothing is remembered in {own_cache}.\n"
+
+
+def test_only_profiles_to_erase(foretoken: Command, profile: Path) -> None:
+    assert foretoken("forget", "--profiles", "--yes").code == 0
+    assert not profile.exists()

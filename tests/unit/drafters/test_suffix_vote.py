@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from math import exp
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex, Tokens
-from foretoken.drafters.suffix_vote import DISSENT, UNCERTAINTY, Matches, longest_matches, vote
+from foretoken.drafters.suffix_vote import (
+    COUNT_WEIGHT,
+    DISSENT,
+    OFFSET,
+    PAST_UNCERTAINTY,
+    SHARPNESS,
+    UNCERTAINTY,
+    Matches,
+    longest_matches,
+    vote,
+)
 
 TEXTS = st.lists(st.integers(0, 3), max_size=60)
 
@@ -68,6 +80,30 @@ def test_nothing_to_say_where_nothing_followed() -> None:
     assert vote([Matches(np.array([3, 2]), rows([], []), True)], 5) is None
 
 
+def fitted(raw: float, count: int = 1) -> float:
+    odds = (raw / (1 - raw)) ** SHARPNESS * count**COUNT_WEIGHT * exp(OFFSET)
+    return odds / (1 + odds)
+
+
+def test_of_two_equally_long_matches_the_more_frequent_is_surer() -> None:
+    once = vote([Matches(np.array([4]), rows([5, 6]), False)], 2)
+    thrice = vote([Matches(np.array([4, 4, 4]), rows([5, 6], [5, 6], [5, 6]), False)], 2)
+    assert once is not None
+    assert thrice is not None
+    assert thrice.confidence[0] == pytest.approx(fitted(1 - UNCERTAINTY / 4, 3))
+    assert thrice.confidence[0] > once.confidence[0]
+
+
+@given(TEXTS, st.floats(0.0, 1.0))
+def test_a_least_chance_drops_only_what_is_below_it(text: list[int], least: float) -> None:
+    index = SuffixIndex((1, 2, 4, 8, 16), text)
+    free = longest_matches(index, index, shortest=1, limit=16, past=False)
+    gated = longest_matches(index, index, shortest=1, limit=16, past=False, min_chance=least)
+    if gated is None and free is not None:
+        found = vote([free], 1)
+        assert found is None or found.confidence[0] < least + 1e-9
+
+
 def test_confidence_is_the_share_and_the_length() -> None:
     found = vote([Matches(np.array([4, 4]), rows([5, 6], [5, 7]), True)], 2)
     assert found is not None
@@ -75,10 +111,10 @@ def test_confidence_is_the_share_and_the_length() -> None:
     assert found.agree == 1
     alone = vote([Matches(np.array([4]), rows([5, 6]), False)], 2)
     assert alone is not None
-    assert alone.confidence == pytest.approx([1 - UNCERTAINTY / 4, 1 - UNCERTAINTY / 5])
+    assert alone.confidence == pytest.approx([fitted(1 - UNCERTAINTY / 4), fitted(1 - UNCERTAINTY / 5)])
     assert found.confidence[0] < alone.confidence[0]
     # Newest first: weights 1 and 1/2, so two thirds of the weight goes on with 6.
-    assert found.confidence[1] / found.confidence[0] < (2 / 3) ** DISSENT * 1.2
+    assert found.confidence[1] == pytest.approx(fitted((2 / 3) ** DISSENT * (1 - PAST_UNCERTAINTY / 5), 2))
 
 
 def test_the_requests_text_goes_round_and_a_past_output_ends() -> None:
@@ -117,6 +153,6 @@ def test_shares_equal_brute_force(found: list[tuple[int, list[int]]]) -> None:
         agree = {i for i in live if depth >= len(texts[i]) or texts[i][depth] == token}
         share = sum(weights[i] for i in agree) / sum(weights[i] for i in live)
         first = first or share
-        assert chosen.confidence[depth] <= share**DISSENT + 1e-9
+        assert chosen.confidence[depth] <= fitted(min(share**DISSENT, 1 - 1e-3), len(texts)) + 1e-9
         live = agree
     assert chosen.agree == pytest.approx(first)

@@ -1,13 +1,13 @@
-"""A curve that never falls, made of measurements that do."""
+"""A curve that hardly falls, made of measurements that do."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.monotone import Point, monotone
+from foretoken.planner.monotone import TOLERANCE, Point, monotone
 
 points = st.lists(
     st.tuples(st.integers(1, 500), st.floats(0.1, 50.0), st.integers(1, 15)), unique_by=lambda point: point[0]
@@ -15,10 +15,10 @@ points = st.lists(
 
 
 @given(points)
-def test_it_never_falls_and_has_a_value_for_every_point(points: list[Point]) -> None:
+def test_it_falls_by_no_more_than_the_tolerance_and_has_a_value_for_every_point(points: list[Point]) -> None:
     result = monotone(points)
     assert [rows for rows, _ in result] == [rows for rows, _, _ in points]
-    assert all(low[1] <= high[1] for low, high in pairwise(result))
+    assert all(low[1] <= TOLERANCE * high[1] for low, high in combinations(result, 2))
     assert {value for _, value in result} <= {value for _, value, _ in points}, "nothing is made up"
 
 
@@ -34,3 +34,9 @@ def test_one_bad_measurement_gives_way_in_whichever_direction_it_is_wrong() -> N
     low = monotone([(2, 1.2, 5), (3, 1.4, 5), (8, 0.2, 1), (9, 2.6, 1)])
     assert low == [(2, 1.2), (3, 1.4), (8, 1.4), (9, 2.6)]
     assert monotone([]) == []
+
+
+def test_a_step_of_the_kernels_stays() -> None:
+    """Measured, Q4_0 on a CPU: four rows at a time, so 8 rows take less than 7."""
+    points = [(4, 2.0, 9), (5, 2.67, 9), (6, 3.13, 9), (7, 3.56, 9), (8, 2.85, 9)]
+    assert monotone(points) == [(rows, value) for rows, value, _ in points]

@@ -1,0 +1,72 @@
+"""Live measurement: all sides answer every prompt in turns, so that whatever the machine does hits them all.
+
+The order is reversed from one turn to the next and from one prompt to the next: a side that always went
+second would find warm caches, or a hot processor, every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from foretoken.bench.cost_measure import QUICK, measure_profile
+from foretoken.bench.results import Row
+from foretoken.bench.sides import Messages, Side
+from foretoken.bench.workloads import PromptCase
+from foretoken.engine.engine import Engine
+from foretoken.errors import CapacityError, ContextLengthError
+from foretoken.types import SamplingParams
+
+WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to ten, and then once more."},)
+WARM_UP_TOKENS = 32
+
+
+def warm_up(sides: Sequence[Side]) -> None:
+    """A short answer from each side that is not counted: pages, caches, clocks. Raises ForetokenError."""
+    for side in sides:
+        side.answer(WARM_UP, SamplingParams(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+
+
+def measure(
+    sides: Sequence[Side], cases: Sequence[PromptCase], params: SamplingParams, *, repeat: int, turns: int = 1
+) -> Iterator[Row]:
+    """Every case answered by every side, in `repeat` passes over all cases; rows as they come.
+
+    A pass begins with sides that have learnt nothing: an answer that is remembered from the pass before is
+    not a speedup. Of a conversation the first `turns` turns are measured. What was answered to the turns
+    before is the first side's text for all sides, so that all are asked the same. A turn that does not fit
+    into the context is left out, with those after it. Raises ForetokenError.
+    """
+    for again in range(repeat):
+        for side in sides:
+            side.restart()
+        for number, case in enumerate(cases):
+            order = sides if (number + again) % 2 == 0 else list(reversed(sides))
+            said: list[dict[str, str]] = []
+            for turn, text in enumerate(case.turns[:turns]):
+                said.append({"role": "user", "content": text})
+                answers: dict[str, str] = {}
+                try:
+                    for side in order:
+                        sample = side.answer(said, params)
+                        answers[side.name] = sample.text
+                        yield Row(case.turn_id(turn), case.category, side.name, again, sample)
+                except ContextLengthError:
+                    break
+                said.append({"role": "assistant", "content": answers[sides[0].name]})
+
+
+def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:
+    """The prompts of `measure`'s rows; there are (these × sides × repeats) rows if all of them fit."""
+    return [case.turn_id(turn) for case in cases for turn in range(min(len(case.turns), turns))]
+
+
+def measured_curve(engine: Engine) -> Mapping[int, float]:
+    """Milliseconds of a forward over n rows, by n; nothing where the context is too short to measure in.
+
+    A quick measurement at one depth, in the machine's state of now. The engine is of no use afterwards.
+    """
+    try:
+        profile = measure_profile(engine.model, QUICK).profile
+    except CapacityError:
+        return {}
+    return profile.curve[min(profile.curve)]

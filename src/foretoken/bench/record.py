@@ -1,0 +1,57 @@
+"""Recording traces: real answers, with what a replay needs to know of the target's own mind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from foretoken.bench.trace import Trace, TraceSet, read_traces, write_traces
+from foretoken.engine.engine import Engine
+from foretoken.errors import ConfigError
+from foretoken.types import Completion, SamplingParams
+
+SUCCESSORS = 8
+"""The target's likeliest tokens that are kept for each position: what `recycle` learns from."""
+
+
+def recording(params: SamplingParams) -> SamplingParams:
+    """The same sampling, with the log-probabilities that a trace is made from. The text is the same."""
+    return replace(params, logprobs=max(SUCCESSORS, params.logprobs or 0))
+
+
+def as_trace(
+    prompt: Sequence[int],
+    completion: Completion,
+    *,
+    name: str,
+    category: str = "",
+    prediction: Sequence[int] = (),
+) -> Trace:
+    """The trace of a completion that was generated with `recording` parameters."""
+    successors = tuple(tuple(token for token, _ in entry.top[:SUCCESSORS]) for entry in completion.logprobs)
+    return Trace(name, category, tuple(prompt), completion.tokens, tuple(prediction), successors)
+
+
+def trace_set(engine: Engine, traces: Sequence[Trace]) -> TraceSet:
+    """Traces recorded with this engine's model."""
+    info = engine.model.info
+    return TraceSet(
+        info.name, info.vocab_size, info.vocab_hash, tuple(engine.model.tokenizer.end_tokens), traces
+    )
+
+
+def append_traces(path: Path, added: TraceSet) -> None:
+    """Write traces to a file that may hold earlier ones of the same model's vocabulary.
+
+    Raises ConfigError for a file that is not one, or holds another model's tokens; OSError.
+    """
+    if path.exists() and path.stat().st_size:
+        present = read_traces(path)
+        if present.vocab_hash != added.vocab_hash:
+            raise ConfigError(
+                f"{path} holds traces of {present.model}, which has other tokens than {added.model}.",
+                hint="Record into another file.",
+            )
+        added = replace(present, traces=(*present.traces, *added.traces))
+    write_traces(path, added)

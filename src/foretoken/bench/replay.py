@@ -1,0 +1,144 @@
+"""Replaying recorded outputs with any speculation setting on any cost curve: no model, virtual time.
+
+The engine itself runs, around a model that answers as recorded. What is measured is the policy: the drafts,
+what the planner makes of them, and what that costs on the curve. Model-free drafters only: a draft model
+cannot be replayed from a target's trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean
+
+from foretoken.bench.curves import Curve
+from foretoken.bench.hindsight import clairvoyant_cost, hindsight_cost
+from foretoken.bench.replay_model import ReplayModel
+from foretoken.bench.trace import Trace, TraceSet
+from foretoken.engine.engine import Engine
+from foretoken.errors import ConfigError
+from foretoken.types import Completion, SamplingParams
+
+Progress = Callable[[int, int, str], None]
+"""Called with (traces done, traces in all, id of the last)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """One trace's replay. Costs are in plain rounds (V(1) and the overhead of a round)."""
+
+    id: str
+    category: str
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    cost: float
+    plain_cost: float
+    hindsight_cost: float
+    clairvoyant_cost: float
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_cost / self.cost
+
+    @property
+    def hindsight(self) -> float:
+        return self.plain_cost / self.hindsight_cost
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A setting on a curve, over all traces."""
+
+    speculation: str
+    curve: Curve
+    rows: Sequence[ReplayRow] = field(default_factory=tuple)
+
+    @property
+    def speedup(self) -> float:
+        """Geometric mean over the traces."""
+        return geometric_mean([row.speedup for row in self.rows])
+
+    @property
+    def worst(self) -> ReplayRow:
+        return min(self.rows, key=lambda row: row.speedup)
+
+    @property
+    def hindsight(self) -> float:
+        """The hindsight bound: a speedup, geometric mean."""
+        return geometric_mean([row.hindsight for row in self.rows])
+
+    @property
+    def clairvoyant(self) -> float:
+        return geometric_mean([row.plain_cost / row.clairvoyant_cost for row in self.rows])
+
+    @property
+    def share(self) -> float:
+        """Of the hindsight bound."""
+        return self.speedup / self.hindsight
+
+    def categories(self) -> dict[str, list[ReplayRow]]:
+        """The rows of each category, in the order in which they came."""
+        groups: dict[str, list[ReplayRow]] = {}
+        for row in self.rows:
+            groups.setdefault(row.category, []).append(row)
+        return groups
+
+
+def replay(
+    traces: TraceSet,
+    curve: Curve,
+    speculation: str,
+    *,
+    overhead_ms: float = 0.0,
+    progress: Progress | None = None,
+) -> ReplayResult:
+    """Replay all traces one after the other; what the planner learns from one it uses in the next.
+
+    `overhead_ms` is added to every round, drafted or plain. Raises ConfigError if there is nothing to replay,
+    SpeculationStringError.
+    """
+    usable = [trace for trace in traces.traces if len(trace.output) > 1 and trace.prompt]
+    if not usable:
+        raise ConfigError("No trace has more than one token of output.")
+    model = ReplayModel(traces, curve, overhead_ms=overhead_ms)
+    rows: list[ReplayRow] = []
+    with Engine(model, clock=model.clock) as engine:
+        engine.set_speculation(speculation)
+        for number, trace in enumerate(usable, 1):
+            rows.append(_replay_one(engine, model, trace, curve, overhead_ms))
+            if progress is not None:
+                progress(number, len(usable), trace.id)
+    return ReplayResult(speculation, curve, rows)
+
+
+def _replay_one(
+    engine: Engine, model: ReplayModel, trace: Trace, curve: Curve, overhead_ms: float
+) -> ReplayRow:
+    began = model.seconds
+    params = SamplingParams(max_tokens=len(trace.output), ignore_eos=True)
+    completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)
+    if completion.tokens != trace.output:
+        raise ConfigError(
+            f"The trace {trace.id!r} cannot be followed.", hint="Two traces with the same prompt in one file?"
+        )
+    round_ms = curve.v1_ms + overhead_ms
+    # Overhead makes every round dearer by the same: it belongs into the bounds as well.
+    real = Curve(
+        curve.name,
+        {n: (ratio * curve.v1_ms + overhead_ms) / round_ms for n, ratio in curve.points.items()},
+        round_ms,
+    )
+    return ReplayRow(
+        id=trace.id,
+        category=trace.category,
+        tokens=len(trace.output),
+        rounds=completion.speculation.rounds,
+        drafted=completion.timings.draft_n,
+        accepted=completion.timings.draft_n_accepted,
+        cost=1e3 * (model.seconds - began) / round_ms,
+        plain_cost=float(len(trace.output) - 1),
+        hindsight_cost=hindsight_cost(trace, real),
+        clairvoyant_cost=clairvoyant_cost(trace, real),
+    )

@@ -1,0 +1,171 @@
+"""A model that says what was recorded, and takes as long as a cost curve says.
+
+It is a `Model` like any other, so a replay runs the engine itself: its rounds, drafters, planner and
+scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from foretoken.bench.curves import Curve
+from foretoken.bench.trace import Trace, TraceSet
+from foretoken.errors import BackendError, RequestError
+from foretoken.types import Capabilities, Logits, Message, ModelInfo, Rollback, Rows
+
+LIKELIEST = 8.0
+"""Logit of the recorded token; the recorded successors follow it, one apart, and all others are at 0."""
+
+MAX_ROWS = 64
+MAX_BATCH = 4096
+
+
+class ReplayTokenizer:
+    """Knows which tokens end an answer; a replay has no text."""
+
+    def __init__(self, vocab_size: int, end_tokens: Sequence[int]) -> None:
+        self.vocab_size = vocab_size
+        self.end_tokens = frozenset(end_tokens)
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:  # noqa: ARG002
+        if text:
+            raise RequestError("A replay takes token ids, not text.")
+        return []
+
+    def token_bytes(self, token: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],  # noqa: ARG002
+        *,
+        add_generation_prompt: bool = True,  # noqa: ARG002
+        **variables: object,  # noqa: ARG002
+    ) -> str:
+        raise RequestError("A replay takes token ids, not messages.")
+
+
+class ReplayModel:
+    """Answers each prompt of a trace set with its recorded output.
+
+    A row gets the recorded next token if all rows before it were as recorded; what follows a wrong draft
+    token is not known, and no rule ever reads it. A decoding forward of n rows takes V(n) of `curve`; prompts
+    take no time. `overhead_ms` is added to every forward: what the engine does between two forwards.
+    """
+
+    def __init__(
+        self, traces: TraceSet, curve: Curve, *, sequences: int = 1, overhead_ms: float = 0.0
+    ) -> None:
+        self._curve = curve
+        self._overhead_ms = overhead_ms
+        self._by_prompt = {trace.prompt: trace for trace in traces.traces}
+        self._prompt_lengths = {len(prompt) for prompt in self._by_prompt}
+        longest = max((len(trace.prompt) + len(trace.output) for trace in traces.traces), default=0)
+        self.tokenizer = ReplayTokenizer(traces.vocab_size, traces.end_tokens)
+        self.info = ModelInfo(
+            name=f"replay of {traces.model}",
+            path="",
+            architecture="replay",
+            file_hash="",
+            vocab_size=traces.vocab_size,
+            vocab_hash=traces.vocab_hash,
+            context_length=longest + MAX_ROWS,
+            trained_context=longest,
+            parameters=0,
+            size_bytes=0,
+            backend="replay",
+            device=curve.name,
+        )
+        self.capabilities = Capabilities(
+            rollback=Rollback.TRUNCATE,
+            batch_invariant=True,
+            invariance_note="the recorded tokens",
+            max_rows=MAX_ROWS,
+            max_batch=MAX_BATCH,
+            sequences=sequences,
+        )
+        self._cells: dict[int, list[int]] = {}
+        self._following: dict[int, Trace] = {}
+        self._logits = np.zeros((0, traces.vocab_size), np.float32)
+        self._set: list[tuple[int, int]] = []
+        self.seconds = 0.0
+
+    def clock(self) -> float:
+        """Virtual seconds since the replay began."""
+        return self.seconds
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        wanted = sum(rows.logits for rows in batch)
+        logits = self._blank(wanted)
+        decoding = 0
+        row = 0
+        for rows in batch:
+            cells = self._cells.setdefault(rows.seq, [])
+            if rows.start != len(cells):
+                raise BackendError(f"rows start at {rows.start}, the cache ends at {len(cells)}")
+            cells.extend(rows.tokens)
+            if not rows.logits:
+                continue  # a part of a prompt
+            if len(cells) in self._prompt_lengths and (found := self._by_prompt.get(tuple(cells))):
+                self._following[rows.seq] = found
+            else:
+                decoding += len(rows.tokens)
+            for length in range(len(cells) - rows.logits + 1, len(cells) + 1):
+                self._write(logits, row, rows.seq, cells, length)
+                row += 1
+        if decoding:
+            self.seconds += (self._curve.v1_ms * self._curve.ratio(decoding) + self._overhead_ms) / 1e3
+        return logits[:wanted]
+
+    def _blank(self, rows: int) -> Logits:
+        for at, token in self._set:
+            self._logits[at, token] = 0.0
+        self._set.clear()
+        if rows > len(self._logits):
+            self._logits = np.zeros((rows, self.info.vocab_size), np.float32)
+        return self._logits
+
+    def _write(self, logits: Logits, row: int, seq: int, cells: Sequence[int], length: int) -> None:
+        """Logits after the first `length` cells."""
+        trace = self._following.get(seq)
+        if trace is None:
+            return
+        at = length - len(trace.prompt)
+        if not 0 <= at < len(trace.output) or tuple(cells[length - at : length]) != trace.output[:at]:
+            return
+        likely = trace.successors[at] if trace.successors else ()
+        ranked = [token for token in likely if token != trace.output[at]]
+        for rank, token in enumerate((trace.output[at], *ranked)):
+            logits[row, token] = LIKELIEST - rank
+            self._set.append((row, token))
+
+    def length(self, seq: int) -> int:
+        return len(self._cells.get(seq, ()))
+
+    def truncate(self, seq: int, length: int) -> None:
+        cells = self._cells.get(seq)
+        if cells is not None:
+            del cells[length:]
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        rows = self._cells[seq][start:]
+        self._cells[seq][start:] = [rows[i] for i in path]
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        self._cells[dst] = self._cells[src][:length]
+
+    def snapshot(self, seq: int) -> object:
+        return list(self._cells.get(seq, ()))
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        assert isinstance(snapshot, list)
+        self._cells[seq] = list(snapshot)
+
+    def release(self, seq: int) -> None:
+        self._cells.pop(seq, None)
+        self._following.pop(seq, None)
+
+    def close(self) -> None:
+        self._cells.clear()

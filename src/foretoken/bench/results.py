@@ -1,0 +1,231 @@
+"""What was measured, and how it becomes a table: samples → scores by prompt → summaries by category.
+
+A *sample* is one answer. Of the samples of a prompt under one setting the fastest counts, because on a
+shared machine noise only ever adds time. Its rate over that of the baseline on the same prompt is the
+prompt's *speedup*; over several prompts speedups and rates have a geometric mean, so that the speedup of a
+group is the ratio of its two rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean, median
+
+ALL = "all"
+"""The name of the group of all categories."""
+
+SHORTEST = 4
+"""Answers of fewer tokens have no rate: one interval of the clock would decide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A round of decoding: how many draft tokens it accepted, and from whom ("" where there were none).
+
+    The round committed one token more, the target's own.
+    """
+
+    accepted: int
+    drafter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One answer. Times are milliseconds of wall clock; `decode_ms` begins with the first token.
+
+    `tokens` are ids, empty where they are not known: then `text` is what can be compared. `rounds`, `drafts`
+    (rounds that verified a draft) and `runs` are 0 or empty where they are not known. `spent_ms` says where
+    the time of decoding went. `exact`: its tokens are claimed to be those of plain decoding.
+    """
+
+    text: str
+    count: int
+    decode_ms: float
+    tokens: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    prompt_ms: float = 0.0
+    rounds: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_depth: tuple[int, ...] = ()
+    spent_ms: Mapping[str, float] = field(default_factory=dict)
+    runs: tuple[Run, ...] = ()
+    exact: bool = False
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second after the first one; None for an answer too short to have one."""
+        if self.count < SHORTEST or self.decode_ms <= 0:
+            return None
+        return 1e3 * (self.count - 1) / self.decode_ms
+
+    def same_as(self, other: Sample) -> bool:
+        """Whether both gave the same tokens, or the same text where one of them has no token ids."""
+        if self.tokens and other.tokens:
+            return self.tokens == other.tokens
+        return self.text == other.text
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample and where it belongs: prompt × setting × repeat."""
+
+    prompt: str
+    category: str
+    setting: str
+    repeat: int
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One prompt under one setting. `speedup` is over the baseline, None where either has no rate.
+
+    `different`: some repeat's text was not the baseline's; None where there was nothing to compare.
+    `exact`: they were claimed to be the same.
+    """
+
+    prompt: str
+    category: str
+    setting: str
+    speedup: float | None
+    tokens_per_second: float | None = None
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    spent_ms: Mapping[str, float] = field(default_factory=dict)
+    different: bool | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One setting over one category. Means are geometric; None is what nobody measured.
+
+    `acceptance_length` is committed tokens per round; `ms_per_token` says where the time went.
+    """
+
+    category: str
+    setting: str
+    prompts: int
+    tokens_per_second: float | None
+    speedup: float | None
+    worst: float | None
+    worst_prompt: str
+    acceptance_rate: float | None
+    acceptance_length: float | None
+    ms_per_token: Mapping[str, float]
+    different: int | None
+
+
+def scores(rows: Iterable[Row], baseline: str) -> list[Score]:
+    """One score for each prompt and setting, in the order in which they were first measured."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.prompt, row.setting), []).append(row)
+    return [_score(group, groups.get((prompt, baseline), [])) for (prompt, _), group in groups.items()]
+
+
+def fastest(rows: Iterable[Row]) -> Row:
+    """The row with the highest rate."""
+    return max(rows, key=lambda row: row.sample.rate or 0.0)
+
+
+def _score(group: Sequence[Row], plain: Sequence[Row]) -> Score:
+    best = fastest(group)
+    sample, rate = best.sample, best.sample.rate
+    plain_rate = fastest(plain).sample.rate if plain else None
+    # Repeat by repeat: a model whose arithmetic depends on the batch may answer otherwise once its prompt
+    # is in the cache, and that is not what speculation did.
+    yardstick = {row.repeat: row.sample for row in plain}
+    comparable = [row for row in group if row.repeat in yardstick]
+    return Score(
+        prompt=best.prompt,
+        category=best.category,
+        setting=best.setting,
+        speedup=rate / plain_rate if rate and plain_rate else None,
+        tokens_per_second=rate,
+        tokens=sample.count,
+        rounds=sample.rounds,
+        drafted=sample.drafted,
+        accepted=sample.accepted,
+        spent_ms=sample.spent_ms,
+        different=any(not row.sample.same_as(yardstick[row.repeat]) for row in comparable)
+        if comparable
+        else None,
+        exact=sample.exact,
+    )
+
+
+def summaries(found: Sequence[Score]) -> list[Summary]:
+    """Category after category, each with all settings in order; `ALL` at the end."""
+    settings = list(dict.fromkeys(score.setting for score in found))
+    categories = list(dict.fromkeys(score.category for score in found))
+    groups = [(name, [score for score in found if score.category == name]) for name in categories]
+    return [
+        _summary(name, setting, chosen)
+        for name, group in [*groups, (ALL, list(found))]
+        for setting in settings
+        if (chosen := [score for score in group if score.setting == setting])
+    ]
+
+
+def _summary(category: str, setting: str, group: Sequence[Score]) -> Summary:
+    rates = [score.tokens_per_second for score in group if score.tokens_per_second]
+    rated = [(score.speedup, score.prompt) for score in group if score.speedup]
+    worst, worst_prompt = min(rated, default=(None, ""))
+    drafted, accepted = sum(score.drafted for score in group), sum(score.accepted for score in group)
+    counted = [score for score in group if score.rounds]
+    compared = [score for score in group if score.different is not None]
+    decoded = sum(score.tokens - 1 for score in group if score.spent_ms)
+    parts = list(dict.fromkeys(part for score in group for part in score.spent_ms))
+    return Summary(
+        category=category,
+        setting=setting,
+        prompts=len(group),
+        tokens_per_second=geometric_mean(rates) if rates else None,
+        speedup=geometric_mean([speedup for speedup, _ in rated]) if rated else None,
+        worst=worst,
+        worst_prompt=worst_prompt,
+        acceptance_rate=accepted / drafted if drafted else None,
+        acceptance_length=sum(score.tokens - 1 for score in counted) / sum(score.rounds for score in counted)
+        if counted
+        else None,
+        ms_per_token={part: sum(score.spent_ms.get(part, 0.0) for score in group) / decoded for part in parts}
+        if decoded
+        else {},
+        different=sum(bool(score.different) for score in compared) if compared else None,
+    )
+
+
+def acceptance_by_depth(rows: Iterable[Row]) -> tuple[float, ...]:
+    """Of the drafts that were verified, the share whose token at depth 1, 2, … was accepted."""
+    drafts, counts = 0, list[int]()
+    for row in rows:
+        drafts += row.sample.drafts
+        by_depth = row.sample.accepted_by_depth
+        counts.extend([0] * (len(by_depth) - len(counts)))
+        for depth, count in enumerate(by_depth):
+            counts[depth] += count
+    return tuple(count / drafts for count in counts) if drafts else ()
+
+
+def noise(rows: Iterable[Row], setting: str) -> float | None:
+    """How much faster the best pass over a prompt was than the worst: a share, the median over the prompts.
+
+    None with a single pass. What differs by less than this between settings may differ by chance.
+    """
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        if row.setting == setting and row.sample.rate:
+            rates.setdefault(row.prompt, []).append(row.sample.rate)
+    ratios = [max(found) / min(found) - 1 for found in rates.values() if len(found) > 1]
+    return median(ratios) if ratios else None
+
+
+def broken_promises(found: Iterable[Score]) -> list[Score]:
+    """Prompts whose tokens differ from the baseline's though they were said to be exactly those."""
+    return [score for score in found if score.exact and score.different]

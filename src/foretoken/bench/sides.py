@@ -1,0 +1,117 @@
+"""What takes part in a live benchmark: an engine with one speculation setting, or anything that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from foretoken.bench.results import Run, Sample
+from foretoken.engine.engine import Engine
+from foretoken.errors import BackendError
+from foretoken.types import TARGET, Completion, Message, SamplingParams
+
+Messages = Sequence[Message]
+
+
+class Side(Protocol):
+    """One setting of a comparison."""
+
+    @property
+    def name(self) -> str: ...
+
+    def restart(self) -> None:
+        """Forget what was learnt from the answers so far, as far as that is in our power."""
+        ...
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        """Generate an answer and time it. Raises ForetokenError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EngineSide:
+    """An engine of our own with a speculation string. What is learnt from a prompt is kept for the next."""
+
+    def __init__(self, speculation: str, engine: Engine) -> None:
+        self.name = speculation
+        self.engine = engine
+
+    def restart(self) -> None:
+        """New drafters and a new planner; the model and its KV cache stay."""
+        self.engine.set_speculation(self.name)
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        return sample_of(self.engine.generate(messages, params))
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class SwitchingSide:
+    """One of many settings on a shared engine, set anew for each answer; `close` leaves the engine open.
+
+    For settings that learn nothing from one request to the next, of which a sweep has dozens.
+    """
+
+    def __init__(self, speculation: str, engine: Engine) -> None:
+        self.name = speculation
+        self._engine = engine
+
+    def restart(self) -> None:
+        """Every answer is a new start."""
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        self._engine.set_speculation(self.name)
+        return sample_of(self._engine.generate(messages, params))
+
+    def close(self) -> None:
+        """Nothing here is this side's own."""
+
+
+def sample_of(completion: Completion) -> Sample:
+    """A completion as a sample. Raises BackendError for one that failed."""
+    if completion.error:
+        raise BackendError(f"Generation failed: {completion.error}")
+    timings, speculation = completion.timings, completion.speculation
+    return Sample(
+        text=completion.text,
+        count=timings.predicted_n,
+        decode_ms=timings.predicted_ms,
+        tokens=completion.tokens,
+        prompt_tokens=completion.usage.prompt_tokens,
+        prompt_ms=timings.prompt_ms,
+        rounds=speculation.rounds,
+        drafts=sum(stats.drafts for stats in speculation.drafters.values()),
+        drafted=timings.draft_n,
+        accepted=timings.draft_n_accepted,
+        accepted_by_depth=speculation.accepted_by_depth,
+        spent_ms=_spent(completion),
+        runs=runs(completion.origins),
+        exact=speculation.exact,
+    )
+
+
+def _spent(completion: Completion) -> Mapping[str, float]:
+    draft_ms = sum(stats.ms for stats in completion.speculation.drafters.values())
+    return {"draft": draft_ms, "other": max(0.0, completion.timings.predicted_ms - draft_ms)}
+
+
+def runs(origins: Sequence[str]) -> tuple[Run, ...]:
+    """The rounds of an answer, from who proposed each of its tokens.
+
+    A round ends with a token of the target's own, except a last one that was cut inside its draft. The
+    first token is the prompt's and belongs to no round.
+    """
+    found: list[Run] = []
+    accepted, drafter = 0, ""
+    for origin, group in groupby(origins[1:]):
+        count = len(list(group))
+        if origin == TARGET:
+            found.append(Run(accepted, drafter))
+            found.extend([Run(0)] * (count - 1))
+            accepted, drafter = 0, ""
+        else:
+            accepted, drafter = accepted + count, origin
+    return (*found, Run(accepted, drafter)) if accepted else tuple(found)

@@ -1,0 +1,236 @@
+"""`foretoken bench`: what speculation gains, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from foretoken.bench.classic import DEFAULT_SWEEPS, PLACE, classic_prompts
+from foretoken.bench.plots import check_plotting
+from foretoken.bench.report import Report
+from foretoken.bench.report_files import WRITERS, check_file, write_report
+from foretoken.bench.report_text import report_text
+from foretoken.bench.workloads import load_prompts, select
+from foretoken.cli.bench_live import Plan, connect, run_live
+from foretoken.cli.options import model_options, take_model_options
+from foretoken.cli.render import stderr_console
+from foretoken.cli.units import counted
+from foretoken.config import AUTO
+from foretoken.errors import ConfigError
+from foretoken.types import SamplingParams
+
+STOPPED = 130
+PIPE_WIDTH = 160
+"""Columns where there is no terminal that has a width."""
+
+STDOUT = "-"
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option(
+    "--speculate",
+    "settings",
+    metavar="SPEC",
+    multiple=True,
+    show_default=AUTO,
+    help="A speculation string to measure beside off. Repeatable.",
+)
+@click.option(
+    "--prompts",
+    "prompts",
+    metavar="FILE|FOLDER",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="the ones that ship",
+    help="JSON lines with id, category and turns, or a folder of such files.",
+)
+@click.option(
+    "--category",
+    "categories",
+    metavar="NAME",
+    multiple=True,
+    show_default="all",
+    help="Only prompts of this category. Repeatable.",
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=None,
+    show_default="all",
+    help="Only so many prompts, evenly from all categories.",
+)
+@click.option(
+    "--turns",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Turns of each conversation to measure.",
+)
+@click.option(
+    "--tokens",
+    "--max-tokens",
+    "-n",
+    "tokens",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Most tokens of an answer.",
+)
+@click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", "-s", type=int, default=1, show_default=True, help="Same seed, same text.")
+@click.option(
+    "--repeat",
+    metavar="K",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Passes over the prompts; the best time of each counts.",
+)
+@click.option(
+    "--against",
+    metavar="URL",
+    multiple=True,
+    help="Measure an OpenAI-compatible server too, in the same run. Repeatable.",
+)
+@click.option(
+    "--against-name",
+    metavar="NAME",
+    multiple=True,
+    show_default="its URL",
+    help="What to call it, in the order of the URLs. Repeatable.",
+)
+@click.option(
+    "--against-model",
+    metavar="NAME",
+    multiple=True,
+    show_default="the first it lists",
+    help="The model to ask it for, in the order of the URLs. Repeatable.",
+)
+@click.option("--api-key", metavar="KEY", default="", help="The servers' key.")
+@click.option(
+    "--classic",
+    is_flag=True,
+    help="Tokens per second over the draft length, on the two classic prompts. {} in a SPEC is the "
+    f"length; without one, {' and '.join(DEFAULT_SWEEPS)} are measured.",
+)
+@click.option(
+    "--json", "json", metavar="FILE", help="Write everything that was measured; - is standard output."
+)
+@click.option("--csv", "csv", metavar="FILE", help="Write a line for each answer.")
+@click.option("--html", "html", metavar="FILE", help="Write a page with tables and plots, in one file.")
+@click.option("--plot", "plot", metavar="FILE", help="Write the plot alone, as SVG.")
+@click.option(
+    "--remember",
+    is_flag=True,
+    help="Use the store of past outputs. A remembered answer is not a speedup: off by default.",
+)
+@model_options
+def bench(model: str | None, **options: Any) -> int:
+    """Measure what speculation gains with MODEL: settings side by side, in one run.
+
+    Every prompt is answered by plain decoding (off) and by each setting in turns. Exit code 1 says that
+    tokens differ from those of off though the model is exact.
+    """
+    outputs = take_outputs(options)
+    errors = stderr_console()
+    classic = options.pop("classic")
+    settings = options.pop("settings")
+    plan = (_classic_plan if classic else _plan)(model, settings, options)
+    against = options.pop("against"), options.pop("against_name"), options.pop("against_model")
+    servers = connect(*against, options.pop("api_key"))
+    report, finished = run_live(plan, servers, errors)
+    show(report, outputs, errors)
+    if not finished:
+        return STOPPED
+    return 1 if report.broken else 0
+
+
+# Only here must remembering be asked for.
+bench.params = [parameter for parameter in bench.params if parameter.name != "no_remember"]
+
+
+def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
+    if swept := [text for text in settings if PLACE in text]:
+        raise ConfigError(
+            f"{swept[0]!r} has a place for the draft length.", hint="Add --classic to sweep it."
+        )
+    path = options.pop("prompts")
+    found = load_prompts(path)
+    cases = select(found, categories=options.pop("categories"), limit=options.pop("limit") or 0)
+    origin = f" of {path}" if path else ""
+    return Plan(
+        model=model,
+        settings=settings or (AUTO,),
+        cases=cases,
+        source=f"{counted(len(cases), 'prompt')}{origin}, {_turns(options['turns'])}",
+        turns=options.pop("turns"),
+        **_how(options),
+    )
+
+
+def _classic_plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
+    for name, flag in (("prompts", "--prompts"), ("categories", "--category"), ("limit", "--limit")):
+        if options.pop(name):
+            raise ConfigError(f"{flag} has no effect with --classic, which has its own two prompts.")
+    options.pop("turns")
+    if settings and not any(PLACE in text for text in settings):
+        settings = (DEFAULT_SWEEPS[0], *settings)
+    return Plan(
+        model=model,
+        settings=settings or DEFAULT_SWEEPS,
+        cases=classic_prompts(),
+        source="the two classic ones",
+        **_how(options),
+    )
+
+
+def _turns(turns: int) -> str:
+    return "first turn" if turns == 1 else f"first {turns} turns"
+
+
+def _how(options: dict[str, Any]) -> dict[str, Any]:
+    """Pop what is the same for every kind of live benchmark: fields of `Plan`."""
+    params = SamplingParams(
+        max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
+    )
+    options["no_remember"] = not options.pop("remember")
+    return {"params": params, "repeat": options.pop("repeat"), "loading": take_model_options(options)}
+
+
+def take_outputs(options: dict[str, Any]) -> dict[str, str]:
+    """Pop the files to write, by kind; checked now, because measuring may take hours.
+
+    Raises ConfigError, MissingDependencyError.
+    """
+    outputs = {kind: value for kind in WRITERS if (value := options.pop(kind)) is not None}
+    if list(outputs.values()).count(STDOUT) > 1:
+        raise ConfigError("Standard output has room for one report.", hint="Name a file for the others.")
+    if "html" in outputs or "plot" in outputs:
+        check_plotting()
+    if Path(outputs.get("plot", ".svg")).suffix not in (".svg", "") and outputs["plot"] != STDOUT:
+        raise ConfigError("A plot is written as SVG.", hint="Give the file the ending .svg.")
+    for value in outputs.values():
+        if value != STDOUT:
+            check_file(Path(value))
+    return outputs
+
+
+def show(report: Report, outputs: Mapping[str, str], errors: Console) -> None:
+    """Print the tables and write the files. What "-" stands for has standard output to itself."""
+    console = errors if STDOUT in outputs.values() else Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, highlight=False, width=PIPE_WIDTH)
+    console.print(report_text(report))
+    for kind, value in outputs.items():
+        if value == STDOUT:
+            click.echo(WRITERS[kind](report), nl=False)
+        else:
+            write_report(report, kind, Path(value))
+            errors.print(f"[dim]Wrote {value}[/]", highlight=False, soft_wrap=True)

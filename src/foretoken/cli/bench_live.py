@@ -1,0 +1,213 @@
+"""The live part of `foretoken bench`: who takes part, the progress bar, and the report of what came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.llamacpp.system import processor_name
+from foretoken.bench.against import ServerSide
+from foretoken.bench.classic import PLACE, sweep_points
+from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
+from foretoken.bench.report import Report, SweepPoint, live_report
+from foretoken.bench.results import ALL, SHORTEST, Row, noise, scores, summaries
+from foretoken.bench.sides import EngineSide, Side, SwitchingSide
+from foretoken.bench.workloads import PromptCase
+from foretoken.cli.loading import load_engine
+from foretoken.config import OFF, parse_speculation
+from foretoken.engine.engine import Engine
+from foretoken.errors import ConfigError
+from foretoken.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure. `settings` are speculation strings; with `PLACE` in one it is swept over lengths.
+
+    `loading` are keywords of `Engine.load`. `source` says in words where the prompts are from.
+    """
+
+    model: str | None
+    settings: Sequence[str]
+    cases: Sequence[PromptCase]
+    source: str
+    params: SamplingParams
+    repeat: int
+    turns: int = 1
+    loading: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sweeps(self) -> dict[str, list[SweepPoint]]:
+        """The draft lengths of each setting that is swept."""
+        return {setting: sweep_points(setting) for setting in self.settings if PLACE in setting}
+
+    @property
+    def whole(self) -> list[str]:
+        """The settings that are not swept, but for plain decoding, which always takes part."""
+        named = [str(parse_speculation(text)) for text in self.settings if PLACE not in text]
+        return [name for name in dict.fromkeys(named) if name != OFF]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The names of all prompts in results."""
+        return turn_ids(self.cases, self.turns)
+
+
+def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tuple[Report, bool]:
+    """Measure, and report; also whether it came to the end and was not stopped by Ctrl-C.
+
+    Closes the servers. Raises ForetokenError; KeyboardInterrupt where nothing has been measured yet.
+    """
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.close)
+        engines = {name: stack.enter_context(_load(plan, name, console)) for name in [OFF, *plan.whole]}
+        sides = [*_sides(plan, engines), *servers]
+        _check_names(sides)
+        rows: list[Row] = []
+        finished = _measure(plan, sides, rows, console)
+        curve = measured_curve(engines[OFF]) if finished else {}
+        notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
+        about = _about(plan, engines[OFF]) | _noise(rows)
+        about |= {side.name: f"{side.url}, model {side.model}" for side in servers}
+        report = live_report(
+            rows,
+            title="Classic prompts" if plan.sweeps else "Live benchmark",
+            baseline=OFF,
+            about=about,
+            cost_curve=curve,
+            sweeps=plan.sweeps,
+            notes=[*notes, *_notes(plan, rows, finished=finished)],
+        )
+    return report, finished
+
+
+def _load(plan: Plan, speculation: str, console: Console) -> Engine:
+    return load_engine(plan.model, parse_speculation(speculation), dict(plan.loading), console)
+
+
+def _sides(plan: Plan, engines: Mapping[str, Engine]) -> list[Side]:
+    """The plain side first. Points of sweeps take turns on its engine."""
+    swept = [point.setting for points in plan.sweeps.values() for point in points if point.setting != OFF]
+    plain = engines[OFF]
+    first: list[Side] = [SwitchingSide(OFF, plain) if swept else EngineSide(OFF, plain)]
+    first += [SwitchingSide(setting, plain) for setting in dict.fromkeys(swept)]
+    return first + [EngineSide(name, engine) for name, engine in engines.items() if name != OFF]
+
+
+def _check_names(sides: Sequence[Side]) -> None:
+    names = [side.name for side in sides]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise ConfigError(
+            f"Two sides of the comparison are named {twice[0]!r}.", hint="Name servers with --against-name."
+        )
+
+
+def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console) -> bool:
+    """Add rows as they come, with a progress bar; whether it was not stopped by Ctrl-C."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("warming up", total=len(plan.prompts) * len(sides) * plan.repeat)
+        try:
+            warm_up(sides)
+            for row in measure(sides, plan.cases, plan.params, repeat=plan.repeat, turns=plan.turns):
+                rows.append(row)
+                bar.update(task, advance=1, description=f"{escape(row.prompt)}  {_so_far(rows)}")
+        except KeyboardInterrupt:
+            if not any(row.setting == OFF for row in rows):
+                raise
+            return False
+    if not rows:
+        raise ConfigError(
+            "No prompt fits into the context.", hint="Use a larger one (--ctx), or shorter prompts."
+        )
+    return True
+
+
+def _so_far(rows: Sequence[Row]) -> str:
+    """The speedup of each setting up to now, as far as a line has room for them."""
+    found = [summary for summary in summaries(scores(rows, OFF)) if summary.category == ALL]
+    known = [summary for summary in found if summary.setting != OFF and summary.speedup]
+    return "  ".join(f"{escape(summary.setting)} {summary.speedup:.3f}" for summary in known[:3])
+
+
+def _notes(plan: Plan, rows: Sequence[Row], *, finished: bool) -> list[str]:
+    """What a reader of the report must know of the rows."""
+    notes = []
+    if not finished:
+        notes.append(f"stopped after {len(rows)} answers: the report is of these")
+    measured = {row.prompt for row in rows}
+    missing = [name for name in plan.prompts if name not in measured]
+    if missing and finished:
+        notes.append(f"left out, because they do not fit into the context: {', '.join(missing)}")
+    short = sorted({row.prompt for row in rows if row.sample.count < SHORTEST})
+    if short:
+        notes.append(f"answers of less than {SHORTEST} tokens have no rate: {', '.join(short)}")
+    return notes
+
+
+def _about(plan: Plan, engine: Engine) -> dict[str, str]:
+    info, able, params = engine.model.info, engine.model.capabilities, plan.params
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in info.settings.items())
+    sampling = f"temperature {params.temperature:g}, seed {params.seed}"
+    now = datetime.now().astimezone().isoformat(" ", "minutes")
+    where = f"{processor_name()}, {physical_cores()} cores" if info.device == "cpu" else info.device
+    about = {
+        "model": f"{info.name}, {info.quantization or 'unknown quantization'}",
+        "runs on": f"{info.backend}, {where}",
+        "settings": settings,
+        "exact": ("yes: " if able.batch_invariant else "no: ") + able.invariance_note,
+        "prompts": plan.source,
+        "answers": f"up to {params.max_tokens} tokens, {sampling}",
+        "passes": f"{plan.repeat}, of which the best counts",
+        "remembered": "past outputs" if plan.loading.get("remember") else "nothing",
+        "measured": f"{now}, foretoken {version('foretoken')}",
+    }
+    return {label: value for label, value in about.items() if value}
+
+
+def _noise(rows: Sequence[Row]) -> dict[str, str]:
+    found = noise(rows, OFF)
+    return {} if found is None else {"noise": f"{100 * found:.1f} % between passes of {OFF} (median)"}
+
+
+def connect(
+    urls: Sequence[str], names: Sequence[str], models: Sequence[str], api_key: str
+) -> list[ServerSide]:
+    """Clients of servers; names and models come in the order of the addresses, as many as there are.
+
+    Raises ConfigError, BackendError, MissingDependencyError.
+    """
+    for given, flag in ((names, "--against-name"), (models, "--against-model")):
+        if len(given) > len(urls):
+            raise ConfigError(f"{flag} is given more often than --against.")
+    with ExitStack() as stack:
+        servers = []
+        for number, url in enumerate(urls):
+            name, model = _nth(names, number), _nth(models, number)
+            server = ServerSide(url, name=name, model=model, api_key=api_key)
+            stack.callback(server.close)
+            servers.append(server)
+        stack.pop_all()
+    return servers
+
+
+def _nth(values: Sequence[str], number: int) -> str:
+    return values[number] if number < len(values) else ""

@@ -1,0 +1,197 @@
+"""The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
+
+One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
+the row carries its key, so nothing is read from a row that merely has the same place, and the key holds a
+secret of the scope, so that nobody is offered what another scope's text has taught (scope_key.py). Of two
+contexts in one place the newer stays.
+
+A row's tokens come from two sources. *Text*, what really followed the context, newest first, stands before
+*opinions*, what the target's logits held likely there: the token before the last one that followed is right
+more often than the runner-up of the logits (docs/experiments.md). A row also knows how often in a row its
+first token followed, and which request wrote it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from foretoken.drafters.scope_key import MASK, ScopeKey
+
+MAX_BYTES = 8_000_000
+MOST_SUCCESSORS = 15
+MOST_COUNTED = 7
+
+_PAIR = 0x9E3779B97F4A7C15
+_SINGLE = 0xD6E8FEB86659FD93
+"""Odd numbers without structure. The key of (a, b) is ((a + 1)·PAIR + b + 1)·SINGLE; a is -1 for b alone."""
+
+_EMPTY = -1
+_KNOWN = 15  # of a row's note: how many of its tokens are text
+_TIMES = 4  # and, from this bit on, how often the first of them followed, and from the next on, the request
+_REQUEST = 8
+_REQUESTS = (1 << (31 - _REQUEST)) - 1
+
+Ids = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+
+
+class Row(NamedTuple):
+    """The successors of a context. `times`: how often in a row the first one followed, 0 for an opinion, at
+    most MOST_COUNTED; `own`: it was last written by the request that asks.
+    """
+
+    tokens: list[int]
+    times: int
+    own: bool
+
+
+class SuccessorTable:
+    """`k` successors for each of a power of two of contexts. Memory: 12 + 4k bytes a row, at most
+    `max_bytes`, taken as it fills.
+
+    `request` is a number that tells one request's writing from another's; only its lowest 23 bits count.
+    """
+
+    def __init__(self, k: int, max_bytes: int = MAX_BYTES) -> None:
+        self.k = k
+        bits = (max_bytes // (12 + 4 * k)).bit_length() - 1
+        self.rows = 1 << bits
+        self._shift = 64 - bits
+        self._key_array: Keys = np.zeros(self.rows, np.uint64)
+        self._note_array: Ids = np.zeros(self.rows, np.int32)
+        self._cell_array: Ids = np.zeros((self.rows, k), np.int32)
+        # Single elements are read through memoryviews, which takes a third of numpy's time.
+        self._keys = self._key_array.data
+        self._notes = self._note_array.data
+        self._cells = self._cell_array.reshape(-1).data
+
+    def find(self, before: int, last: int, scope: ScopeKey, request: int) -> Row | None:
+        """The row after `before`, `last`, or with `before` = -1 after `last` alone."""
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & MASK
+        slot = ((key + scope.offset) & MASK) >> self._shift
+        if self._keys[slot] != (key + scope.secret) & MASK:
+            return None
+        note, at = self._notes[slot], slot * self.k
+        tokens = self._cells[at : at + self.k].tolist()
+        while tokens[-1] == _EMPTY:
+            tokens.pop()
+        return Row(tokens, (note >> _TIMES) & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
+
+    def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
+        """Learn what followed what in `text` from position `start` on, one by one."""
+        note = (request & _REQUESTS) << _REQUEST
+        for position in range(max(1, start), len(text)):
+            last, token = text[position - 1], text[position]
+            self._follow(((last + 1) * _SINGLE) & MASK, token, scope, note)
+            if position > 1:
+                key = ((text[position - 2] + 1) * _PAIR + last + 1) * _SINGLE
+                self._follow(key & MASK, token, scope, note)
+
+    def _follow(self, key: int, token: int, scope: ScopeKey, request: int) -> None:
+        slot = ((key + scope.offset) & MASK) >> self._shift
+        stored, cells, at, k = (key + scope.secret) & MASK, self._cells, slot * self.k, self.k
+        known, times = 0, 0
+        if self._keys[slot] != stored:
+            self._keys[slot] = stored
+            for i in range(at + 1, at + k):
+                cells[i] = _EMPTY
+        else:
+            note = self._notes[slot]
+            known = note & _KNOWN
+            if cells[at] == token:
+                times = min((note >> _TIMES) & MOST_COUNTED, MOST_COUNTED - 1)
+                known -= known > 0
+            else:
+                row = cells[at : at + k].tolist()
+                place = row.index(token) if token in row else k - 1
+                for i in range(place):
+                    cells[at + i + 1] = row[i]
+                known -= place < known
+        cells[at] = token
+        self._notes[slot] = request | (times + 1) << _TIMES | known + 1
+
+    def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
+        """The target holds `successors` likeliest after a context, best first. They take the places that text
+        leaves, before older opinions; a row that holds another context's text is left alone.
+        """
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & MASK
+        slot = ((key + scope.offset) & MASK) >> self._shift
+        stored, cells, at, k = (key + scope.secret) & MASK, self._cells, slot * self.k, self.k
+        known = self._notes[slot] & _KNOWN
+        row: list[int] = []
+        if self._keys[slot] == stored:
+            if known == k:
+                return
+            row = cells[at : at + k].tolist()
+        elif known:
+            return
+        else:
+            self._keys[slot] = stored
+        if not known:
+            self._notes[slot] = (request & _REQUESTS) << _REQUEST
+        new = row[:known]
+        new += [token for token in successors if token not in new]
+        if len(new) < k:
+            new += [token for token in row[known:] if token not in new and token != _EMPTY]
+            new += [_EMPTY] * (k - len(new))
+        for i in range(known, k):
+            cells[at + i] = new[i]
+
+    def follow_all(self, text: Sequence[int], scope: ScopeKey, request: int) -> None:
+        """Learn a whole text at once. As `follow`, but a context's count begins anew: the text may have been
+        read before, as a conversation is at each of its turns.
+        """
+        tokens = np.asarray(text, np.int64)
+        ids = (tokens + 1).astype(np.uint64)
+        if len(tokens) > 1:
+            self._follow_all(ids[:-1] * np.uint64(_SINGLE), tokens[1:], scope, request)
+        if len(tokens) > 2:
+            pairs = (ids[:-2] * np.uint64(_PAIR) + ids[1:-1]) * np.uint64(_SINGLE)
+            self._follow_all(pairs, tokens[2:], scope, request)
+
+    def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
+        contexts, newest, times = _latest(keys, tokens, self.k)
+        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(self._shift)
+        stored = contexts + np.uint64(scope.secret)
+        same = self._key_array[slots] == stored
+        old = np.where(same[:, None], self._cell_array[slots], np.int32(_EMPTY))
+        was_text = np.arange(self.k) < np.where(same, self._note_array[slots] & _KNOWN, 0)[:, None]
+        repeated = (old[:, :, None] == newest[:, None, :]).any(axis=2)
+        old[repeated] = _EMPTY
+        merged = np.concatenate([newest, old], axis=1)
+        order = np.argsort(merged == _EMPTY, axis=1, kind="stable")[:, : self.k]
+        known = (newest != _EMPTY).sum(axis=1) + (was_text & (old != _EMPTY)).sum(axis=1)
+        self._key_array[slots] = stored
+        self._cell_array[slots] = np.take_along_axis(merged, order, axis=1)
+        self._note_array[slots] = (
+            (request & _REQUESTS) << _REQUEST
+            | np.minimum(times, MOST_COUNTED) << _TIMES
+            | np.minimum(known, self.k)
+        )
+
+
+def _latest(keys: Keys, tokens: npt.NDArray[np.int64], k: int) -> tuple[Keys, Ids, npt.NDArray[np.int64]]:
+    """For each distinct key the last `k` different tokens that came with it, newest first, shape (keys, k)
+    and `_EMPTY` where there are fewer, and how often in a row the newest came last.
+    """
+    order = np.argsort(keys, kind="stable")
+    keys, tokens = keys[order], tokens[order]
+    starts = np.append(True, keys[1:] != keys[:-1])
+    # Runs of one token under one key, in the order of the text.
+    begins = np.flatnonzero(starts | np.append(True, tokens[1:] != tokens[:-1]))
+    lengths = np.diff(np.append(begins, len(keys)))
+    group = (np.cumsum(starts) - 1)[begins]
+    # Of several runs of a token only the last counts: reversed, it is the one that `unique` reports.
+    labels = group * (int(tokens.max()) + 1) + tokens[begins]
+    last = np.sort(len(begins) - 1 - np.unique(labels[::-1], return_index=True)[1])
+    ends = np.append(np.flatnonzero(np.diff(group[last])), len(last) - 1)
+    age = ends[group[last]] - np.arange(len(last))
+    kept = age < k
+    contexts = keys[starts]
+    newest: Ids = np.full((len(contexts), k), _EMPTY, np.int32)
+    newest[group[last][kept], age[kept]] = tokens[begins][last][kept]
+    return contexts, newest, lengths[last[ends]]

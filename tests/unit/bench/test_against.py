@@ -1,0 +1,231 @@
+"""Measuring another server: with its own timings and without, and what is said when it does not answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chat_server import ChatServer, chat_server, piece
+from foretoken.bench.against import ServerSide
+from foretoken.bench.results import Sample
+from foretoken.errors import BackendError, ConfigError, ForetokenError, MissingDependencyError
+from foretoken.types import SamplingParams
+
+PROMPT = [{"role": "user", "content": "Hello?"}]
+PARAMS = SamplingParams(max_tokens=16, temperature=0.5, seed=3)
+TIMINGS = {
+    "prompt_n": 12,
+    "prompt_ms": 30.0,
+    "predicted_n": 101,
+    "predicted_ms": 500.0,
+    "draft_n": 60,
+    "draft_n_accepted": 40,
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with chat_server() as chat:
+        yield chat
+
+
+def answer(server: ChatServer, **options: Any) -> Sample:
+    side = ServerSide(server.url, **options)
+    try:
+        return side.answer(PROMPT, PARAMS)
+    finally:
+        side.close()
+
+
+def refused(server: ChatServer, **options: Any) -> ForetokenError:
+    with pytest.raises(ForetokenError) as caught:
+        answer(server, **options)
+    assert server.url in caught.value.message
+    return caught.value
+
+
+# --- what is measured ----------------------------------------------------------------------------------
+
+
+def test_the_servers_own_timings(server: ChatServer) -> None:
+    usage = {"prompt_tokens": 40, "completion_tokens": 101}
+    server.events = [piece("Good "), piece("day"), {"choices": [], "timings": TIMINGS, "usage": usage}]
+    sample = answer(server)
+    assert sample.text == "Good day"
+    assert (sample.count, sample.decode_ms) == (101, 500.0)
+    assert sample.rate == pytest.approx(200)
+    assert (sample.prompt_tokens, sample.prompt_ms) == (40, 30.0)
+    assert (sample.drafted, sample.accepted) == (60, 40)
+    # 100 tokens after the first, of which 40 came out of drafts: 60 rounds.
+    assert sample.rounds == 60
+    assert not sample.exact
+
+
+def test_timings_that_only_have_a_rate(server: ChatServer) -> None:
+    server.events = [piece("x"), {"timings": {"predicted_n": 50, "predicted_per_second": 100.0}}]
+    assert answer(server).decode_ms == pytest.approx(500)
+
+
+def test_without_timings_the_clock_runs_from_the_first_piece_to_the_last(server: ChatServer) -> None:
+    ticks = count()
+    server.events = [
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},  # second 0: no text yet
+        piece("One"),
+        piece(" two"),
+        piece(" three"),
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 21}},
+    ]
+    sample = answer(server, clock=lambda: float(next(ticks)))
+    assert sample.decode_ms == 2000.0
+    assert sample.count == 21
+    assert sample.rate == pytest.approx(10)
+    assert (sample.prompt_tokens, sample.rounds, sample.drafted) == (9, 0, 0)
+
+
+def test_without_usage_the_pieces_are_counted(server: ChatServer) -> None:
+    server.events = [piece(f"{number} ") for number in range(7)]
+    assert answer(server).count == 7
+
+
+def test_thoughts_are_text_that_was_generated(server: ChatServer) -> None:
+    server.events = [piece("Hm. ", "reasoning_content"), piece("Yes.")]
+    sample = answer(server)
+    assert (sample.text, sample.count) == ("Hm. Yes.", 2)
+
+
+# --- what is sent --------------------------------------------------------------------------------------
+
+
+def test_what_is_asked(server: ChatServer) -> None:
+    answer(server)
+    assert server.bodies == [
+        {
+            "model": "small",
+            "messages": PROMPT,
+            "max_tokens": 16,
+            "temperature": 0.5,
+            "seed": 3,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ]
+    assert server.keys == [None, None]
+
+
+def test_a_model_and_a_key(server: ChatServer) -> None:
+    answer(server, model="large", api_key="secret")
+    assert server.bodies[0]["model"] == "large"
+    assert server.keys == ["Bearer secret"]  # and the list of models was not asked for
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+def test_ways_to_write_the_address(server: ChatServer, ending: str) -> None:
+    side = ServerSide(server.url + ending)
+    assert (side.url, side.name) == (f"{server.url}/v1", server.url)
+    assert side.answer(PROMPT, PARAMS).text == "Hello"
+    side.close()
+    side.close()
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------
+
+
+def test_nobody_is_there() -> None:
+    with chat_server() as gone:
+        pass
+    error = refused(gone)
+    assert isinstance(error, ConfigError)
+    assert "cannot be reached" in error.message
+    assert "Is it running?" in (error.hint or "")
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org", "localhost:8080", "http://[", "not a url"])
+def test_not_an_address(url: str) -> None:
+    with pytest.raises(ConfigError):
+        ServerSide(url)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "the model `x` does not exist", "code": 404}},
+        {"error": "the model `x` does not exist"},
+        {"detail": "the model `x` does not exist"},
+        {"message": "the model `x` does not exist"},
+        "the model `x` does not exist",
+    ],
+)
+def test_a_wrong_model(server: ChatServer, body: object) -> None:
+    server.status, server.refusal = 404, body if isinstance(body, str) else json.dumps(body)
+    error = refused(server, model="x")
+    assert isinstance(error, ConfigError)
+    assert error.message.endswith("answered with status 404: the model `x` does not exist")
+    assert error.hint == "It was asked for the model 'x'; --against-model names another."
+
+
+def test_a_wrong_key(server: ChatServer) -> None:
+    server.status, server.refusal = 401, json.dumps({"error": {"message": "invalid key"}})
+    error = refused(server, api_key="secret")
+    assert isinstance(error, ConfigError)
+    assert "--api-key" in (error.hint or "")
+    assert "secret" not in str(error)
+
+
+def test_another_kind_of_server(server: ChatServer) -> None:
+    server.status, server.refusal = 404, "<html>" + "x" * 5000
+    error = refused(server)
+    assert isinstance(error, ConfigError)
+    assert "OpenAI-compatible" in (error.hint or "")
+    assert len(error.message) < 500
+
+
+def test_a_server_that_fails(server: ChatServer) -> None:
+    server.status, server.refusal = 503, json.dumps({"error": {"message": "loading model"}})
+    error = refused(server)
+    assert isinstance(error, BackendError)
+    assert "loading model" in error.message
+
+
+def test_a_failure_in_the_middle_of_a_stream(server: ChatServer) -> None:
+    server.events = [piece("Hel"), {"error": {"message": "out of memory"}}]
+    error = refused(server)
+    assert isinstance(error, BackendError)
+    assert "out of memory" in error.message
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ["{not json"],
+        ["[1, 2]"],
+        [{"choices": ["text"]}],
+        [{"choices": [{"delta": 5}]}],
+        [piece("x"), {"usage": {"completion_tokens": "many"}}],
+        [piece("x"), {"timings": [1]}],
+        [],
+    ],
+)
+def test_answers_that_are_not_of_this_kind(server: ChatServer, events: list[Any]) -> None:
+    server.events = events
+    error = refused(server)
+    assert isinstance(error, BackendError)
+    assert "does not answer like an OpenAI-compatible one" in error.message
+
+
+def test_a_server_without_models(server: ChatServer) -> None:
+    server.models = ()
+    assert "lists no model" in refused(server).message
+
+
+def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        ServerSide("http://127.0.0.1:1")
+    assert "pip install 'foretoken[bench]'" in (caught.value.hint or "")

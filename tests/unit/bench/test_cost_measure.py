@@ -1,0 +1,289 @@
+"""Measuring V(n): with a clock that the test keeps, so that the truth is known and a machine can stall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from foretoken.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, Plan, measure_profile
+from foretoken.errors import BackendError, CapacityError
+from foretoken.planner.profile import key_of
+from foretoken.testing import FakeModel
+from foretoken.types import Logits, Rollback, Rows
+
+Cost = Callable[[int, int], float]
+"""(rows, depth) → milliseconds."""
+
+STEPS = {1: 1.0, 2: 1.56, 3: 2.01, 4: 2.01, 5: 2.67, 6: 3.13, 7: 3.56, 8: 2.85, 10: 4.08, 12: 3.79, 16: 4.19}
+"""Measured: Q4_0 kernels take four rows at a time, so eight rows cost less than seven."""
+
+
+def stepped(rows: int, depth: int) -> float:
+    return (5.0 + depth / 1000) * STEPS.get(rows, rows * 0.3)
+
+
+class TimedModel(FakeModel):
+    """Its forwards take what `cost` says, on the test's own clock, times `load(now)`."""
+
+    def __init__(
+        self, cost: Cost = stepped, *, load: Callable[[float], float] = lambda now: 1.0, **options: Any
+    ) -> None:
+        super().__init__(8, logits=lambda prefix: ZEROS, **options)
+        self.now = 0.0
+        self._cost = cost
+        self._load = load
+        self.snapshots = 0
+        self.restored: list[int] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def spend(self, ms: float) -> None:
+        self.now += ms * self._load(self.now) / 1e3
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        (rows,) = batch
+        self.spend(self._cost(len(rows.tokens), rows.start))
+        return super().forward(batch)
+
+    def snapshot(self, seq: int) -> object:
+        self.snapshots += 1
+        self.spend(3.0)
+        return super().snapshot(seq)
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        self.spend(2.0)
+        super().restore(seq, snapshot)
+        self.restored.append(self.length(seq))
+
+    def truncate(self, seq: int, length: int) -> None:
+        if self.capabilities.rollback is not Rollback.TRUNCATE:
+            raise BackendError("cannot be truncated")
+        super().truncate(seq, length)
+
+
+ZEROS = FakeModel(8).forward([Rows(0, 0, (0,), 1)])[0] * 0
+
+PLAN = Plan(rows=tuple(STEPS), depths=(16, 128), repeats=5, seconds=60.0)
+
+
+# --- what is measured ----------------------------------------------------------------------------------
+
+
+def test_a_quiet_machine_gives_the_true_curve_steps_and_all() -> None:
+    model = TimedModel()
+    found = measure_profile(model, PLAN, clock=model.clock)
+    assert list(found.profile.curve) == [16, 128]
+    for depth, curve in found.profile.curve.items():
+        assert list(curve) == list(STEPS)
+        for rows, ms in curve.items():
+            assert ms == pytest.approx(stepped(rows, depth), rel=1e-3)
+        assert curve[8] < curve[7]
+    assert found.best == found.profile.curve
+    assert found.slowdown == pytest.approx(1.0)
+
+
+def test_the_profile_is_of_the_model_and_of_now() -> None:
+    model = TimedModel()
+    before = datetime.now(UTC)
+    found = measure_profile(model, PLAN, clock=model.clock)
+    profile = found.profile
+    assert profile.key == key_of(model.info)
+    assert profile.name == model.info.name
+    assert before <= profile.measured_at <= datetime.now(UTC)
+    assert found.passes == 5
+    assert profile.rounds == 5 * 2 * len(STEPS)  # each size once in each pass at each depth
+
+
+def test_every_row_returns_logits_as_when_a_draft_is_verified() -> None:
+    model = TimedModel()
+    measure_profile(model, PLAN, clock=model.clock)
+    at_depth = [rows for (rows,) in model.forwards if rows.logits]
+    assert at_depth
+    assert all(rows.logits == len(rows.tokens) for rows in at_depth)
+    assert {rows.start for rows in at_depth} == {16, 128}
+    assert all(token < model.info.vocab_size for rows in at_depth for token in rows.tokens)
+
+
+def test_the_cache_is_filled_once_and_left_empty() -> None:
+    model = TimedModel()
+    measure_profile(model, PLAN, clock=model.clock)
+    filled = sum(len(rows.tokens) for (rows,) in model.forwards if not rows.logits)
+    assert filled == 128
+    assert model.length(0) == 0
+
+
+def test_snapshot_and_restore_are_timed() -> None:
+    model = TimedModel()
+    profile = measure_profile(model, PLAN, clock=model.clock).profile
+    assert profile.snapshot_ms == pytest.approx(3.0)
+    assert profile.restore_ms == pytest.approx(2.0)
+    assert set(model.restored) == {128}
+
+
+def test_sizes_and_depths_take_turns() -> None:
+    """Else a stall would fall on one size, or one depth, alone."""
+    model = TimedModel()
+    measure_profile(model, PLAN, clock=model.clock)
+    drafts = [len(rows.tokens) for (rows,) in model.forwards if len(rows.tokens) > 1 and rows.logits]
+    sizes = len(STEPS) - 1
+    passes = [drafts[at : at + sizes] for at in range(0, len(drafts), sizes)]
+    assert all(sorted(one) == sorted(set(STEPS) - {1}) for one in passes)
+    assert len({tuple(one) for one in passes}) > 1, "in another order each time"
+    depths = [rows.start for (rows,) in model.forwards if rows.logits]
+    changes = sum(a != b for a, b in pairwise(depths))
+    assert changes == 2 * 5 - 1
+
+
+def test_a_model_that_cannot_be_truncated_is_brought_back_by_snapshots() -> None:
+    model = TimedModel()
+    model.with_capabilities(rollback=Rollback.SNAPSHOT)
+    found = measure_profile(model, PLAN, clock=model.clock)
+    for depth, curve in found.profile.curve.items():
+        assert curve[8] == pytest.approx(stepped(8, depth), rel=1e-3)
+    assert set(model.restored) == {16, 128}
+    assert found.profile.restore_ms == pytest.approx(2.0)
+
+
+# --- a noisy machine -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begins", [0.5, 0.9, 1.3, 2.1, 3.0])
+def test_a_stall_of_seconds_distorts_nothing(begins: float) -> None:
+    """Tenfold for a stretch that swallows about one pass in five."""
+
+    def load(now: float) -> float:
+        return 10.0 if begins <= now < begins + 3.0 else 1.0
+
+    model = TimedModel(load=load)
+    found = measure_profile(model, Plan(PLAN.rows, PLAN.depths, repeats=9, seconds=60.0), clock=model.clock)
+    for depth, curve in found.profile.curve.items():
+        for rows, ms in curve.items():
+            assert ms == pytest.approx(stepped(rows, depth), rel=0.05), (depth, rows)
+            assert found.best[depth][rows] == pytest.approx(stepped(rows, depth), rel=1e-3)
+
+
+def test_hiccups_of_single_forwards_distort_nothing() -> None:
+    count = 0
+
+    def cost(rows: int, depth: int) -> float:
+        nonlocal count
+        count += 1
+        return stepped(rows, depth) * (10 if count % 7 == 0 else 1)
+
+    model = TimedModel(cost)
+    found = measure_profile(model, Plan(PLAN.rows, PLAN.depths, repeats=9, seconds=60.0), clock=model.clock)
+    for depth, curve in found.profile.curve.items():
+        for rows, ms in curve.items():
+            assert ms == pytest.approx(stepped(rows, depth), rel=0.05), (depth, rows)
+
+
+def test_a_machine_that_tires_in_every_pass_keeps_the_shape() -> None:
+    """Only the forwards nearby tell how fast it was just then."""
+    count = 0
+    visit = 2 * len(STEPS) - 1  # forwards at one depth in one pass
+
+    def cost(rows: int, depth: int) -> float:
+        nonlocal count
+        if rows > max(STEPS):
+            return 1.0  # prefill
+        count += depth > 0
+        return stepped(rows, depth) * (3 if count % visit > 5 else 1)
+
+    model = TimedModel(cost)
+    found = measure_profile(model, Plan(PLAN.rows, PLAN.depths, repeats=7, seconds=60.0), clock=model.clock)
+    for curve in found.profile.curve.values():
+        for rows, ms in curve.items():
+            assert ms / curve[1] == pytest.approx(STEPS[rows], rel=0.05), rows
+
+
+def test_a_machine_that_slows_down_keeps_the_shape() -> None:
+    model = TimedModel(load=lambda now: 1 + now / 4)
+    found = measure_profile(model, PLAN, clock=model.clock)
+    for curve in found.profile.curve.values():
+        for rows, ms in curve.items():
+            assert ms / curve[1] == pytest.approx(STEPS[rows], rel=0.05)
+    assert found.slowdown > 1.1
+
+
+# --- how much and how long -----------------------------------------------------------------------------
+
+
+def test_what_the_model_cannot_hold_is_left_out() -> None:
+    model = TimedModel(max_rows=16, max_batch=12, context_length=100)
+    found = measure_profile(model, Plan((1, 4, 12, 16), (16, 64, 4000), 3, 60.0), clock=model.clock)
+    assert list(found.profile.curve) == [16, 64, 88]
+    assert all(list(curve) == [1, 4, 12] for curve in found.profile.curve.values())
+
+
+def test_a_very_short_context() -> None:
+    model = TimedModel(context_length=16)
+    found = measure_profile(model, FULL, clock=model.clock)
+    assert list(found.profile.curve) == [8]
+    assert list(found.profile.curve[8]) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_context_without_room_for_a_draft() -> None:
+    model = TimedModel(context_length=2)
+    with pytest.raises(CapacityError) as caught:
+        measure_profile(model, FULL, clock=model.clock)
+    assert caught.value.hint
+
+
+def test_one_row_is_always_measured() -> None:
+    model = TimedModel()
+    curve = measure_profile(model, Plan((4, 2), (16,), 3, 60.0), clock=model.clock).profile.curve
+    assert list(curve[16]) == [1, 2, 4]
+
+
+def test_time_is_up_after_the_least_number_of_passes() -> None:
+    slow = TimedModel(lambda rows, depth: 1000.0)
+    assert measure_profile(slow, Plan((1, 2), (16,), 9, 1.0), clock=slow.clock).passes == 3
+    fast = TimedModel(lambda rows, depth: 1.0)
+    assert measure_profile(fast, Plan((1, 2), (16,), 9, 1.0), clock=fast.clock).passes == 9
+    between = TimedModel(lambda rows, depth: 50.0)
+    passes = measure_profile(between, Plan((1, 2), (16,), 9, 1.0), clock=between.clock).passes
+    assert 3 < passes < 9
+
+
+def test_the_plans() -> None:
+    assert (FULL.rows, FULL.depths) == (ROWS, DEPTHS)
+    assert set(QUICK.rows) < set(ROWS)
+    assert QUICK.seconds < FULL.seconds
+
+
+@pytest.mark.parametrize("bad", [{"rows": (0,)}, {"depths": ()}, {"depths": (0,)}, {"repeats": 0}])
+def test_a_plan_that_measures_nothing_is_refused(bad: dict[str, object]) -> None:
+    values: dict[str, object] = {"rows": (1, 2), "depths": (16,), "repeats": 3, "seconds": 1.0, **bad}
+    with pytest.raises(ValueError, match="least"):
+        Plan(**values)  # type: ignore[arg-type]
+
+
+# --- progress, and the end -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ms", [1.0, 1000.0])
+def test_progress_only_grows_and_ends_at_one(ms: float) -> None:
+    model = TimedModel(lambda rows, depth: ms)
+    seen: list[float] = []
+    measure_profile(model, PLAN, progress=seen.append, clock=model.clock)
+    assert len(seen) > 20
+    assert seen == sorted(seen)
+    assert 0 <= seen[0] < 0.2
+    assert seen[-1] == 1.0
+
+
+def test_the_cache_is_empty_after_an_interruption() -> None:
+    model = TimedModel()
+
+    def stop(fraction: float) -> None:
+        if fraction > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_profile(model, PLAN, progress=stop, clock=model.clock)
+    assert model.length(0) == 0

@@ -1,0 +1,117 @@
+"""The order of live measurement, conversations, prompts that do not fit, and the measured cost curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from foretoken import Engine
+from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
+from foretoken.bench.results import Sample, scores
+from foretoken.bench.sides import EngineSide, Messages
+from foretoken.bench.workloads import PromptCase
+from foretoken.errors import ContextLengthError
+from foretoken.testing import FakeModel, markov_logits
+from foretoken.types import SamplingParams
+
+PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
+
+
+class Scribe:
+    """A side that writes down what it was asked."""
+
+    def __init__(self, name: str, log: list[str], most: int = 1000) -> None:
+        self.name = name
+        self.asked: list[list[str]] = []
+        self._log = log
+        self._most = most
+
+    def restart(self) -> None:
+        self._log.append(f"{self.name} restarts")
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        words = [f"{message['role']}: {message['content']}" for message in messages]
+        if sum(map(len, words)) > self._most:
+            raise ContextLengthError("too long")
+        self.asked.append(words)
+        self._log.append(f"{self.name} {messages[-1]['content']}")
+        return Sample(text=f"{self.name}'s answer", count=9, decode_ms=8.0)
+
+    def close(self) -> None:
+        self._log.append(f"{self.name} closes")
+
+
+def cases(*names: str) -> list[PromptCase]:
+    return [PromptCase(name, "chat", (name,)) for name in names]
+
+
+def test_sides_take_turns_in_an_order_that_alternates() -> None:
+    log: list[str] = []
+    sides = [Scribe("a", log), Scribe("b", log)]
+    rows = list(measure(sides, cases("1", "2"), PARAMS, repeat=2))
+    assert log == [
+        *("a restarts", "b restarts", "a 1", "b 1", "b 2", "a 2"),
+        *("a restarts", "b restarts", "b 1", "a 1", "a 2", "b 2"),
+    ]
+    assert [(row.prompt, row.setting, row.repeat) for row in rows] == [
+        *(("1", "a", 0), ("1", "b", 0), ("2", "b", 0), ("2", "a", 0)),
+        *(("1", "b", 1), ("1", "a", 1), ("2", "a", 1), ("2", "b", 1)),
+    ]
+
+
+def test_rows_come_as_they_are_measured() -> None:
+    log: list[str] = []
+    rows = measure([Scribe("a", log)], cases("1", "2"), PARAMS, repeat=1)
+    next(rows)
+    assert log == ["a restarts", "a 1"]
+
+
+@pytest.mark.parametrize(("turns", "asked"), [(1, 1), (2, 2), (9, 3)])
+def test_all_sides_are_asked_the_same_conversation(turns: int, asked: int) -> None:
+    sides = [Scribe("a", []), Scribe("b", [])]
+    talk = [PromptCase("talk", "chat", ("One?", "Two?", "Three?"))]
+    rows = list(measure(sides, talk, PARAMS, repeat=1, turns=turns))
+    assert sides[0].asked == sides[1].asked
+    assert len(sides[0].asked) == asked
+    assert list(dict.fromkeys(row.prompt for row in rows)) == turn_ids(talk, turns)
+    assert turn_ids(talk, turns) == ["talk", "talk#2", "talk#3"][:asked]
+    if asked > 1:
+        assert sides[1].asked[1] == ["user: One?", "assistant: a's answer", "user: Two?"]
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    talk = [PromptCase("long", "chat", ("x" * 99,)), PromptCase("talk", "chat", ("One?", "y" * 99, "Three?"))]
+    side = Scribe("a", [], most=50)
+    rows = list(measure([side], talk, PARAMS, repeat=1, turns=3))
+    assert [row.prompt for row in rows] == ["talk"]
+
+
+def engine() -> Engine:
+    return Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=600))
+
+
+def test_engines_in_turns_give_the_same_tokens() -> None:
+    settings: Sequence[str] = ("off", "auto", "ngram-simple:n=3,m=4")
+    sides = [EngineSide(name, engine()) for name in settings]
+    warm_up(sides)
+    rows = list(measure(sides, cases("abc", "fed"), PARAMS, repeat=2))
+    assert len(rows) == 2 * 3 * 2
+    found = scores(rows, "off")
+    assert [score.different for score in found] == [False] * 6
+    assert all(score.exact for score in found)
+    assert any(score.accepted for score in found)
+
+
+def test_the_cost_curve_is_measured_on_an_engine_that_was_used() -> None:
+    used = engine()
+    used.generate("abc", max_tokens=8)
+    curve = measured_curve(used)
+    assert min(curve) == 1
+    assert max(curve) >= 8
+    assert list(curve) == sorted(curve)
+    assert all(ms > 0 for ms in curve.values())
+
+
+def test_no_curve_where_the_context_has_no_room_for_one() -> None:
+    assert measured_curve(Engine(FakeModel(6, context_length=3))) == {}

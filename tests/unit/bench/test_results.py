@@ -1,0 +1,149 @@
+"""From samples to scores to summaries: what counts, what is compared, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench_rows import row, two_settings
+from foretoken.bench.results import (
+    ALL,
+    SHORTEST,
+    Sample,
+    Score,
+    Summary,
+    acceptance_by_depth,
+    broken_promises,
+    noise,
+    scores,
+    summaries,
+)
+
+
+def score_of(found: list[Score], prompt: str, setting: str) -> Score:
+    return next(score for score in found if (score.prompt, score.setting) == (prompt, setting))
+
+
+def summary_of(found: list[Summary], category: str, setting: str) -> Summary:
+    return next(summary for summary in found if (summary.category, summary.setting) == (category, setting))
+
+
+def test_the_rate_leaves_out_the_first_token() -> None:
+    assert Sample(text="", count=101, decode_ms=1000.0).rate == pytest.approx(100)
+    assert Sample(text="", count=SHORTEST - 1, decode_ms=1000.0).rate is None
+    assert Sample(text="", count=100, decode_ms=0.0).rate is None
+
+
+def test_the_best_repeat_counts_on_each_side() -> None:
+    rows = [
+        row("chat/1", "off", 10, repeat=0),
+        row("chat/1", "auto", 12, repeat=0),
+        row("chat/1", "auto", 30, repeat=1),
+        row("chat/1", "off", 20, repeat=1),
+    ]
+    found = scores(rows, "off")
+    assert score_of(found, "chat/1", "off").speedup == pytest.approx(1.0)
+    assert score_of(found, "chat/1", "auto").speedup == pytest.approx(1.5)
+    assert score_of(found, "chat/1", "auto").tokens_per_second == pytest.approx(30)
+
+
+def test_means_are_geometric_and_the_worst_prompt_has_a_name() -> None:
+    found = summaries(scores(two_settings(), "off"))
+    whole = summary_of(found, ALL, "auto")
+    assert whole.speedup == pytest.approx(1.0)
+    assert whole.worst == pytest.approx(0.5)
+    assert whole.worst_prompt == "edit/1"
+    assert whole.tokens_per_second == pytest.approx(20)
+    assert whole.prompts == 2
+    assert summary_of(found, "chat", "auto").speedup == pytest.approx(2.0)
+    plain = summary_of(found, ALL, "off")
+    assert whole.speedup == pytest.approx((whole.tokens_per_second or 0) / (plain.tokens_per_second or 1))
+
+
+def test_the_order_is_that_of_the_rows_and_all_prompts_come_last() -> None:
+    found = summaries(scores(two_settings(), "off"))
+    assert [(summary.category, summary.setting) for summary in found] == [
+        (category, setting) for category in ("chat", "edit", ALL) for setting in ("off", "auto")
+    ]
+
+
+def test_acceptance_and_time_are_sums_over_the_group() -> None:
+    whole = summary_of(summaries(scores(two_settings(), "off")), ALL, "auto")
+    assert whole.acceptance_rate == pytest.approx(10 / 16)
+    assert whole.acceptance_length == pytest.approx(20 / 10)
+    assert whole.ms_per_token == {"draft": pytest.approx(15.0), "other": pytest.approx(35.0)}
+
+
+def test_what_nobody_measured_is_none() -> None:
+    whole = summaries(scores([row("chat/1", "server", 10)], "off"))[-1]
+    assert (whole.speedup, whole.worst, whole.worst_prompt) == (None, None, "")
+    assert (whole.acceptance_rate, whole.acceptance_length) == (None, None)
+    assert whole.ms_per_token == {}
+    assert whole.tokens_per_second == pytest.approx(10)
+
+
+def test_an_answer_too_short_for_a_rate_is_in_no_mean() -> None:
+    rows = [*two_settings(), row("chat/2", "off", 10, count=2), row("chat/2", "auto", 99, count=2)]
+    found = scores(rows, "off")
+    assert score_of(found, "chat/2", "auto").speedup is None
+    assert summary_of(summaries(found), "chat", "auto").speedup == pytest.approx(2.0)
+    assert summary_of(summaries(found), "chat", "auto").prompts == 2
+
+
+def test_tokens_are_compared_repeat_by_repeat() -> None:
+    rows = [
+        row("chat/1", "off", 10, repeat=0, tokens=(1, 2), exact=True),
+        row("chat/1", "auto", 10, repeat=0, tokens=(1, 2), exact=True),
+        row("chat/1", "off", 10, repeat=1, tokens=(1, 3), exact=True),
+        row("chat/1", "auto", 10, repeat=1, tokens=(1, 3), exact=True),
+    ]
+    found = scores(rows, "off")
+    assert not score_of(found, "chat/1", "auto").different
+    assert broken_promises(found) == []
+    rows[-1] = row("chat/1", "auto", 99, repeat=1, tokens=(1, 4), exact=True)
+    found = scores(rows, "off")
+    assert summaries(found)[-1].different == 1
+    assert broken_promises(found) == [score_of(found, "chat/1", "auto")]
+
+
+def test_only_a_claim_can_be_broken() -> None:
+    rows = [row("chat/1", "off", 10, tokens=(1,)), row("chat/1", "auto", 10, tokens=(2,), exact=False)]
+    found = scores(rows, "off")
+    assert score_of(found, "chat/1", "auto").different
+    assert broken_promises(found) == []
+
+
+def test_texts_are_compared_where_token_ids_are_not_known() -> None:
+    ours = Sample(text="yes", count=1, decode_ms=1.0, tokens=(5,))
+    assert ours.same_as(Sample(text="yes", count=1, decode_ms=1.0))
+    assert not ours.same_as(Sample(text="no", count=1, decode_ms=1.0))
+    assert not ours.same_as(Sample(text="yes", count=1, decode_ms=1.0, tokens=(6,)))
+
+
+def test_acceptance_by_depth_is_a_share_of_the_drafts() -> None:
+    rows = [
+        row("a/1", "auto", 10, drafts=3, accepted_by_depth=(3, 1)),
+        row("a/2", "auto", 10, drafts=1, accepted_by_depth=(1, 1, 1)),
+        row("a/3", "auto", 10),
+    ]
+    assert acceptance_by_depth(rows) == (1.0, 0.5, 0.25)
+    assert acceptance_by_depth([row("a/3", "auto", 10)]) == ()
+
+
+def test_a_category_named_all_is_its_own() -> None:
+    found = summaries(scores([row("all/1", "off", 10), row("chat/1", "off", 40)], "off"))
+    assert [summary.prompts for summary in found] == [1, 1, 2]
+
+
+def test_noise_is_what_passes_of_the_same_setting_differ_by() -> None:
+    rows = [
+        row("a/1", "off", 10, repeat=0),
+        row("a/1", "off", 11, repeat=1),
+        row("a/2", "off", 30, repeat=0),
+        row("a/2", "off", 20, repeat=1),
+        row("a/3", "off", 10, repeat=0),
+        row("a/3", "off", 10, repeat=1),
+        row("a/1", "auto", 10, repeat=0),
+        row("a/1", "auto", 90, repeat=1),
+    ]
+    assert noise(rows, "off") == pytest.approx(0.1)
+    assert noise(rows[:1], "off") is None

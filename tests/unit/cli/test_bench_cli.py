@@ -1,0 +1,329 @@
+"""`foretoken bench`: what is measured by which flags, what is written where, and the exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gguf_factory
+from chat_server import ChatServer, chat_server, piece
+from command_line import Command, Ran
+from foretoken.bench import sides
+from foretoken.bench.classic import LENGTHS
+from foretoken.bench.results import Sample
+from foretoken.bench.workloads import load_prompts
+from foretoken.cli.bench import bench
+from foretoken.types import Completion
+
+
+class Runner:
+    """`foretoken bench` with the tiny model, one thread, a small context, few tokens and one pass."""
+
+    def __init__(self, command: Command, model: Path) -> None:
+        self._command = command
+        self._model = model
+
+    def __call__(self, *arguments: object) -> Ran:
+        options = ("-t", 1, "--ctx", 256, "-n", 8, "--repeat", 1)
+        return self._command("bench", self._model, *options, *arguments)
+
+    def json(self, *arguments: object) -> dict[str, Any]:
+        ran = self(*arguments, "--json", "-")
+        assert ran.code == 0, ran.err
+        value: dict[str, Any] = json.loads(ran.out)
+        return value
+
+
+@pytest.fixture
+def run(foretoken: Command, tiny: Path) -> Runner:
+    return Runner(foretoken, tiny)
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with room for the classic prompts."""
+    return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "roomy.gguf", ctx_train=2048)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    rows = [("a/1", "a", ["Hello?", "And?"]), ("a/2", "a", ["Well?"]), ("b/1", "b", ["One two one two"])]
+    path.write_text(
+        "\n".join(json.dumps({"id": name, "category": of, "turns": said}) for name, of, said in rows)
+    )
+    return path
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with chat_server() as chat:
+        chat.events = [piece("Hi"), {"timings": {"predicted_n": 11, "predicted_ms": 100.0}}]
+        yield chat
+
+
+# --- what is measured ----------------------------------------------------------------------------------
+
+
+def test_auto_against_off_is_the_default(run: Runner, prompts: Path) -> None:
+    value = run.json("--prompts", prompts)
+    assert value["settings"] == ["off", "auto"]
+    assert [entry["prompt"] for entry in value["prompts"]] == ["a/1", "a/1", "a/2", "a/2", "b/1", "b/1"]
+    assert value["different"] == 0
+    assert value["about"]["remembered"] == "nothing"
+    assert value["about"]["prompts"] == f"3 prompts of {prompts}, first turn"
+    assert value["cost_curve_ms"]["1"] > 0
+
+
+def test_settings_side_by_side(run: Runner, prompts: Path) -> None:
+    flags = (
+        "--speculate",
+        "ngram-simple:n=2,m=3",
+        "--speculate",
+        "off",
+        "--speculate",
+        "suffix",
+        "--repeat",
+        2,
+    )
+    value = run.json("--prompts", prompts, *flags)
+    assert value["settings"] == ["off", "ngram-simple:n=2,m=3", "suffix"]
+    assert len(value["samples"]) == 3 * 3 * 2
+
+
+def test_which_prompts(run: Runner, prompts: Path) -> None:
+    def names(*flags: object) -> list[str]:
+        found = run.json("--speculate", "off", *flags)["prompts"]
+        return [entry["prompt"] for entry in found]
+
+    assert names("--prompts", prompts, "--limit", 2) == ["a/1", "b/1"]
+    assert names("--prompts", prompts, "--category", "b") == ["b/1"]
+    assert names("--prompts", prompts, "--turns", 2) == ["a/1", "a/1#2", "a/2", "b/1"]
+    shipped = load_prompts()
+    assert names("--limit", 1) == [shipped[0].id]
+
+
+def test_tokens_and_seed(run: Runner, prompts: Path) -> None:
+    flags = ("--prompts", prompts, "--limit", 1, "--temperature", 1, "--seed", 5, "-n", 12)
+    value = run.json(*flags)
+    assert value["about"]["answers"] == "up to 12 tokens, temperature 1, seed 5"
+    assert {sample["tokens"] for sample in value["samples"]} <= set(range(1, 13))
+    assert value["different"] == 0
+
+
+def test_what_does_not_fit_is_left_out_and_said(run: Runner, prompts: Path) -> None:
+    long = json.dumps({"id": "long", "category": "a", "turns": ["word " * 300]})
+    prompts.write_text(prompts.read_text() + "\n" + long)
+    value = run.json("--prompts", prompts)
+    assert value["notes"] == ["left out, because they do not fit into the context: long"]
+    prompts.write_text(long)
+    ran = run("--prompts", prompts)
+    assert ran.code == 2
+    assert "No prompt fits into the context." in ran.err
+
+
+def test_nothing_is_remembered_unless_asked_for(run: Runner, prompts: Path, own_cache: Path) -> None:
+    flags = ("--prompts", prompts, "--limit", 1)
+    run.json(*flags)
+    assert not (own_cache / "store").exists()
+    assert run.json(*flags, "--remember")["about"]["remembered"] == "past outputs"
+    assert (own_cache / "store").exists()
+    assert "--no-remember" not in {flag for option in bench.params for flag in option.opts}
+
+
+def test_a_drafter_that_cannot_be_used_is_a_note(run: Runner, prompts: Path) -> None:
+    spec = "draft-model:model=/nonexistent.gguf"
+    value = run.json("--prompts", prompts, "--limit", 1, "--speculate", spec)
+    assert len(value["notes"]) == 1
+    assert value["notes"][0].startswith(f"{spec}: drafter")
+
+
+def test_the_classic_prompts(foretoken: Command, roomy: Path, tmp_path: Path) -> None:
+    run = Runner(foretoken, roomy)
+    plot = tmp_path / "sweep.svg"
+    value = run.json("--classic", "--plot", plot, "--ctx", 2048)
+    ((template, points),) = value["sweeps"].items()
+    assert template == "ngram-simple:n=3,m={}"
+    assert [point["length"] for point in points] == list(LENGTHS)
+    assert set(value["settings"]) == {"auto", *(point["setting"] for point in points)}
+    assert {entry["prompt"] for entry in value["prompts"]} == {"close elements", "coins and apples"}
+    assert "draft length" in plot.read_text()
+
+
+def test_a_sweep_of_ones_own(foretoken: Command, roomy: Path) -> None:
+    run = Runner(foretoken, roomy)
+    value = run.json("--classic", "--speculate", "suffix:max={}", "-n", 4, "--ctx", 2048)
+    assert list(value["sweeps"]) == ["suffix:max={}"]
+    assert "auto" not in value["settings"]
+
+
+# --- another server ------------------------------------------------------------------------------------
+
+
+def test_a_server_takes_part(run: Runner, prompts: Path, server: ChatServer) -> None:
+    flags = ("--against", server.url, "--against-name", "theirs", "--api-key", "secret")
+    value = run.json("--prompts", prompts, *flags, "--seed", 4)
+    assert value["settings"] == ["off", "auto", "theirs"]
+    theirs = [sample for sample in value["samples"] if sample["setting"] == "theirs"]
+    assert [sample["tokens_per_second"] for sample in theirs] == [pytest.approx(100)] * 3
+    assert value["about"]["theirs"] == f"{server.url}/v1, model small"
+    assert {body["seed"] for body in server.bodies[1:]} == {4}  # the first one is the warm-up
+    assert "secret" not in json.dumps(value)
+    # Another model writes another text, and nobody said that it would not.
+    assert next(entry for entry in value["summary"] if entry["setting"] == "theirs")["different"] > 0
+    assert value["different_though_exact"] == []
+
+
+def test_a_server_that_is_not_there_is_found_out_first(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: object) -> object:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("foretoken.cli.bench_live.load_engine", load)
+    with chat_server() as gone:
+        pass
+    ran = run("--against", gone.url)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"The server at {gone.url}/v1 cannot be reached" in ran.err
+
+
+def test_names_of_servers(run: Runner, prompts: Path, server: ChatServer) -> None:
+    ran = run("--prompts", prompts, "--against", server.url, "--against", server.url)
+    assert ran.code == 2
+    assert "are named" in ran.err
+    assert "--against-name" in ran.err
+    ran = run("--against-name", "theirs")
+    assert ran.code == 2
+    assert "--against-name is given more often than --against" in ran.err
+
+
+# --- what is written -----------------------------------------------------------------------------------
+
+
+def test_the_tables_go_to_standard_output(run: Runner, prompts: Path) -> None:
+    ran = run("--prompts", prompts)
+    assert ran.code == 0
+    assert "all prompts" in ran.out
+    assert "ngram" not in ran.out
+    assert "speedup" in ran.out
+
+
+def test_files_of_every_kind(run: Runner, prompts: Path, tmp_path: Path) -> None:
+    files = {kind: tmp_path / "out" / f"report.{kind}" for kind in ("json", "csv", "html", "svg")}
+    flags = [
+        word for kind, path in files.items() for word in ("--plot" if kind == "svg" else f"--{kind}", path)
+    ]
+    ran = run("--prompts", prompts, *flags)
+    assert ran.code == 0
+    assert "all prompts" in ran.out
+    assert json.loads(files["json"].read_text())["settings"] == ["off", "auto"]
+    assert len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 6
+    assert files["html"].read_text().startswith("<!doctype html>")
+    assert "<svg" in files["svg"].read_text()
+    for path in files.values():
+        assert f"Wrote {path}" in ran.err
+
+
+def test_the_report_has_standard_output_to_itself(run: Runner, prompts: Path) -> None:
+    ran = run("--prompts", prompts, "--csv", "-")
+    assert ran.out.startswith("prompt,category,setting,")
+    assert len(ran.out.splitlines()) == 1 + 6
+    assert "all prompts" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--json", "-", "--csv", "-"), "room for one report"),
+        (("--json", "/"), "is a folder"),
+        (("--json", "/dev/null/report.json"), "is not a folder"),
+        (("--plot", "plot.png"), "SVG"),
+        (("--speculate", "nonesuch"), "'nonesuch'"),
+        (("--speculate", "suffix:max={}"), "--classic"),
+        (("--classic", "--limit", 3), "--limit has no effect"),
+        (("--classic", "--speculate", "nonesuch:m={}"), "'nonesuch'"),
+        (("--category", "nonesuch"), "'nonesuch'"),
+        (("--prompts", "nonesuch.jsonl"), "nonesuch.jsonl"),
+        (("--repeat", 0), "--repeat"),
+        (("--temperature", -1, "--limit", 1), "temperature"),
+    ],
+)
+def test_what_cannot_be_done(run: Runner, flags: tuple[object, ...], said: str) -> None:
+    ran = run(*flags)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_what_is_not_installed_is_said_before_measuring(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("foretoken.cli.bench.run_live", None)
+    for flags in (("--html", tmp_path / "a.html"), ("--plot", tmp_path / "a.svg")):
+        ran = run(*flags)
+        assert ran.code == 2
+        assert "pip install 'foretoken[bench]'" in ran.err
+
+
+# --- how it ends ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("exact", "code"), [(True, 1), (False, 0)])
+def test_tokens_that_differ_though_the_model_is_exact(
+    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch, *, exact: bool, code: int
+) -> None:
+    def spoilt(completion: Completion) -> Sample:
+        sample = original(completion)
+        if completion.speculation.configured == "off":
+            return sample
+        return replace(sample, tokens=(*sample.tokens, 0), exact=exact)
+
+    original = sides.sample_of
+    monkeypatch.setattr(sides, "sample_of", spoilt)
+    ran = run("--prompts", prompts)
+    assert ran.code == code
+    assert ("Not the same tokens as off: a/1, auto" in ran.out) is exact
+    assert "3 of 3" in ran.out
+
+
+def test_stopped_by_the_user_it_reports_what_there_is(
+    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(completion: Completion) -> Sample:
+        answers.append(completion)
+        if len(answers) == 2 + 3:  # two of them warm up
+            raise KeyboardInterrupt
+        return original(completion)
+
+    answers: list[Completion] = []
+    original = sides.sample_of
+    monkeypatch.setattr(sides, "sample_of", interrupted)
+    ran = run("--prompts", prompts)
+    assert ran.code == 130
+    assert "Note: stopped after 2 answers" in ran.out
+    answers.clear()
+    monkeypatch.setattr(sides, "sample_of", lambda completion: (_ for _ in ()).throw(KeyboardInterrupt))
+    ran = run("--prompts", prompts)
+    assert (ran.code, ran.out) == (130, "")
+
+
+@pytest.mark.model
+def test_the_default_model(
+    foretoken: Command, model_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORETOKEN_CACHE", str(shared_cache))
+    flags = ("--limit", 2, "-n", 16, "-t", 1, "--repeat", 1, "--ctx", 512, "--json", "-")
+    ran = foretoken("bench", model_path, *flags)
+    assert ran.code == 0, ran.err
+    value = json.loads(ran.out)
+    assert len(value["prompts"]) == 4
+    assert value["different"] == 0
+    assert all(entry["speedup"] > 0 for entry in value["prompts"])

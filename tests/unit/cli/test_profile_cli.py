@@ -1,0 +1,296 @@
+"""`foretoken profile`: what it prints, what it keeps, and what it says before it measures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Command, Ran
+from foretoken.bench import replay
+from foretoken.bench.cost_measure import Plan, measure_profile
+from foretoken.bench.curves import Curve, find_curve
+from foretoken.cli import profile as module
+from foretoken.planner.profile import Profile, ProfileStore, files
+
+LITTLE = Plan((1, 2, 4, 8), (16, 64), repeats=3, seconds=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _little_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FULL", LITTLE)
+    monkeypatch.setattr(module, "QUICK", replace(LITTLE, depths=(32,)))
+
+
+@dataclass(frozen=True)
+class Static:
+    """A result of ranking static drafters."""
+
+    speculation: str
+    speedup: float
+    worst: float = 0.9
+
+
+@pytest.fixture
+def ranked(monkeypatch: pytest.MonkeyPatch) -> list[Curve]:
+    """Ranking without replaying; the list gets the curve that was ranked on."""
+    curves: list[Curve] = []
+
+    def rank(curve: Curve, progress: Callable[[int, int, str], None] | None = None) -> Sequence[Static]:
+        curves.append(curve)
+        if progress:
+            progress(1, 2, "a")
+        # Not in order; and a pair that other tools would combine in ways of their own.
+        return [
+            Static("ngram-simple:n=4,m=8", 1.1),
+            Static("suffix;ngram-mod", 2.0),
+            Static("ngram-map-k:n=6,m=12", 1.3),
+            Static("suffix:max=8", 1.2),
+        ]
+
+    monkeypatch.setattr(replay, "rank_static", rank, raising=False)
+    return curves
+
+
+def profiled(command: Command, tiny: Path, *arguments: object) -> Ran:
+    return command("profile", tiny, "-t", 1, *arguments)
+
+
+def stored(own_cache: Path) -> list[Profile]:
+    return ProfileStore(own_cache / "profiles").all()
+
+
+# --- the table -----------------------------------------------------------------------------------------
+
+
+def test_the_table(foretoken: Command, tiny: Path) -> None:
+    ran = profiled(foretoken, tiny)
+    assert ran.code == 0, ran.err
+    assert "1 thread, KV bf16/f16" in ran.out
+    for title in ("16 tokens in the KV cache", "64 tokens in the KV cache"):
+        assert title in ran.out
+    rows = [line.split() for line in ran.out.splitlines() if line.split()[:1] in (["1"], ["8"])]
+    assert [row[0] for row in rows] == ["1", "8", "1", "8"]
+    for row in rows:
+        assert float(row[1]) > 0
+    assert "pays from" in ran.out
+    assert "\x1b" not in ran.out
+    assert "Traceback" not in ran.err
+
+
+def test_quick(foretoken: Command, tiny: Path) -> None:
+    out = profiled(foretoken, tiny, "--quick").out
+    assert "32 tokens in the KV cache" in out
+    assert "16 tokens in the KV cache" not in out
+
+
+def test_depths_of_ones_own(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    assert profiled(foretoken, tiny, "--depth", 100, "--depth", 24, "--depth", 100).code == 0
+    assert list(stored(own_cache)[0].curve) == [24, 100]
+
+
+# --- what is kept --------------------------------------------------------------------------------------
+
+
+def test_the_profile_is_saved_for_runs_with_the_same_settings(
+    foretoken: Command, tiny: Path, own_cache: Path
+) -> None:
+    ran = profiled(foretoken, tiny)
+    (profile,) = stored(own_cache)
+    assert str(own_cache / "profiles") in ran.err
+    assert "forget --profiles" in ran.err
+    assert list(profile.curve) == [16, 64]
+    assert list(profile.curve[16]) == [1, 2, 4, 8]
+    assert (profile.key.threads, profile.key.kv_type, profile.key.device) == ("1", "bf16/f16", "cpu")
+    profiled(foretoken, tiny, "--kv-type", "f16")
+    assert len(stored(own_cache)) == 2
+    assert "profiles" in foretoken("doctor", tiny, "-t", 1).out
+
+
+def test_no_save(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    ran = profiled(foretoken, tiny, "--no-save")
+    assert ran.code == 0
+    assert "Saved" not in ran.err
+    assert not (own_cache / "profiles").exists()
+
+
+def test_what_runs_have_learnt_stays(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+    profiled(foretoken, tiny)
+    store = ProfileStore(own_cache / "profiles")
+    (first,) = store.all()
+    curve = {8: {1: 999.0}}
+    store.save(
+        replace(first, curve=curve, draft_ms={"suffix": 0.5}, overhead_ms=0.25, learnt={"suffix": [1, 2]})
+    )
+    profiled(foretoken, tiny)
+    (again,) = store.all()
+    assert (again.draft_ms, again.overhead_ms) == ({"suffix": 0.5}, 0.25)
+    assert again.learnt == {"suffix": [1, 2]}
+    assert list(again.curve) == [16, 64]
+    assert again.measured_at > first.measured_at
+
+
+def test_a_damaged_profile_is_replaced(
+    foretoken: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profiled(foretoken, tiny)
+    (file,) = files(own_cache / "profiles")
+    file.write_bytes(file.read_bytes()[:50])
+    with caplog.at_level(logging.WARNING):
+        assert profiled(foretoken, tiny).code == 0
+    assert "Ignoring the stored profile" in caplog.text
+    assert len(stored(own_cache)) == 1
+
+
+def test_a_profile_that_cannot_be_saved(
+    foretoken: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (own_cache / "profiles").write_text("in the way")
+    ran = profiled(foretoken, tiny)
+    assert ran.code == 0
+    assert "pays from" in ran.out
+    assert "Saved" not in ran.err
+    assert "cannot be saved" in caplog.text
+
+
+# --- JSON and plot -------------------------------------------------------------------------------------
+
+
+def test_json_on_standard_output(foretoken: Command, tiny: Path) -> None:
+    ran = profiled(foretoken, tiny, "--json", "-")
+    data: dict[str, Any] = json.loads(ran.out)
+    assert [part["depth"] for part in data["depths"]] == [16, 64]
+    assert data["key"]["threads"] == "1"
+    assert "pays from" in ran.err  # the table is still to be seen
+
+
+def test_json_in_a_file_is_a_curve(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text("an older one")
+    ran = profiled(foretoken, tiny, "--json", file)
+    assert ran.code == 0
+    assert "pays from" in ran.out
+    curve = find_curve(str(file))
+    assert list(curve.points) == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_plot(foretoken: Command, tiny: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"curve.{kind}"
+    ran = profiled(foretoken, tiny, "--plot", file)
+    assert ran.code == 0, ran.err
+    assert file.stat().st_size > 10_000
+    assert str(file) in ran.err
+
+
+# --- export --------------------------------------------------------------------------------------------
+
+
+def test_export_for_llama_server(foretoken: Command, tiny: Path, ranked: list[Curve]) -> None:
+    ran = profiled(foretoken, tiny, "--export", "llama-server")
+    assert ran.code == 0, ran.err
+    comment, flags = ran.out.splitlines()
+    assert comment.startswith("# ngram-map-k:n=6,m=12: 1.30 × plain decoding expected")
+    assert flags == "--spec-type ngram-map-k --spec-ngram-map-k-size-n 6 --spec-ngram-map-k-size-m 12"
+    assert "pays from" in ran.err
+    (curve,) = ranked
+    assert list(curve.points) == [1, 2, 4, 8]
+
+
+def test_export_for_vllm(foretoken: Command, tiny: Path, ranked: list[Curve]) -> None:
+    ran = profiled(foretoken, tiny, "--export", "vllm")
+    assert '"num_speculative_tokens": 8' in ran.out
+    assert "# ngram-map-k:n=6,m=12 would give 1.30 ×, but vllm does not have it." in ran.out
+
+
+@pytest.mark.slow
+def test_export_with_the_traces_that_ship(foretoken: Command, tiny: Path) -> None:
+    ran = profiled(foretoken, tiny, "--export", "llama-server")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("# ")
+
+
+# --- said before anything is measured ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--json", "-", "--export", "vllm"), "both write to standard output"),
+        (("--json", "{}/nowhere/p.json"), "no folder"),
+        (("--json", "{}"), "is a folder"),
+        (("--json", "{}/model.gguf"), "no .json file"),
+        (("--plot", "{}/curve.pdf"), ".png or .svg"),
+        (("--plot", "{}/nowhere/curve.png"), "no folder"),
+        (("--depth", "505"), "does not fit"),
+        (("--depth", "0"), "--depth"),
+        (("--export", "ollama"), "ollama"),
+        (("--ctx", "2"), "no room for a draft"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_be_done(
+    foretoken: Command, tiny: Path, tmp_path: Path, own_cache: Path, arguments: Sequence[str], says: str
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    ran = profiled(foretoken, tiny, *(argument.replace("{}", str(tmp_path)) for argument in arguments))
+    assert ran.code == 2
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+    assert not (own_cache / "profiles").exists()
+    assert (tmp_path / "model.gguf").read_bytes() == b"GGUF"
+
+
+def test_a_plot_without_matplotlib(
+    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = profiled(foretoken, tiny, "--plot", tmp_path / "curve.png")
+    assert ran.code == 2
+    assert "pip install 'foretoken[bench]'" in ran.err
+    assert ran.out == ""
+    assert profiled(foretoken, tiny).code == 0, "only the plot needs it"
+
+
+def test_a_model_that_is_not_there(foretoken: Command, tmp_path: Path) -> None:
+    ran = foretoken("profile", tmp_path / "none.gguf")
+    assert ran.code == 2
+    assert "There is no file" in ran.err
+
+
+def test_ctrl_c_leaves_nothing(
+    foretoken: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        def stop(fraction: float) -> None:
+            if fraction > 0.5:
+                raise KeyboardInterrupt
+
+        measure_profile(*arguments, **{**options, "progress": stop})
+
+    monkeypatch.setattr(module, "measure_profile", interrupted)
+    ran = profiled(foretoken, tiny)
+    assert (ran.code, ran.out) == (130, "")
+    assert not (own_cache / "profiles").exists()
+
+
+# --- the real model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.model
+def test_the_default_model(foretoken: Command, model_path: Path, own_cache: Path) -> None:
+    ran = foretoken("profile", model_path, "-t", 1, "--depth", 16)
+    assert ran.code == 0, ran.err
+    (profile,) = stored(own_cache)
+    assert "smollm2" in profile.name.lower()
+    assert profile.curve[16][1] > 0
+    assert profile.snapshot_ms is not None
