@@ -33,11 +33,14 @@ Two environment variables are read: `FORETOKEN_CACHE` is the folder for everythi
 
 def reference() -> str:
     """The page."""
-    return HEAD + "".join(_command(cli, "foretoken", depth=1))
+    return HEAD + "".join(_command(click.Context(cli, info_name="foretoken", **cli.context_settings)))
 
 
-def _command(command: click.Command, path: str, depth: int) -> Iterator[str]:
-    context = click.Context(command, info_name=path)
+def _command(context: click.Context, depth: int = 1) -> Iterator[str]:
+    """A command and those below it. Their contexts are chained as in a run: click caches what it makes of one
+    (the help option with its names), and a later run in the same process gets that.
+    """
+    command, path = context.command, context.command_path
     if depth > 1:
         yield f"\n{'#' * depth} `{path}`\n"
     usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(context))])
@@ -51,7 +54,7 @@ def _command(command: click.Command, path: str, depth: int) -> Iterator[str]:
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
-                yield from _command(child, f"{path} {name}", depth + 1)
+                yield from _command(click.Context(child, parent=context, info_name=name), depth + 1)
 
 
 def _option(option: click.Option) -> str:

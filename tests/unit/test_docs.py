@@ -99,6 +99,22 @@ def test_the_command_reference_is_up_to_date() -> None:
     assert page == generator.reference(), "run: python scripts/cli_reference.py"
 
 
+AFTER_THE_REFERENCE = """
+import runpy, sys
+runpy.run_path(sys.argv[1])["reference"]()
+from foretoken.cli import run_command
+sys.exit(max(run_command([*name.split(), "-h"]) for name in ("", "run", "models", "models pull")))
+"""
+
+
+def test_writing_the_reference_leaves_the_commands_as_they_are() -> None:
+    """click keeps the first help option that a command got: one without -h stayed for the whole process."""
+    script = str(ROOT / "scripts" / "cli_reference.py")
+    arguments = [sys.executable, "-c", AFTER_THE_REFERENCE, script]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 def commands(script: str) -> Iterator[list[str]]:
     """The arguments of every `foretoken` command in a shell script."""
     for line in script.replace("\\\n", " ").splitlines():

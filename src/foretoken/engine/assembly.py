@@ -25,7 +25,11 @@ from foretoken.registry import backend_for, create_drafter
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.types import Rollback
 
-AUTO_STAGES = (Stage("suffix", {"min-p": "0.005"}), Stage("prediction"))
+AUTO_STAGES = (
+    Stage("suffix", {"min-p": "0.005"}),
+    Stage("recycle", {"min-p": "0.05", "max": "16"}),
+    Stage("prediction"),
+)
 """What `auto` drafts with when nothing else is named: sources that need no second model."""
 
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
@@ -57,12 +61,14 @@ def assemble(
             notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
     if not drafters and reason is None:
         reason = "none of the drafters asked for can be used"
+    learner = AdaptivePlanner() if speculation.adaptive else None
     return Setup(
         Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
-        AdaptivePlanner() if speculation.adaptive else FixedPlanner(),
+        learner or FixedPlanner(),
         str(speculation),
         reason,
         tuple(notes),
+        learner,
     )
 
 

@@ -14,6 +14,7 @@ from foretoken.engine.assembly import assemble
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.finish import finish_event
 from foretoken.engine.fold import fold
+from foretoken.engine.knowledge import Knowledge
 from foretoken.engine.options import EngineOptions, SamplingOptions, model_options
 from foretoken.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
 from foretoken.engine.request import Request, make_request
@@ -21,10 +22,12 @@ from foretoken.engine.round import RoundRunner
 from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.setup import Setup
 from foretoken.engine.streams import EventStream, Streams
-from foretoken.engine.warmup import measure_costs
+from foretoken.engine.warmup import PACE_SIZES, SIZES, measure_costs
 from foretoken.errors import CapacityError, ForetokenError, RequestError
 from foretoken.library import models_dir, resolve
+from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
+from foretoken.planner.profile import ProfileStore, profiles_dir
 from foretoken.protocols import Drafter, Model, Planner, RequestView
 from foretoken.registry import backend_for, check_speculation
 from foretoken.sampling.validation import validate_params
@@ -68,6 +71,7 @@ class Engine:
         self._store: Path | None = None
         self._settings = ModelOptions()
         self._costs: list[Round] | None = None
+        self._knowledge: Knowledge | None = None
         self._next_id = 1
         self._closed = False
 
@@ -92,6 +96,8 @@ class Engine:
         engine = cls(backend_for(path).load(path, settings))
         engine._settings = settings
         engine._store = cache_dir / "store" if remember else None
+        profiles = ProfileStore(profiles_dir(cache_dir))
+        engine._knowledge = Knowledge(profiles, engine.model.info, remember=remember)
         try:
             engine.set_speculation(speculation)
         except BaseException:
@@ -116,24 +122,32 @@ class Engine:
         setup = assemble(
             self.model, speculation, store=self._store, options=self._settings, clock=self._clock
         )
-        if speculation.adaptive and setup.drafters:
+        self._keep_knowledge()
+        if setup.learner is not None and setup.drafters:
             try:
-                self._teach_costs(setup.planner)
+                self._teach(setup.learner)
             except BaseException:
                 setup.drafters.close()
                 raise
         self._runner.setup.drafters.close()
         self._runner.setup = setup
 
-    def _teach_costs(self, planner: Planner) -> None:
-        """Give a planner that decides by cost the measured time of forwards; they are measured once."""
+    def _teach(self, planner: AdaptivePlanner) -> None:
+        """Tell a planner that decides by cost what is stored, and what forwards take, measured once."""
+        enough = self._knowledge is not None and self._knowledge.recall(planner)
         if self._costs is None:
             place = self._scheduler.cache.acquire([0])
             assert place is not None, "only called while no request is running"
-            self._costs = measure_costs(self.model, place[0], clock=self._clock)
+            sizes = PACE_SIZES if enough else SIZES
+            self._costs = measure_costs(self.model, place[0], sizes=sizes, clock=self._clock)
             self._scheduler.cache.drop(place[0])
         for measured in self._costs:
             planner.observe(measured)
+
+    def _keep_knowledge(self) -> None:
+        learner = self._runner.setup.learner
+        if self._knowledge is not None and learner is not None:
+            self._knowledge.keep(learner)
 
     # --- requests --------------------------------------------------------------------------------------
 
@@ -308,6 +322,7 @@ class Engine:
         for request in [*self._scheduler.running, *self._scheduler.waiting]:
             self.abort(request.id)
         self._closed = True
+        self._keep_knowledge()
         self._runner.setup.drafters.close()
         self.model.close()
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.request import Request
+from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.protocols import Planner
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`configured` is the speculation string; `reason` why speculation cannot run at all, None if it can;
-    `notes` what had to be left out.
+    `notes` what had to be left out. `learner` is the planner where it is one that learns what to keep.
     """
 
     drafters: Drafters
@@ -20,6 +21,7 @@ class Setup:
     configured: str
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    learner: AdaptivePlanner | None = None
 
     def why_not(self, request: Request) -> str | None:
         """Why nothing was drafted for a request; None when something was."""

@@ -7,30 +7,38 @@ never find out otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from foretoken.protocols import Model
 from foretoken.types import Load, Round, Rows
 
-SIZES = (1, 1, 1, 2, 4, 1, 8, 16, 1, 3, 6, 12, 1, 32, 24, 5, 48)
+SIZES = (1, 1, 1, 2, 4, 1, 8, 16, 1, 3, 6, 12, 1, 5, 7, 24, 1, 32, 10, 14, 1, 48)
 """Batch sizes in the order in which they matter: a slow model gets through the first ones only. A plain
 forward is timed often: all others are compared with it."""
+
+PACE_SIZES = (1, 1, 1)
+"""All that is measured where a stored profile has the rest."""
 
 REPEATS = 2
 BUDGET_S = 0.5
 
 
 def measure_costs(
-    model: Model, seq: int, budget_s: float = BUDGET_S, clock: Callable[[], float] = perf_counter
+    model: Model,
+    seq: int,
+    budget_s: float = BUDGET_S,
+    *,
+    sizes: Sequence[int] = SIZES,
+    clock: Callable[[], float] = perf_counter,
 ) -> list[Round]:
-    """Rounds of `SIZES` rows in an empty sequence, for at most about `budget_s` seconds.
+    """Rounds of `sizes` rows in an empty sequence, for at most about `budget_s` seconds.
 
     Each size keeps its best of `REPEATS` turns through all of them: a busy machine only ever makes a forward
     slower, and a busy moment must not distort one size alone. The sequence is empty again afterwards.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
-    sizes = [size for size in SIZES if size <= most]
+    sizes = [size for size in sizes if size <= most]
     began = clock()
     _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
     best: dict[int, float] = {}

@@ -39,6 +39,26 @@ class AdaptivePlanner:
         self._found = False
         self._drafting = False
 
+    def recall(self, curve: Mapping[int, Mapping[int, float]], learnt: Mapping[str, object]) -> None:
+        """Begin with what an earlier run has learnt: a stored curve, and `knowledge`."""
+        self._curve.seed(curve)
+        survival = learnt.get("survival")
+        if isinstance(survival, Mapping):
+            self._survival.restore(survival)
+
+    def curve(self) -> Mapping[int, Mapping[int, float]]:
+        """V(n) as it is known now: milliseconds by context depth and rows. Empty before anything was seen."""
+        return self._curve.curve() if self._curve.known else {}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of decoding that were measured."""
+        return self._curve.rounds
+
+    def knowledge(self) -> dict[str, object]:
+        """What else was learnt, as a JSON object."""
+        return {"survival": self._survival.export()}
+
     def start(self, request: RequestView) -> None:
         """Nothing is kept for a request before its first round."""
 
@@ -51,6 +71,7 @@ class AdaptivePlanner:
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        self._curve.deepen(load.depth)
         if not self._curve.known or self._curve.stale:
             return {}
         awake = {request.id for request in requests if self._attention.tick(request.id)}
@@ -154,6 +175,7 @@ class AdaptivePlanner:
         self._asking.observe(measured, self._drafted)
 
     def _learn_cost(self, measured: Round) -> None:
+        self._curve.deepen(measured.load.depth)
         if measured.outcomes:
             self._curve.tick()
         # A prompt's rows cost less than verified ones, which need logits each.

@@ -11,7 +11,7 @@ so a source that was wrong for a while is still measured while it is not used, a
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import sqrt
@@ -23,6 +23,9 @@ PRIOR_WEIGHT = 8.0
 
 FORGET_AT = 256.0
 """A cell's counts are halved when they reach this many, so that it follows the text as it changes."""
+
+STORED_WEIGHT = 32.0
+"""Observations that a cell from an earlier run counts for, at most."""
 
 NEGLIGIBLE = 0.005
 
@@ -140,6 +143,27 @@ class Survival:
 
     def forget(self, request: int) -> None:
         self._shadow.pop(request, None)
+
+    def export(self) -> dict[str, list[float]]:
+        """The counts as a JSON object: "source|match|confidence" → [accepted, rejected]."""
+        return {
+            "|".join(map(str, key)): [round(cell.accepted, 3), round(cell.rejected, 3)]
+            for key, cell in self._cells.items()
+        }
+
+    def restore(self, counts: Mapping[str, object]) -> None:
+        """Begin with counts from `export`, worth at most `STORED_WEIGHT` observations each: the next texts
+        may be others. What does not look like counts is left out.
+        """
+        for name, value in counts.items():
+            source, *buckets = name.rsplit("|", 2)
+            if len(buckets) != 2 or not all(bucket.isdecimal() for bucket in buckets):
+                continue
+            match value:
+                case [int() | float() as accepted, int() | float() as rejected] if accepted + rejected > 0:
+                    scale = min(1.0, STORED_WEIGHT / (accepted + rejected))
+                    key = (source, int(buckets[0]), int(buckets[1]))
+                    self._cells[key] = _Cell(max(0.0, accepted * scale), max(0.0, rejected * scale))
 
 
 _NOTHING = _Cell()

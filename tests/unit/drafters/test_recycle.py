@@ -270,8 +270,9 @@ def test_the_children_of_a_token_have_at_most_all_the_chance() -> None:
 
 
 def test_a_replay_follows_the_branch_that_was_right() -> None:
-    text = [1, 2, 5, 1, 3, 6, 1, 2, 5, 1, 3, 6, 1, 2, 5]
-    chains, trees = (run_drafter(new(width=width), text, prompt=9) for width in (1, 2))
+    text = [9, 1, 2, 5, 9, 1, 3, 6, 9, 1, 2, 5]  # the second time as the first, not as the last
+    chains, trees = (run_drafter(new(width=width), text, prompt=10) for width in (1, 2))
+    assert chains[0].tokens[0] == 3
     assert all(draft.parents is not None for draft in trees)
     assert len(trees) < len(chains)
 

@@ -81,7 +81,7 @@ def test_nothing_to_say_where_nothing_followed() -> None:
 
 
 def fitted(raw: float, count: int = 1) -> float:
-    odds = (raw / (1 - raw)) ** SHARPNESS * count**COUNT_WEIGHT * exp(OFFSET)
+    odds = float((raw / (1 - raw)) ** SHARPNESS) * float(count**COUNT_WEIGHT) * exp(OFFSET)
     return odds / (1 + odds)
 
 

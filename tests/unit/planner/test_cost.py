@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.cost import OUT_OF_DATE, PRIOR_SLOPE, CostCurve
+from foretoken.planner.cost import CostCurve, band_of, depth_of
 from foretoken.planner.monotone import TOLERANCE
 from foretoken.planner.pace import STALE
+from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE
 
 ratios = st.dictionaries(st.integers(2, 40), st.floats(1.0, 20.0), min_size=1, max_size=10)
 
@@ -187,7 +188,7 @@ def test_many_sizes_do_not_make_it_slow() -> None:
     for rows in range(1, 600):
         rounds(curve, 1, rows)
     assert curve.ratio(512) == pytest.approx(1 + 0.2 * 511, rel=0.05)
-    assert len(curve._known) < 64 + 600 // 16 + 2
+    assert len(curve._ratios._known) < 64 + 600 // 16 + 2
 
 
 @pytest.mark.parametrize("slope", [0.05, 0.3, 0.7])
@@ -204,3 +205,32 @@ def test_break_even_is_the_chance_with_which_the_best_draft_just_pays(slope: flo
 
 def test_where_not_even_certain_tokens_pay_break_even_is_certainty() -> None:
     assert curve_of({2: 2.5, 4: 5.0, 64: 80.0}).break_even(1.03) == 1.0
+
+
+def test_every_band_has_a_depth_of_its_own() -> None:
+    assert [band_of(depth_of(band)) for band in range(12)] == list(range(12))
+
+
+def test_a_depth_begins_as_the_nearest_one_is_and_learns_by_itself() -> None:
+    curve = curve_of({2: 1.5, 8: 3.0})
+    curve.deepen(4000)
+    assert curve.ratio(8) == pytest.approx(3.0)
+    for _ in range(10):
+        curve.add(1, 25.0)
+        curve.add(8, 150.0)
+    assert curve.ratio(8) == pytest.approx(6.0)
+    curve.deepen(100)
+    assert curve.ratio(8) == pytest.approx(3.0)
+
+
+def test_what_is_stored_begins_where_it_ended() -> None:
+    curve = curve_of({2: 1.5, 8: 3.0})
+    curve.deepen(4000)
+    curve.add(8, 40.0)
+    again = CostCurve()
+    again.seed(curve.curve())
+    assert not again.known, "how fast the machine is now is measured"
+    for depth in (0, 4000):
+        curve.deepen(depth)
+        again.deepen(depth)
+        assert [again.ratio(n) for n in range(1, 20)] == pytest.approx([curve.ratio(n) for n in range(1, 20)])

@@ -1,0 +1,138 @@
+"""V(n)/V(1) at one depth of context: what was measured of each number of rows, and a curve through that.
+
+A size is not measured any more once its drafts look too dear, so nothing measured is believed for good: see
+`_Size`, and `monotone`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from foretoken.planner.monotone import monotone
+from foretoken.planner.pace import WINDOW
+
+PRIOR_SLOPE = 0.45
+"""Cost of one more row relative to V(1), before anything was measured: a CPU's. Pessimistic on purpose."""
+
+OUT_OF_DATE = 1000
+"""Rounds after which a measurement is believed only where it is no dearer than the prior."""
+
+ODD = 3.0
+"""A forward this many times dearer or cheaper than it should be is noise …"""
+
+REPEATS = 8
+"""… unless that happens this many times running."""
+
+SEED_WEIGHT = 3
+"""Measurements that a value from elsewhere counts for: a stored profile's, another depth's."""
+
+LONGEST = 63
+"""Draft tokens up to which lengths are compared."""
+
+_FINE, _COARSE = 64, 16
+
+
+@dataclass(slots=True)
+class _Size:
+    """What is known of one number of rows."""
+
+    ratios: deque[float]
+    at: int
+    value: float
+    odd: list[float] = field(default_factory=list)
+
+
+class Ratios:
+    """V(n)/V(1). `now` arguments count rounds, to tell how old a measurement is."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, _Size] = {}
+        self._known: list[tuple[int, float]] = [(1, 1.0)]
+        self._by_rows: list[float] = [1.0, 1.0]
+        self._rebuilt = 0
+        self._changed = False
+        self._break_even: tuple[int, float] | None = None
+
+    def seed(self, ratios: Mapping[int, float], now: int) -> None:
+        """Values from elsewhere, to begin with."""
+        for rows, ratio in ratios.items():
+            if rows > 1:
+                self._sizes[rows] = _Size(deque([ratio] * SEED_WEIGHT, WINDOW), now, ratio)
+        self._changed = True
+
+    def values(self) -> dict[int, float]:
+        """What was measured of each size."""
+        return {1: 1.0, **{rows: size.value for rows, size in sorted(self._sizes.items())}}
+
+    def learn(self, rows: int, ratio: float, now: int) -> None:
+        """A forward of `rows` rows took `ratio` times as long as one of 1 row at about the same time."""
+        rows = rows if rows <= _FINE else rows - rows % _COARSE
+        size = self._sizes.get(rows)
+        if size is None or now - size.at > OUT_OF_DATE:
+            self._sizes[rows] = _Size(deque([ratio], WINDOW), now, ratio)
+            self._changed = True
+            return
+        if not 1 / ODD < ratio / self.ratio(rows, now) < ODD:
+            size.odd.append(ratio)
+            if len(size.odd) < REPEATS:
+                return
+            size.ratios = deque(size.odd, WINDOW)
+        else:
+            size.ratios.append(ratio)
+        size.odd.clear()
+        size.at = now
+        value = median(size.ratios)
+        self._changed |= value != size.value
+        size.value = value
+
+    def ratio(self, rows: int, now: int) -> float:
+        """V(rows)/V(1), at least 1: as measured, linear between, beyond with the mean slope so far."""
+        if self._changed or now - self._rebuilt >= _FINE:
+            self._rebuild(now)
+        while len(self._by_rows) <= rows:
+            self._by_rows.append(self._interpolate(len(self._by_rows)))
+        return self._by_rows[rows]
+
+    def break_even(self, margin: float, now: int) -> float:
+        """The least chance of every draft token, given those before it, with which some draft pays: the
+        smallest s with (1 + s + … + s^k) / V(1 + k) ≥ margin / V(1) for some k. 1 where none does.
+
+        Looked up anew every `_FINE` rounds only.
+        """
+        age = now // _FINE
+        if self._break_even is None or self._break_even[0] != age:
+            ratios = np.array([self.ratio(1 + k, now) for k in range(1, LONGEST + 1)])
+            low, high = 0.0, 1.0
+            for _ in range(10):
+                chance = (low + high) / 2
+                expected = 1.0 + np.cumsum(np.cumprod(np.full(LONGEST, chance)))
+                paying = bool((expected >= margin * ratios).any())
+                low, high = (low, chance) if paying else (chance, high)
+            self._break_even = age, high
+        return self._break_even[1]
+
+    def _rebuild(self, now: int) -> None:
+        points = [(1, 1.0, 2 * WINDOW)]  # V(1)/V(1) is certain
+        for rows, size in sorted(self._sizes.items()):
+            value, weight = size.value, len(size.ratios)
+            if now - size.at > OUT_OF_DATE:
+                value, weight = min(value, 1.0 + PRIOR_SLOPE * (rows - 1)), 1
+            points.append((rows, max(value, 1.0), weight))
+        self._known = monotone(points)
+        self._by_rows = [1.0, 1.0]
+        self._changed, self._rebuilt = False, now
+
+    def _interpolate(self, rows: int) -> float:
+        i = bisect_right(self._known, rows, key=lambda point: point[0])
+        low, value = self._known[i - 1]
+        if i == len(self._known):
+            slope = (value - 1.0) / (low - 1) if low > 1 else PRIOR_SLOPE
+            return value + slope * (rows - low)
+        high, above = self._known[i]
+        return value + (rows - low) / (high - low) * (above - value)
