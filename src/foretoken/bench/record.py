@@ -11,7 +11,7 @@ from foretoken.engine.engine import Engine
 from foretoken.errors import ConfigError
 from foretoken.types import Completion, SamplingParams
 
-SUCCESSORS = 8
+SUCCESSORS = 4
 """The target's likeliest tokens that are kept for each position: what `recycle` learns from."""
 
 

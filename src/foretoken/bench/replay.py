@@ -17,6 +17,8 @@ from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.engine.engine import Engine
 from foretoken.errors import ConfigError
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.reliability import Bin
 from foretoken.types import Completion, SamplingParams
 
 Progress = Callable[[int, int, str], None]
@@ -49,11 +51,15 @@ class ReplayRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A setting on a curve, over all traces."""
+    """A setting on a curve, over all traces. How reliable the planner's estimates were is known of `auto`
+    only.
+    """
 
     speculation: str
     curve: Curve
     rows: Sequence[ReplayRow] = field(default_factory=tuple)
+    reliability: Sequence[Bin] = ()
+    calibration_error: float | None = None
 
     @property
     def speedup(self) -> float:
@@ -110,7 +116,11 @@ def replay(
             rows.append(_replay_one(engine, model, trace, curve, overhead_ms))
             if progress is not None:
                 progress(number, len(usable), trace.id)
-    return ReplayResult(speculation, curve, rows)
+        planner = engine.planner
+    if not isinstance(planner, AdaptivePlanner):
+        return ReplayResult(speculation, curve, rows)
+    table = planner.reliability
+    return ReplayResult(speculation, curve, rows, table.bins(), table.error)
 
 
 def _replay_one(

@@ -16,6 +16,8 @@ from foretoken.bench.report_files import WRITERS, check_file, write_report
 from foretoken.bench.report_text import report_text
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.cli.bench_live import Plan, connect, run_live
+from foretoken.cli.bench_record import record_answers
+from foretoken.cli.bench_replay import DEFAULT_CURVES, run_replay
 from foretoken.cli.options import model_options, take_model_options
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted
@@ -121,6 +123,34 @@ STDOUT = "-"
     f"length; without one, {' and '.join(DEFAULT_SWEEPS)} are measured.",
 )
 @click.option(
+    "--replay",
+    "replayed",
+    metavar="TRACES",
+    help="Replay recorded answers in virtual time, without a model: a file of --record, or 'shipped'.",
+)
+@click.option(
+    "--curve",
+    "curves",
+    metavar="NAME|FILE",
+    multiple=True,
+    show_default=", ".join(DEFAULT_CURVES),
+    help="Cost curve V(n)/V(1) to replay on: one that ships, or a JSON file. Repeatable.",
+)
+@click.option("--static", is_flag=True, help="With --replay: also the best static setting on each curve.")
+@click.option(
+    "--overhead",
+    metavar="MS",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="With --replay: milliseconds that every round takes besides its forward.",
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the answers of plain decoding as traces for --replay, in place of a benchmark.",
+)
+@click.option(
     "--json", "json", metavar="FILE", help="Write everything that was measured; - is standard output."
 )
 @click.option("--csv", "csv", metavar="FILE", help="Write a line for each answer.")
@@ -140,6 +170,16 @@ def bench(model: str | None, **options: Any) -> int:
     """
     outputs = take_outputs(options)
     errors = stderr_console()
+    replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "overhead")}
+    record = options.pop("record")
+    if replaying["replayed"] is not None:
+        return _replay(model, replaying, options, outputs, errors)
+    if given := [flag for flag in ("curves", "static", "overhead") if replaying[flag]]:
+        raise ConfigError(
+            f"--{given[0].removesuffix('s') if given[0] == 'curves' else given[0]} needs --replay."
+        )
+    if record is not None:
+        return _record(model, record, options, errors)
     classic = options.pop("classic")
     settings = options.pop("settings")
     plan = (_classic_plan if classic else _plan)(model, settings, options)
@@ -152,8 +192,34 @@ def bench(model: str | None, **options: Any) -> int:
     return 1 if report.broken else 0
 
 
-# Only here must remembering be asked for.
-bench.params = [parameter for parameter in bench.params if parameter.name != "no_remember"]
+def _replay(
+    model: str | None,
+    replaying: Mapping[str, Any],
+    options: Mapping[str, Any],
+    outputs: Mapping[str, str],
+    errors: Console,
+) -> int:
+    if model is not None:
+        raise ConfigError(f"--replay needs no model, and {model!r} was given.")
+    report = run_replay(
+        replaying["replayed"],
+        replaying["curves"],
+        options["settings"] or (AUTO,),
+        static=replaying["static"],
+        overhead_ms=replaying["overhead"],
+        errors=errors,
+    )
+    show(report, outputs, errors)
+    return 0
+
+
+def _record(model: str | None, path: Path, options: dict[str, Any], errors: Console) -> int:
+    if options["settings"]:
+        raise ConfigError("--record takes down what plain decoding says: --speculate has no effect.")
+    plan = _plan(model, (), options)
+    count = record_answers(plan, path, errors)
+    errors.print(f"Wrote {counted(count, 'answer')} to {path}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
@@ -200,8 +266,8 @@ def _how(options: dict[str, Any]) -> dict[str, Any]:
     params = SamplingParams(
         max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
     )
-    options["no_remember"] = not options.pop("remember")
-    return {"params": params, "repeat": options.pop("repeat"), "loading": take_model_options(options)}
+    loading = {**take_model_options(options), "remember": options.pop("remember")}
+    return {"params": params, "repeat": options.pop("repeat"), "loading": loading}
 
 
 def take_outputs(options: dict[str, Any]) -> dict[str, str]:

@@ -70,7 +70,9 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.close)
-        engines = {name: stack.enter_context(_load(plan, name, console)) for name in [OFF, *plan.whole]}
+        engines = {
+            name: stack.enter_context(load_plan_engine(plan, name, console)) for name in [OFF, *plan.whole]
+        }
         sides = [*_sides(plan, engines), *servers]
         _check_names(sides)
         rows: list[Row] = []
@@ -91,7 +93,8 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
     return report, finished
 
 
-def _load(plan: Plan, speculation: str, console: Console) -> Engine:
+def load_plan_engine(plan: Plan, speculation: str, console: Console) -> Engine:
+    """An engine as the plan wants it, with this speculation string."""
     return load_engine(plan.model, parse_speculation(speculation), dict(plan.loading), console)
 
 

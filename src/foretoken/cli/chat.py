@@ -15,9 +15,11 @@ from foretoken.cli.chat_turn import Chat
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
     model_options,
+    remember_option,
     sampling_options,
     speculation_options,
     take_model_options,
+    take_remember,
     take_sampling,
     take_speculation,
 )
@@ -31,6 +33,7 @@ from foretoken.sampling.validation import validate_params
 @sampling_options
 @speculation_options
 @model_options
+@remember_option
 @click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
 def chat(model: str | None, **options: Any) -> int:
     """Talk with MODEL (a path, a pulled name, or nothing for the default model).
@@ -40,7 +43,7 @@ def chat(model: str | None, **options: Any) -> int:
     """
     system, colour = options.pop("system"), options.pop("color")
     speculation, params = take_speculation(options), take_sampling(options)
-    loading = take_model_options(options)
+    loading = {**take_model_options(options), **take_remember(options)}
     notes = stderr_console()
     with load_engine(model, speculation, loading, notes) as engine:
         validate_params(params, engine.model.info.vocab_size)

@@ -57,9 +57,11 @@ model_options = _all(
                  help="Most tokens computed at once."),
     click.option("--kv-type", default="auto", show_default=True, metavar="TYPE|K/V",
                  help="Type of the KV cache; auto keeps the output exact on a CPU."),
-    click.option("--no-remember", is_flag=True,
-                 help="Neither read nor write the store of past outputs."),
 )  # fmt: skip
+
+remember_option = click.option(
+    "--no-remember", is_flag=True, help="Neither read nor write the store of past outputs."
+)
 
 sampling_options = _all(
     click.option("--max-tokens", "-n", type=click.IntRange(1), default=None, show_default="until it ends",
@@ -146,6 +148,9 @@ def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> Sa
 
 def take_model_options(options: dict[str, Any]) -> dict[str, Any]:
     """Pop the model flags: keywords for `Engine.load`."""
-    loading = {name: options.pop(name) for name in _MODEL}
-    loading["remember"] = not options.pop("no_remember")
-    return loading
+    return {name: options.pop(name) for name in _MODEL}
+
+
+def take_remember(options: dict[str, Any]) -> dict[str, bool]:
+    """Pop --no-remember: a keyword for `Engine.load`."""
+    return {"remember": not options.pop("no_remember")}

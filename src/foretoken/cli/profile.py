@@ -149,7 +149,7 @@ def _measure(model: Model, plan: Plan, errors: Console) -> Measurement:
 
 def _ranking(profile: Profile, errors: Console) -> list[Ranked]:
     """Static drafters, best first: the recorded traces that ship, replayed on the measured curve."""
-    from foretoken.bench.replay import rank_static
+    from foretoken.bench.static_drafters import rank_static
 
     with _bar("replaying", errors) as (progress, task):
 

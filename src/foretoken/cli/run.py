@@ -14,9 +14,11 @@ from rich.markup import escape
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
     model_options,
+    remember_option,
     sampling_options,
     speculation_options,
     take_model_options,
+    take_remember,
     take_sampling,
     take_speculation,
 )
@@ -54,6 +56,7 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
 @sampling_options
 @speculation_options
 @model_options
+@remember_option
 @click.option(
     "--logprobs",
     type=click.IntRange(0, 20),
@@ -83,8 +86,9 @@ def run(words: tuple[str, ...], **options: Any) -> int:
     if logprobs is not None and not as_json:
         raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
     params = take_sampling(options, logprobs=logprobs)
+    loading = {**take_model_options(options), **take_remember(options)}
     errors = stderr_console()
-    with load_engine(model, speculation, take_model_options(options), errors) as engine:
+    with load_engine(model, speculation, loading, errors) as engine:
         if as_json:
             completion = engine.generate(prompt, params, prediction=prediction)
             click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))

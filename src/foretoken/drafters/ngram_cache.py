@@ -67,7 +67,8 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """Options: n-min, n-max (1 … 4), max (tokens drafted), static=FILE, dynamic=FILE.
 
     Raises SpeculationStringError, also when the static file cannot be used; CapacityError for a vocabulary
-    beyond what a pair can hold. A dynamic file that cannot be used is logged and left out.
+    beyond what a pair can hold. A dynamic file that cannot be used is logged and left out when the first
+    request starts.
     """
     defaults: dict[str, int | str] = {"n-min": 1, "n-max": LONGEST, "max": 8, "static": "", "dynamic": ""}
     values = read_options(NAME, options, defaults)
@@ -104,21 +105,33 @@ def _dynamic_path(context: DrafterContext, given: str) -> Path | None:
 
 
 class _Dynamic:
-    """The dynamic level: a table, the secret that keeps its scopes apart, and where it is saved."""
+    """The dynamic level: a table, the secret that keeps its scopes apart, and where it is saved.
+
+    `open` before use. The file is not read earlier, because an engine that changes its drafters closes the
+    old ones after it has created the new ones, and what they learned is saved only then.
+    """
 
     def __init__(self, path: Path | None, target: ModelInfo) -> None:
         self._path = path
-        self._vocab_hash = target.vocab_hash
+        self._target = target
+        self._opened = False
         self._learned = False
-        stored = self._load(target) if path else None
-        self.table = stored.table if stored else CountTable(DYNAMIC_PAIRS)
-        self._secret = stored.secret if stored else secrets.token_bytes(16)
+        self.table = CountTable(DYNAMIC_PAIRS)
+        self._secret = secrets.token_bytes(16)
 
-    def _load(self, target: ModelInfo) -> Stored | None:
-        assert self._path is not None
-        path, fate = self._path, "It will be replaced."
+    def open(self) -> None:
+        """Read the file, the first time."""
+        if self._opened:
+            return
+        self._opened = True
+        stored = self._load(self._path) if self._path else None
+        if stored:
+            self.table, self._secret = stored.table, stored.secret
+
+    def _load(self, path: Path) -> Stored | None:
+        fate = "It will be replaced."
         try:
-            return load(path, DYNAMIC, target.vocab_hash, target.vocab_size)
+            return load(path, DYNAMIC, self._target.vocab_hash, self._target.vocab_size)
         except FileNotFoundError:
             return None
         except (OSError, UnusableFileError) as exc:
@@ -142,7 +155,7 @@ class _Dynamic:
         if self._path is None or not self._learned:
             return
         try:
-            save(Stored(DYNAMIC, self.table, self._secret), self._path, self._vocab_hash)
+            save(Stored(DYNAMIC, self.table, self._secret), self._path, self._target.vocab_hash)
         except OSError as exc:
             log.warning("%s: cannot save the dynamic file %s: %s.", NAME, self._path, exc)
         else:
@@ -184,6 +197,10 @@ class NgramCache(HistoryDrafter[Context]):
         self.longest = longest
         self._dynamic = dynamic
         self._static = static or CountTable(STATIC_PAIRS)
+
+    def start(self, request: RequestView) -> None:
+        self._dynamic.open()
+        super().start(request)
 
     def build(self, request: RequestView) -> Context:
         size = len(request.tokens)

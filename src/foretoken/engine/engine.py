@@ -212,6 +212,11 @@ class Engine:
         return self._runner.setup.all_notes()
 
     @property
+    def planner(self) -> Planner:
+        """What decides about drafts at the moment."""
+        return self._runner.setup.planner
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         self._streams.abort_dropped()

@@ -34,11 +34,6 @@ class PrefixCache:
         self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
         self._clock = 0
 
-    @property
-    def free(self) -> int:
-        """Sequences that no request is using."""
-        return sum(not slot.busy for slot in self._slots)
-
     def acquire(self, prompt: Sequence[int], scope: str = "") -> tuple[int, int] | None:
         """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy.
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import Attention
+from foretoken.planner.attention import Attention, promising
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
@@ -54,6 +55,11 @@ class AdaptivePlanner:
     def rounds(self) -> int:
         """Rounds of decoding that were measured."""
         return self._curve.rounds
+
+    @property
+    def reliability(self) -> ReliabilityTable:
+        """How good the estimates were that drafts were chosen by."""
+        return self._survival.reliability
 
     def knowledge(self) -> dict[str, object]:
         """What else was learnt, as a JSON object."""
@@ -101,7 +107,8 @@ class AdaptivePlanner:
             survivals.append(chain)
         whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
         lengths = self._lengths(survivals, load, taken=sum(whole))
-        self._found = any(draft is not None for draft in chosen)
+        if self._asking.asked:
+            self._found = any(draft is not None for draft in chosen)
         self._drafting = any(lengths) or any(whole)
         return [
             draft.cut(max(length, all_of_it)) if draft and length + all_of_it else None
@@ -112,8 +119,10 @@ class AdaptivePlanner:
         """The candidate that could reach the best rate alone, and its tokens' survival."""
         best: tuple[Draft | None, list[float]] = (None, [])
         highest = 0.0
+        row_cost = self._curve.ratio(2) - 1.0
         for draft in drafts:
             chain = self._survival.estimate(draft, CAUTION)
+            self._asking.proposed(draft.source, promising=promising(chain[0], row_cost))
             rate = self._peak_rate(chain, load)
             if rate > highest:
                 best, highest = (draft, chain), rate
@@ -204,7 +213,7 @@ class AdaptivePlanner:
             return "the cost of plain decoding is measured first"
         if self._drafting:
             return None
-        if not self._found and self._asking.holding_back:
+        if self._asking.holding_back:
             return "drafting takes longer here than it is expected to save"
         if not self._found:
             return "no drafter finds anything to propose here"

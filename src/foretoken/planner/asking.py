@@ -31,6 +31,16 @@ are more certain than the first, and calibration may find that the drafter is to
 DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
+DULL = 32
+"""Drafts in a row that were not promising, after which a free drafter is asked less often: on a steep cost
+curve what it finds may never pay."""
+
+DULL_EVERY = 8
+"""Then it is asked in every n-th of the rounds in which it could be …"""
+
+STREAK = 4
+"""… until so many of its drafts in a row were right, verified or not: then in as many rounds running."""
+
 FORGET = 0.9999
 """Per round, of the time that was spent: a budget is not saved up for days."""
 
@@ -47,6 +57,9 @@ class _Asked:
     reading: CatchUp = field(default_factory=CatchUp)
     probes: int = 0
     probing: bool = False
+    dull: int = 0
+    skipped: int = 0
+    streak: int = 0
     probe_tokens: int = FIRST_PROBE
     now: list[tuple[int, int, bool]] = field(default_factory=list)
 
@@ -92,6 +105,10 @@ class Asking:
     ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
+            if drafter.dull >= DULL:
+                drafter.skipped = (drafter.skipped + 1) % DULL_EVERY
+                if drafter.skipped:
+                    return [None] * len(requests)
             least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
             limit = DraftLimit(LONGEST, min_chance=least)
             return [limit if request.id in awake else None for request in requests]
@@ -135,12 +152,21 @@ class Asking:
             return False
         return self._probe_ms + reading * self._curve.single_ms <= 2 * budget_ms
 
+    def proposed(self, name: str, *, promising: bool) -> None:
+        """A drafter proposed something that may be worth verifying, or hardly."""
+        drafter = self._drafters.get(name)
+        if drafter is not None:
+            drafter.dull = 0 if promising else drafter.dull + 1
+
     def scored(self, name: str, right: int, wrong: int) -> None:
         """Of a drafter's proposals so many were right and wrong."""
         drafter = self._drafters.get(name)
         if drafter is None:
             return
         drafter.worth.scored(right, wrong)
+        drafter.streak = drafter.streak + 1 if right and not wrong else 0
+        if drafter.streak >= STREAK:
+            drafter.dull = min(drafter.dull, DULL - STREAK)
         if drafter.probing:
             longer = min(2 * drafter.probe_tokens, FIRST_PROBE)
             # Where it is known to be right, what is in doubt is its cost, and one token shows that.
@@ -183,9 +209,14 @@ class Asking:
         return (self._curve.ratio(1 + rows) - 1.0) * self._curve.single_ms
 
     @property
+    def asked(self) -> bool:
+        """Whether any drafter is asked in this round."""
+        return any(drafter.now for drafter in self._drafters.values())
+
+    @property
     def holding_back(self) -> bool:
-        """Whether a drafter is not asked because it is not expected to pay."""
-        return any(not drafter.now for drafter in self._drafters.values())
+        """Whether no drafter is asked, and one because it is not expected to pay for its own time."""
+        return not self.asked and any(not drafter.worth.free for drafter in self._drafters.values())
 
     def stop(self, request: RequestView) -> None:
         self._answers.ended(request)

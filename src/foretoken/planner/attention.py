@@ -20,6 +20,13 @@ PROMISING = 0.75
 """A first token that survives with this chance may begin a longer match, whatever a row costs."""
 
 
+def promising(survival: float, row_cost: float) -> bool:
+    """Whether a draft may be worth a row: its first token survives with this chance, and one more row costs
+    `row_cost` plain rounds.
+    """
+    return survival > 0 and survival >= min(PROMISING, row_cost)
+
+
 class Attention:
     """For each request, how many rounds it is since a draft was promising."""
 
@@ -35,7 +42,7 @@ class Attention:
         """The best draft of this round: its first token survives with this chance (0: there was none), and
         one more row costs `row_cost` plain rounds.
         """
-        if survival > 0 and survival >= min(PROMISING, row_cost):
+        if promising(survival, row_cost):
             self._idle[request] = 0
 
     def wake(self, request: int) -> None:

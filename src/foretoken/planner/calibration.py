@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import sqrt
 
+from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
 PRIOR_WEIGHT = 8.0
@@ -79,6 +80,7 @@ class Survival:
     def __init__(self) -> None:
         self._cells: dict[Key, _Cell] = {}
         self._shadow: dict[int, Sequence[Draft]] = {}
+        self.reliability = ReliabilityTable()
 
     def conditional(self, draft: Draft, caution: float = 0.0) -> list[float]:
         """P(token i is accepted | its ancestors were), `caution` standard deviations below the posterior
@@ -135,7 +137,9 @@ class Survival:
             # The right token at this depth, if the draft has it: its children are tried next.
             node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
-                self._cells.setdefault(keys[i][0], _Cell()).add(i == node)
+                key, prior = keys[i]
+                self.reliability.add(self._chance(key, prior, 0.0), i == node)
+                self._cells.setdefault(key, _Cell()).add(i == node)
             if node < 0:
                 return Score(draft.source, right, int(bool(tried)))
             right += 1

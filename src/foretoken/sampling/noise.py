@@ -108,6 +108,7 @@ def _to_uniform(words: Words) -> Floats:
 
 
 def _to_gumbel(words: Words) -> Floats:
+    """Standard Gumbel noise −log(−log u)."""
     noise = np.log(_to_uniform(words))
     np.negative(noise, out=noise)
     np.log(noise, out=noise)
@@ -117,11 +118,6 @@ def _to_gumbel(words: Words) -> Floats:
 def uniform(seed: int, position: int, tokens: TokenIds, stream: int = MATCH) -> Floats:
     """Uniform noise in (0, 1) for each token, shape of `tokens`."""
     return _to_uniform(_words(make_key(seed, position, stream), tokens))
-
-
-def gumbel(seed: int, position: int, tokens: TokenIds, stream: int = MATCH) -> Floats:
-    """Standard Gumbel noise −log(−log u) for each token, shape of `tokens`."""
-    return _to_gumbel(_words(make_key(seed, position, stream), tokens))
 
 
 def gumbel_argmax(tokens: TokenIds, scores: Floats, key: int) -> int:

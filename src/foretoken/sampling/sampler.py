@@ -127,21 +127,21 @@ class RequestSampler:
             self._banned = _ZERO[:0]
             self._plain = not self._rules.active
 
-    def uniform_at(self, index: int, stream: int = ACCEPT) -> float:
+    def uniform_at(self, index: int) -> float:
         """Uniform noise in (0, 1) for the acceptance test of draft token `index` of this round.
 
         Independent of the noise that chooses tokens, and of every other round's. To be called before the
         round's tokens are committed with `advance`.
         """
-        return float(uniform(self._seed, self._length + index, _ZERO, depth_stream(stream, index))[0])
+        return float(uniform(self._seed, self._length + index, _ZERO, depth_stream(ACCEPT, index))[0])
 
-    def pick(self, probs: Probs, index: int, stream: int = RESIDUAL) -> int:
+    def pick(self, probs: Probs, index: int) -> int:
         """A sample of `probs` for token `index` of this round, by Gumbel-max with its own noise.
 
         `probs` need not be normalised. As `uniform_at`, to be called before `advance`.
         """
         tokens = np.flatnonzero(probs)
-        key = make_key(self._seed, self._length + index, depth_stream(stream, index))
+        key = make_key(self._seed, self._length + index, depth_stream(RESIDUAL, index))
         return gumbel_argmax(tokens, np.log(probs[tokens]), key)
 
     def _adjust(self, row: Logits, extra: Sequence[int]) -> Logits:

@@ -7,18 +7,18 @@ unlikely token early on may be made up for by what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from foretoken.types import Probs, Verdict
-from foretoken.verification.rejection import residual, surplus
+from foretoken.verification.rejection import Pick, Target, Uniform, residual, surplus
 
 
 def verify_block(
     tokens: Sequence[int],
     probs: Sequence[Probs] | None,
-    target: Callable[[int], Probs],
-    uniform: Callable[[int], float],
-    pick: Callable[[int, Probs], int],
+    target: Target,
+    uniform: Uniform,
+    pick: Pick,
 ) -> Verdict:
     """Committed tokens follow the target's distribution exactly, if the tokens were drawn from `probs`.
 

@@ -9,25 +9,31 @@ normalised; after a fully accepted draft draw from p.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from foretoken.types import Probs, Verdict
 
+Target: TypeAlias = Callable[[int], Probs]
+"""target(row): the target's distribution after the draft's first `row` tokens, shape (vocabulary,)."""
+Uniform: TypeAlias = Callable[[int], float]
+"""uniform(i): a number in (0, 1), to test draft token i with."""
+Pick: TypeAlias = Callable[[int, Probs], int]
+"""pick(i, weights): the i-th committed token, drawn from weights that need not be normalised."""
+
 
 def verify_rejection(
     tokens: Sequence[int],
     probs: Sequence[Probs] | None,
-    target: Callable[[int], Probs],
-    uniform: Callable[[int], float],
-    pick: Callable[[int, Probs], int],
+    target: Target,
+    uniform: Uniform,
+    pick: Pick,
 ) -> Verdict:
     """Committed tokens follow the target's distribution exactly, if the tokens were drawn from `probs`.
 
-    `target(row)` is the target's distribution after the draft's first `row` tokens, shape (vocabulary,);
-    it is called for rows in order, none twice, and never past the first rejection. `uniform(i)` in (0, 1)
-    tests draft token i, `pick(i, weights)` draws the i-th committed token from weights that need not be
-    normalised. `probs` None: the draft was not sampled, so each q is one at its token.
+    `target` is called for rows in order, none twice, and never past the first rejection. `probs` None: the
+    draft was not sampled, so each q is one at its token.
 
     The draft must not have been cut by the probability of a token that was dropped: that biases the output.
     """

@@ -19,7 +19,6 @@ from foretoken.bench import sides
 from foretoken.bench.classic import LENGTHS
 from foretoken.bench.results import Sample
 from foretoken.bench.workloads import load_prompts
-from foretoken.cli.bench import bench
 from foretoken.types import Completion
 
 
@@ -136,7 +135,6 @@ def test_nothing_is_remembered_unless_asked_for(run: Runner, prompts: Path, own_
     assert not (own_cache / "store").exists()
     assert run.json(*flags, "--remember")["about"]["remembered"] == "past outputs"
     assert (own_cache / "store").exists()
-    assert "--no-remember" not in {flag for option in bench.params for flag in option.opts}
 
 
 def test_a_drafter_that_cannot_be_used_is_a_note(run: Runner, prompts: Path) -> None:

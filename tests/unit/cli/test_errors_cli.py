@@ -276,7 +276,8 @@ def test_help_and_version(foretoken: Command) -> None:
         (("--version",), "foretoken, version"),
     ):
         ran = foretoken(*arguments)
-        assert (ran.code, ran.err) == (0, "")
+        assert ran.err == ""
+        assert ran.code == 0
         assert says in ran.out
 
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 
 import gguf_factory
 from foretoken.backends.llamacpp.gguf_file import read_gguf
-from foretoken.cli import paths
-from foretoken.cli.models import models
+from foretoken.cli import cli, paths
 from foretoken.errors import ConfigError, ModelFormatError, ModelNotFoundError
 from foretoken.library import catalogue
 from hub_server import Hub, running_hub
@@ -46,7 +45,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def run(*arguments: str | Path) -> Result:
     """Run `foretoken models ARGUMENTS`; errors come through, as they do to the command line's main."""
-    return CliRunner().invoke(models, [str(argument) for argument in arguments], catch_exceptions=False)
+    words = ["models", *map(str, arguments)]
+    return CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def run_json(*arguments: str | Path) -> Any:

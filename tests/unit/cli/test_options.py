@@ -8,11 +8,14 @@ from typing import Any
 import click
 import pytest
 
+from foretoken.cli import COMMANDS, cli
 from foretoken.cli.options import (
     model_options,
+    remember_option,
     sampling_options,
     speculation_options,
     take_model_options,
+    take_remember,
     take_sampling,
     take_speculation,
 )
@@ -29,11 +32,12 @@ def parse(*arguments: str) -> dict[str, Any]:
     @sampling_options
     @speculation_options
     @model_options
+    @remember_option
     def command(**options: Any) -> dict[str, Any]:
         found = {
             "speculation": str(take_speculation(options)),
             "sampling": take_sampling(options),
-            "model": take_model_options(options),
+            "model": {**take_model_options(options), **take_remember(options)},
         }
         assert not options, f"flags that nobody takes: {options}"
         return found
@@ -167,6 +171,18 @@ def test_model_flags() -> None:
     assert set(options) <= set(EngineOptions.__annotations__)
 
 
+def test_who_may_be_told_not_to_remember() -> None:
+    """The others generate nothing, or must be told to remember."""
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in COMMANDS}
+    told = {
+        name
+        for name, command in commands.items()
+        if command is not None and "no_remember" in {parameter.name for parameter in command.params}
+    }
+    assert told == {"run", "chat"}
+
+
 @pytest.mark.parametrize(
     "line", ["--ctx -1", "-t -1", "-ngl -2", "--mem disk", "-b 0", "-ub 0", "--temp hot", "--verify luck"]
 )
@@ -175,7 +191,7 @@ def test_flags_out_of_range(line: str) -> None:
         parse(*line.split())
 
 
-@pytest.mark.parametrize("decorator", [sampling_options, speculation_options, model_options])
+@pytest.mark.parametrize("decorator", [sampling_options, speculation_options, model_options, remember_option])
 def test_every_flag_is_explained(decorator: Any) -> None:
     for parameter in command_parameters(decorator):
         assert isinstance(parameter, click.Option)

@@ -87,10 +87,8 @@ def test_busy_sequences_are_left_alone() -> None:
     assert first is not None
     assert second is not None
     assert first[0] != second[0]
-    assert cache.free == 0
     assert cache.acquire([1]) is None
     cache.release(first[0], [])
-    assert cache.free == 1
     assert cache.acquire([7]) == (first[0], 0)
     assert model.length(first[0]) == 0
 
@@ -148,4 +146,4 @@ def test_what_is_reused_is_always_the_prompt_s_own_beginning(
         seq, shared = answer(model, cache, prompt, scope)
         assert model.tokens(seq) == prompt
         assert shared < len(prompt)
-    assert cache.free == sequences
+    assert None not in [cache.acquire([1]) for _ in range(sequences)], "all are free again"

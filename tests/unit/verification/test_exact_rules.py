@@ -16,18 +16,9 @@ import pytest
 
 from foretoken.types import Probs, Verdict
 from foretoken.verification.block import verify_block
-from foretoken.verification.rejection import verify_rejection
+from foretoken.verification.rejection import Pick, Target, Uniform, verify_rejection
 
-Rule: TypeAlias = Callable[
-    [
-        Sequence[int],
-        Sequence[Probs] | None,
-        Callable[[int], Probs],
-        Callable[[int], float],
-        Callable[[int, Probs], int],
-    ],
-    Verdict,
-]
+Rule: TypeAlias = Callable[[Sequence[int], Sequence[Probs] | None, Target, Uniform, Pick], Verdict]
 Text: TypeAlias = tuple[int, ...]
 Language: TypeAlias = Callable[[Text], Probs]
 

@@ -1,0 +1,55 @@
+"""The recording part of `foretoken bench`: real answers of plain decoding, written as traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from foretoken.bench.record import append_traces, as_trace, recording, trace_set
+from foretoken.bench.report_files import check_file
+from foretoken.bench.trace import Trace
+from foretoken.cli.bench_live import Plan, load_plan_engine
+from foretoken.config import OFF
+from foretoken.errors import ContextLengthError
+
+
+def record_answers(plan: Plan, path: Path, console: Console) -> int:
+    """Answer all prompts of a plan and add the traces to a file; returns how many. What was answered is
+    written when Ctrl-C stops it, too. Raises ForetokenError, OSError.
+    """
+    check_file(path)
+    params = recording(replace(plan.params, logprobs=None))
+    traces: list[Trace] = []
+    with load_plan_engine(plan, OFF, console) as engine:
+        try:
+            with _bar(console) as bar:
+                task = bar.add_task("recording", total=len(plan.cases))
+                for case in plan.cases:
+                    bar.update(task, description=escape(case.id))
+                    prompt = engine.encode([{"role": "user", "content": case.turns[0]}])
+                    try:
+                        completion = engine.generate(prompt, params)
+                    except ContextLengthError as error:
+                        console.print(f"Left out {case.id}: {error.message}", highlight=False, markup=False)
+                        continue
+                    traces.append(as_trace(prompt, completion, name=case.id, category=case.category))
+                    bar.update(task, advance=1)
+        finally:
+            if traces:
+                append_traces(path, trace_set(engine, traces))
+    return len(traces)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )

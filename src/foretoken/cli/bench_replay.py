@@ -1,0 +1,130 @@
+"""The replaying part of `foretoken bench`: recorded answers, any setting, any cost curve, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from foretoken.bench.curves import Curve, find_curve
+from foretoken.bench.replay import ReplayResult, replay
+from foretoken.bench.report import Reliability, Report
+from foretoken.bench.results import Score
+from foretoken.bench.static_drafters import rank_static, shipped_traces
+from foretoken.bench.trace import TraceSet, read_traces
+from foretoken.cli.units import counted
+from foretoken.errors import ConfigError
+
+SHIPPED = "shipped"
+"""What --replay takes for the traces that come with Foretoken."""
+
+DEFAULT_CURVES = ("steep", "flat", "gpu")
+
+
+def run_replay(
+    source: str,
+    curves: Sequence[str],
+    settings: Sequence[str],
+    *,
+    static: bool,
+    overhead_ms: float,
+    errors: Console,
+) -> Report:
+    """Replay every setting on every curve. `static` adds the best of all static settings on each curve.
+
+    Raises ConfigError, SpeculationStringError.
+    """
+    traces = _traces(source)
+    chosen = [find_curve(name) for name in curves or DEFAULT_CURVES]
+    if len({curve.name for curve in chosen}) < len(chosen):
+        raise ConfigError("Two cost curves have the same name.", hint="Rename a file.")
+    results: list[ReplayResult] = []
+    with _bar(errors) as progress:
+        for curve in chosen:
+            wanted = [*settings, *(_best_static(curve, traces, progress) if static else ())]
+            for setting in wanted:
+                task = progress.add_task(f"{setting} on {curve.name}", total=len(traces.traces))
+
+                def shown(done: int, total: int, _: str, task: TaskID = task) -> None:
+                    progress.update(task, completed=done, total=total)
+
+                results.append(replay(traces, curve, setting, overhead_ms=overhead_ms, progress=shown))
+                progress.remove_task(task)
+    return replay_report(results, source=source, traces=traces, overhead_ms=overhead_ms)
+
+
+def _traces(source: str) -> TraceSet:
+    return shipped_traces() if source == SHIPPED else read_traces(Path(source))
+
+
+def _best_static(curve: Curve, traces: TraceSet, progress: Progress) -> list[str]:
+    task = progress.add_task(f"static settings on {curve.name}", total=None)
+
+    def shown(done: int, total: int, _: str) -> None:
+        progress.update(task, completed=done, total=total)
+
+    best = rank_static(curve, shown, traces)[0]
+    progress.remove_task(task)
+    return [best.speculation]
+
+
+def replay_report(
+    results: Sequence[ReplayResult], *, source: str, traces: TraceSet, overhead_ms: float
+) -> Report:
+    """The report of replays: speedups over plain decoding, and how far they are from the bounds."""
+    scores: list[Score] = []
+    facts: dict[str, dict[str, str]] = {}
+    reliability: dict[str, list[Reliability]] = {}
+    for result in results:
+        name = f"{result.speculation} on {result.curve.name}"
+        scores += [
+            Score(
+                prompt=row.id,
+                category=row.category,
+                setting=name,
+                speedup=row.speedup,
+                tokens=row.tokens,
+                rounds=row.rounds,
+                drafted=row.drafted,
+                accepted=row.accepted,
+            )
+            for row in result.rows
+        ]
+        facts[name] = {
+            "hindsight bound": f"{result.hindsight:.3f}",
+            "share of it": f"{result.share:.1%}",
+            "clairvoyant": f"{result.clairvoyant:.2f}",
+        }
+        if result.calibration_error is not None:
+            facts[name]["calibration error"] = f"{result.calibration_error:.3f}"
+            reliability[name] = [
+                Reliability(found.predicted, found.observed, found.count) for found in result.reliability
+            ]
+    about = {
+        "traces": f"{counted(len(traces.traces), 'answer')} of {traces.model} ({source})",
+        "curves": "; ".join(
+            f"{c.name}: {c.about}" for c in {r.curve.name: r.curve for r in results}.values()
+        ),
+        "overhead": f"{overhead_ms:g} ms a round",
+    }
+    return Report(
+        title="Replay",
+        baseline="plain decoding",
+        about=about,
+        scores=scores,
+        facts=facts,
+        reliability=reliability,
+    )
+
+
+def _bar(errors: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+    )
