@@ -290,7 +290,9 @@ class SpeculationStats:
     `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens per round;
     `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup` compares
     with the measured time of plain rounds; None until one has been seen. `exact_reason` says why `exact`
-    is what it is.
+    is what it is. `ms` is where the time of its rounds went, in milliseconds: "draft" drafting, "verify" the
+    target's forwards, "sample" choosing and committing tokens, "other" planning. Requests that share a round
+    share its time equally. What passes between rounds is in none of them.
     """
 
     configured: str
@@ -305,6 +307,7 @@ class SpeculationStats:
     exact: bool
     exact_reason: str
     notes: tuple[str, ...] = ()
+    ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -87,15 +87,10 @@ def sample_of(completion: Completion) -> Sample:
         drafted=timings.draft_n,
         accepted=timings.draft_n_accepted,
         accepted_by_depth=speculation.accepted_by_depth,
-        spent_ms=_spent(completion),
+        spent_ms=speculation.ms,
         runs=runs(completion.origins),
         exact=speculation.exact,
     )
-
-
-def _spent(completion: Completion) -> Mapping[str, float]:
-    draft_ms = sum(stats.ms for stats in completion.speculation.drafters.values())
-    return {"draft": draft_ms, "other": max(0.0, completion.timings.predicted_ms - draft_ms)}
 
 
 def runs(origins: Sequence[str]) -> tuple[Run, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from foretoken.bench.record import append_traces, as_trace, recording, trace_set
+from foretoken.bench.report_files import check_file
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
     model_options,
@@ -64,6 +67,13 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
     metavar="N",
     help="With --json: log-probabilities of the tokens and of N alternatives.",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Add the answer to a file of traces, for 'foretoken bench --replay'. It holds your text.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
 def run(words: tuple[str, ...], **options: Any) -> int:
@@ -86,6 +96,10 @@ def run(words: tuple[str, ...], **options: Any) -> int:
     if logprobs is not None and not as_json:
         raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
     params = take_sampling(options, logprobs=logprobs)
+    record = options.pop("record")
+    if record is not None:
+        check_file(record)
+        params = recording(params)
     loading = {**take_model_options(options), **take_remember(options)}
     errors = stderr_console()
     with load_engine(model, speculation, loading, errors) as engine:
@@ -94,9 +108,18 @@ def run(words: tuple[str, ...], **options: Any) -> int:
             click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))
         else:
             completion = _stream(engine, prompt, params, prediction=prediction, colour=colour, errors=errors)
+        if record is not None and not completion.error:
+            _record(engine, prompt, completion, prediction, record)
     if completion.error:
         raise BackendError(f"Generation failed: {completion.error}")
     return 0
+
+
+def _record(engine: Engine, prompt: Prompt, completion: Completion, prediction: str, path: Path) -> None:
+    expected = engine.model.tokenizer.encode(prediction) if prediction else ()
+    name = datetime.now().astimezone().isoformat(timespec="seconds")
+    trace = as_trace(engine.encode(prompt), completion, name=name, category="run", prediction=expected)
+    append_traces(path, trace_set(engine, [trace]))
 
 
 def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:

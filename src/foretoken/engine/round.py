@@ -62,8 +62,9 @@ class RoundRunner:
         if outcomes:
             plain = not prefill and used == len(decoding)
             self._account(outcomes, 1e3 * (done - began), plain=plain, alone=not prefill)
-        if outcomes and self.setup.drafters:
             forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
+            _split(outcomes, 1e3 * (drafted - began), sum(draft_ms.values()), forward_ms, sample_ms)
+        if outcomes and self.setup.drafters:
             rows = used + sum(count for _, count in prefill)
             self.setup.planner.observe(
                 Round(
@@ -177,6 +178,24 @@ class RoundRunner:
                 outcome = Outcome(kept, committed, successors=successors)
                 self.setup.drafters.observe(request.view, outcome)
         return events
+
+
+def _split(
+    outcomes: Sequence[tuple[Request, Outcome]],
+    before_ms: float,
+    draft_ms: float,
+    forward_ms: float,
+    sample_ms: float,
+) -> None:
+    """Note where the round's time went: the same share for every request that decoded in it."""
+    part = 1 / len(outcomes)
+    for request, _ in outcomes:
+        request.stats.spent(
+            draft=part * draft_ms,
+            verify=part * forward_ms,
+            sample=part * sample_ms,
+            other=part * (before_ms - draft_ms),
+        )
 
 
 def accept_tokens(request: Request, draft: Draft | None, verdict: Verdict, rows: Logits) -> list[Event]:

@@ -36,12 +36,21 @@ class RequestStats:
         self._by_depth: list[int] = []
         self._plain_ms = 0.0
         self._spent_ms = 0.0
+        self._ms = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
 
     def timed(self, committed: int, ms: float, plain_ms: float | None) -> None:
         """A round took `ms` and committed tokens that plain rounds of `plain_ms` each would have brought."""
         if plain_ms is not None:
             self._spent_ms += ms
             self._plain_ms += committed * plain_ms
+
+    def spent(self, *, draft: float, verify: float, sample: float, other: float) -> None:
+        """This request's share of a round's milliseconds, by what they were spent on."""
+        ms = self._ms
+        ms["draft"] += draft
+        ms["verify"] += verify
+        ms["sample"] += sample
+        ms["other"] += other
 
     def drafting(self, source: str, ms: float) -> None:
         """Time a drafter spent on this request, whether or not its draft was used."""
@@ -95,4 +104,5 @@ class RequestStats:
             exact=exact[0],
             exact_reason=exact[1],
             notes=notes,
+            ms={part: round(ms, 3) for part, ms in self._ms.items()},
         )

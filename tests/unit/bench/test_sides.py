@@ -44,7 +44,9 @@ def test_a_sample_agrees_with_its_completion(speculation: str) -> None:
     assert (sample.text, sample.exact) == (completion.text, True)
     assert sample.rounds == len(sample.runs)
     assert sum(run.accepted for run in sample.runs) == sample.accepted == sum(sample.accepted_by_depth)
-    assert sum(sample.spent_ms.values()) == pytest.approx(sample.decode_ms)
+    assert list(sample.spent_ms) == ["draft", "verify", "sample", "other"]
+    assert sample.spent_ms["verify"] > 0
+    assert sum(sample.spent_ms.values()) <= sample.decode_ms
     assert (sample.accepted > 0) is (speculation != "off")
     assert sample.drafts <= sample.rounds
 

@@ -1,0 +1,83 @@
+"""What is learnt is kept from run to run, and nothing of texts where nothing may be remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretoken.engine.knowledge import TRUSTED, Knowledge
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.profile import ProfileStore, key_of
+from foretoken.testing import FakeModel
+from foretoken.types import Draft
+from planner_rounds import Game, all_right, chain, linear, teach
+
+INFO = FakeModel().info
+
+
+def experienced(rounds: int) -> AdaptivePlanner:
+    planner = AdaptivePlanner()
+    teach(planner, linear(0.1))
+    Game(planner, linear(0.1)).play(rounds, [chain(4, match_length=5)], all_right)
+    return planner
+
+
+def first_chance(planner: AdaptivePlanner) -> float:
+    """What it thinks of a draft it has seen nothing of in this run."""
+    draft: Draft = chain(4, match_length=5)
+    return planner._survival.conditional(draft)[0]
+
+
+def test_a_new_engine_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    before = experienced(TRUSTED + 1)
+    Knowledge(ProfileStore(tmp_path), INFO, remember=True).keep(before)
+    again = AdaptivePlanner()
+    assert Knowledge(ProfileStore(tmp_path), INFO, remember=True).recall(again), "enough to begin with"
+    assert first_chance(again) > first_chance(AdaptivePlanner())
+    again._curve.add(1, 7.0)
+    assert again.curve()[192][8] == pytest.approx(7.0 * 1.7)
+
+
+def test_little_experience_is_used_and_measured_again(tmp_path: Path) -> None:
+    Knowledge(ProfileStore(tmp_path), INFO, remember=True).keep(experienced(5))
+    assert not Knowledge(ProfileStore(tmp_path), INFO, remember=True).recall(AdaptivePlanner())
+
+
+def test_rounds_add_up(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    for _ in range(2):
+        knowledge = Knowledge(store, INFO, remember=True)
+        planner = experienced(30)
+        knowledge.recall(planner)
+        knowledge.keep(planner)
+    profile = store.load(key_of(INFO))
+    assert profile is not None
+    assert profile.rounds == 60
+
+
+def test_without_remembering_costs_are_kept_and_counts_are_not(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    Knowledge(store, INFO, remember=False).keep(experienced(TRUSTED + 1))
+    profile = store.load(key_of(INFO))
+    assert profile is not None
+    assert profile.curve
+    assert profile.learnt == {}
+    Knowledge(store, INFO, remember=True).keep(experienced(40))
+    fresh = AdaptivePlanner()
+    Knowledge(store, INFO, remember=False).recall(fresh)
+    assert first_chance(fresh) == first_chance(AdaptivePlanner()), "nor are they read"
+
+
+def test_nothing_is_written_where_nothing_was_learnt(tmp_path: Path) -> None:
+    Knowledge(ProfileStore(tmp_path), INFO, remember=True).keep(AdaptivePlanner())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counts_that_are_damaged_are_left_out() -> None:
+    planner = AdaptivePlanner()
+    planner.recall(
+        {192: {1: 5.0}}, {"survival": {"s|3|4": [1, "x"], "nonsense": [1, 2], "s|1|2": [-5, 9], "t|1|1": 3}}
+    )
+    assert first_chance(planner) == first_chance(AdaptivePlanner())
+    planner.recall({}, {"survival": [1, 2]})
