@@ -292,5 +292,6 @@ def describe(
             "memory": options.memory,
             "sequences": str(settings.sequences),
             "batch": f"{settings.batch}/{settings.ubatch}",
+            **({"gpu_layers": str(options.gpu_layers)} if settings.device != "cpu" else {}),
         },
     )

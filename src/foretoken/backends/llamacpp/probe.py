@@ -13,6 +13,7 @@ import json
 import logging
 from pathlib import Path
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from foretoken.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
@@ -27,7 +28,12 @@ ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, UNTILED_ROWS, 129)
 
 REFERENCE_ROWS = 17
 DEPTHS = (8, 530)
-_VERSION = 3
+_VERSION = 4
+
+_TILED_KERNELS = b"LLAMAFILE = 1"
+"""In llama.cpp's own description: matrix kernels that add up several rows in another order than one."""
+
+_REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
 
 
 def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> LlamaCppModel:
@@ -66,9 +72,15 @@ def measure(model: LlamaCppModel) -> tuple[int, str]:
     smallest = min((size for size in found if size is not None), default=None)
     exact = max((size for size in tested if smallest is None or size < smallest), default=1)
     if exact < min(UNTILED_ROWS, max(tested)):
-        return 1, f"the backend's arithmetic depends on the batch size (from {smallest} rows on)"
+        note = f"the backend's arithmetic depends on the batch size (from {smallest} rows on)"
+        return 1, f"{note}; {_REMEDY}" if _TILED_KERNELS in _build() else note
     where = " and ".join(str(depth) for depth in depths)
     return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {where} tokens"
+
+
+def _build() -> bytes:
+    """How llama.cpp was built."""
+    return bytes(lib.llama_print_system_info() or b"")
 
 
 def _depths(model: LlamaCppModel) -> list[int]:
