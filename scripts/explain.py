@@ -15,7 +15,16 @@ from foretoken.planner.calibration import Survival
 from foretoken.protocols import Planner, RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round, SamplingParams
 
-PROMPT = "Repeat this list, with Oslo in place of Rome: Paris, Rome, Madrid, Berlin, Vienna, Lisbon, Athens, Dublin."
+PROMPT = (
+    "Rename the variable total to amount, and change nothing else:\n\n"
+    + """def bill(prices, tax):
+    total = 0
+    for price in prices:
+        total = total + price
+    total = total + total * tax
+    return total
+"""
+)
 
 
 class Explained:

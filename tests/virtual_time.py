@@ -6,7 +6,7 @@ Nothing here depends on the machine. A forward takes what the curve says, so wha
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import geometric_mean
 
@@ -14,10 +14,14 @@ from foretoken.bench.curves import Curve, shipped_curves
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.engine.engine import Engine
-from foretoken.protocols import RequestView
+from foretoken.protocols import DrafterContext, RequestView
+from foretoken.registry import register_drafter, unregister_drafter
 from foretoken.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
 
 VOCABULARY = 2048
+LONGEST_DRAFT = 16
+"""Of the useless drafter; a draft model's default."""
+
 CURVES = ("steep", "flat", "gpu", "cpu-q4_0", "moe")
 
 
@@ -76,12 +80,23 @@ class CountingModel(ReplayModel):
 def virtual_engine(
     traces: TraceSet, curve: Curve, speculation: str, *, sequences: int = 1
 ) -> Iterator[tuple[Engine, CountingModel]]:
-    """An engine around a model that says the traces, set up as `speculation`."""
+    """An engine around a model that says the traces, set up as `speculation`. In that the drafter `useless`
+    has the options `token`, `chunk` (what they take, in plain rounds) and `sure` (its confidence, at least).
+    """
     model = CountingModel(traces, curve, sequences=sequences)
-    with Engine(model, clock=model.clock) as engine:
-        engine.set_speculation(speculation)
-        yield engine, model
-        assert not engine.notes, "no drafter failed"
+
+    def create(context: DrafterContext, options: Mapping[str, str]) -> UselessDrafter:
+        token, chunk, sure = (float(options[key]) for key in ("token", "chunk", "sure"))
+        return UselessDrafter(model, curve.v1_ms * token, curve.v1_ms * chunk, sure)
+
+    register_drafter(UselessDrafter.name, create)
+    try:
+        with Engine(model, clock=model.clock) as engine:
+            engine.set_speculation(speculation)
+            yield engine, model
+            assert not engine.notes, "no drafter failed"
+    finally:
+        unregister_drafter(UselessDrafter.name)
 
 
 def ask(engine: Engine, trace: Trace) -> int:
@@ -118,48 +133,37 @@ class UselessDrafter:
     """What a draft model of random weights is to an engine: it takes time, and is wrong with confidence.
 
     A drafted token takes `token_ms`, 64 tokens of unread history `chunk_ms`; both pass on the model's clock.
+    It claims to be right with a chance of `sure` to 1.
     """
 
+    name = "useless"
     successors = 0
 
-    def __init__(
-        self,
-        model: ReplayModel,
-        *,
-        token_ms: float,
-        chunk_ms: float,
-        confidence: tuple[float, float],
-        longest: int = 16,
-        name: str = "useless",
-    ) -> None:
-        self.name = name
-        self.calls = 0
+    def __init__(self, model: ReplayModel, token_ms: float, chunk_ms: float, sure: float) -> None:
         self._model = model
         self._token_ms = token_ms
         self._chunk_ms = chunk_ms
-        self._confidence = confidence
-        self._longest = longest
+        self._sure = sure
         self._read: dict[int, int] = {}
-        self._rng = random.Random(name)
+        self._rng = random.Random(3)
 
     def start(self, request: RequestView) -> None:
         self._read[request.id] = 0
 
     def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
-        self.calls += 1
         return [self._one(request, limit) for request, limit in requests]
 
     def _one(self, request: RequestView, limit: DraftLimit) -> Draft | None:
         unread = len(request.tokens) - self._read[request.id]
         self._read[request.id] = len(request.tokens)
-        if unread > self._longest:
+        if unread > LONGEST_DRAFT:
             self._pass(-(-unread // 64) * self._chunk_ms)
         tokens: list[int] = []
         confidence: list[float] = []
         survival = 1.0
-        while len(tokens) < min(limit.max_tokens, self._longest):
+        while len(tokens) < min(limit.max_tokens, LONGEST_DRAFT):
             self._pass(self._token_ms)
-            chance = self._rng.uniform(*self._confidence)
+            chance = self._rng.uniform(self._sure, 1.0)
             survival *= chance
             if survival < limit.min_survival:
                 break

@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
 from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
+from foretoken.drafters.resync import CONFIDENCE as RESYNC
+from foretoken.drafters.resync import STEADY, Copying, confidence_of
 from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
 from foretoken.drafters.suffix_store import SuffixStore
 from foretoken.drafters.suffix_vote import longest_matches, vote
@@ -75,6 +79,7 @@ class _State:
     prompt_length: int
     past: PastOutputs | None
     pending: list[int] = field(default_factory=list)
+    copying: Copying | None = None
 
     def catch_up(self) -> None:
         if self.pending:
@@ -150,7 +155,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         for past in self._pasts.values():
             past.flush()
 
-    def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:  # noqa: ARG002
+    def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
         state.catch_up()
         text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
         found = []
@@ -164,8 +169,14 @@ class SuffixDrafter(HistoryDrafter[_State]):
             if past is not None:
                 found.append(past)
         chosen = vote(found, min(limit.max_tokens, self._longest), self._min_survival) if found else None
+        if chosen is None or chosen.confidence[0] < RESYNC[0]:
+            changed = self._after_a_change(state, request, limit)
+            if changed is not None:
+                return changed
         if chosen is None:
             return None
+        if chosen.match_length >= STEADY and not chosen.past:
+            state.copying = Copying(len(request.tokens), chosen.tokens)
         features = {
             "match_length": float(chosen.match_length),
             "count": float(chosen.count),
@@ -173,6 +184,17 @@ class SuffixDrafter(HistoryDrafter[_State]):
             "from_store": float(chosen.past),
         }
         return Draft(tuple(chosen.tokens), self.name, confidence=tuple(chosen.confidence), features=features)
+
+    def _after_a_change(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
+        if state.copying is None or limit.min_chance > RESYNC[0]:
+            return None
+        tokens = state.copying.after_a_change(request.tokens)[: min(limit.max_tokens, self._longest)]
+        estimates = confidence_of(len(tokens))
+        keep = sum(survival >= self._min_survival for survival in accumulate(estimates, mul))
+        if not tokens or not keep:
+            return None
+        features = {"match_length": 0.0, "count": 1.0, "agree": 1.0, "from_store": 0.0}
+        return Draft(tuple(tokens[:keep]), self.name, confidence=estimates[:keep], features=features)
 
     def _past(self, scope: str) -> PastOutputs | None:
         if self._open_past is None:

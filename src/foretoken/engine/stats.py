@@ -45,7 +45,7 @@ class RequestStats:
             self._plain_ms += committed * plain_ms
 
     def spent(self, *, draft: float, verify: float, sample: float, other: float) -> None:
-        """This request's share of a round's milliseconds, by what they were spent on."""
+        """The request's share of a round's milliseconds, by what they were spent on."""
         ms = self._ms
         ms["draft"] += draft
         ms["verify"] += verify

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from command_line import Command, Ran
-from foretoken.bench import replay
+from foretoken.bench import static_drafters
 from foretoken.bench.cost_measure import Plan, measure_profile
 from foretoken.bench.curves import Curve, find_curve
 from foretoken.cli import profile as module
@@ -54,7 +54,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> list[Curve]:
             Static("suffix:max=8", 1.2),
         ]
 
-    monkeypatch.setattr(replay, "rank_static", rank, raising=False)
+    monkeypatch.setattr(static_drafters, "rank_static", rank)
     return curves
 
 

@@ -1,0 +1,59 @@
+"""`auto` with many requests at once, in virtual time: never behind `off` nor behind a hand-set drafter."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from foretoken.bench.static_drafters import shipped_traces
+from foretoken.bench.trace import TraceSet
+from virtual_time import CURVES, aggregate_rate, curve, mixed_trace, noise_traces, trace_set
+
+LEVELS = (1, 2, 4, 8)
+STATIC = (
+    "ngram-mod:n=6,min=0,max=16",
+    "ngram-mod",
+    "suffix",
+    "suffix:max=8",
+)
+"""Those of the static settings that were best on some curve at some level, and a default."""
+
+NOT_YET = {("moe", level, "real"): "V(n) beyond what was measured is taken for a line" for level in LEVELS}
+
+
+@cache
+def mixed() -> TraceSet:
+    rng = random.Random(7)
+    return trace_set([mixed_trace(rng.randrange(40, 200), rng, f"mixed/{n}") for n in range(16)])
+
+
+@cache
+def real() -> TraceSet:
+    traces = shipped_traces()
+    return replace(traces, traces=traces.traces[::2])
+
+
+@pytest.mark.parametrize("texts", ["mixed", "real"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CURVES)
+def test_throughput_is_that_of_the_best_setting(
+    name: str, level: int, texts: str, request: pytest.FixtureRequest
+) -> None:
+    if reason := NOT_YET.get((name, level, texts)):
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    traces = mixed() if texts == "mixed" else real()
+    auto, *others = (
+        aggregate_rate(traces, curve(name), speculation, level) for speculation in ("auto", "off", *STATIC)
+    )
+    assert auto >= 0.97 * max(others)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CURVES)
+def test_requests_without_repetitions_lose_nothing(name: str, level: int) -> None:
+    traces = noise_traces(16, prompt=60, output=100)
+    auto, off = (aggregate_rate(traces, curve(name), spec, level) for spec in ("auto", "off"))
+    assert auto >= 0.98 * off

@@ -1,0 +1,106 @@
+"""Speculation gives way where requests fill the forward, and is back within 10 rounds after the load falls."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from foretoken.bench.curves import Curve
+from foretoken.bench.trace import Trace
+from foretoken.engine.engine import Engine
+from foretoken.types import FinishEvent
+from virtual_time import (
+    CURVES,
+    CountingModel,
+    ask,
+    copying_trace,
+    curve,
+    noise,
+    trace_set,
+    virtual_engine,
+)
+
+CLIFF = Curve("cliff", {1: 1.0, 8: 1.2, 9: 6.0, 64: 40.0}, 10.0)
+"""Eight rows cost little more than one, a ninth five times as much: eight requests leave no room for drafts."""
+
+EVERY_CURVE = pytest.mark.parametrize("shape", [*map(curve, CURVES), CLIFF], ids=lambda shape: shape.name)
+WITHIN = 10
+OTHERS = 7
+ALONE = 300
+"""Tokens of the long answer that are left when the others are finished."""
+
+
+def noisy(length: int, rng: random.Random, name: str) -> Trace:
+    return Trace(name, "noise", noise(50, rng), noise(length, rng))
+
+
+def rounds(engine: Engine, model: CountingModel, *, finished: int) -> list[int]:
+    """Rows of each round until so many more requests are finished."""
+    first, ended = len(model.sizes), 0
+    while ended < finished:
+        ended += sum(isinstance(event, FinishEvent) for event in engine.step())
+    return model.sizes[first:]
+
+
+def resumed_after(sizes: list[int]) -> int:
+    """Rounds of one request before the first in which something is verified."""
+    return next((i for i, rows in enumerate(sizes) if rows > 1), len(sizes))
+
+
+@EVERY_CURVE
+@pytest.mark.parametrize("busy", [30, 400], ids=["short load", "long load"])
+@pytest.mark.parametrize("others", ["copy", "noise"])
+def test_it_is_back_within_ten_rounds(shape: Curve, busy: int, others: str) -> None:
+    """The engine begins under load: it may never have drafted when one request is left alone."""
+    rng = random.Random(busy)
+    make = copying_trace if others == "copy" else noisy
+    traces = [copying_trace(busy + ALONE, rng), *(make(busy, rng, f"{n}") for n in range(OTHERS))]
+    with virtual_engine(trace_set(traces), shape, "auto", sequences=1 + OTHERS) as (engine, model):
+        for trace in traces:
+            ask(engine, trace)
+        rounds(engine, model, finished=OTHERS)
+        left = rounds(engine, model, finished=1)
+    assert resumed_after(left) < WITHIN
+    assert len(left) < ALONE, "and gains"
+
+
+def test_a_full_forward_has_no_room_for_drafts() -> None:
+    rng = random.Random(2)
+    traces = [copying_trace(200, rng, str(n)) for n in range(1 + OTHERS)]
+    with virtual_engine(trace_set(traces), CLIFF, "auto", sequences=1 + OTHERS) as (engine, model):
+        for trace in traces:
+            ask(engine, trace)
+        under_load = rounds(engine, model, finished=1)
+    assert under_load.count(1 + OTHERS) >= 0.95 * len(under_load)
+
+
+@EVERY_CURVE
+def test_what_was_known_before_the_load_is_not_forgotten(shape: Curve) -> None:
+    """Alone, then seven others come and go, then alone again: drafts are as long as they were."""
+    rng = random.Random(4)
+    long = copying_trace(1200, rng)
+    traces = [long, *(noisy(150, rng, str(n)) for n in range(OTHERS))]
+    with virtual_engine(trace_set(traces), shape, "auto", sequences=1 + OTHERS) as (engine, model):
+        ask(engine, long)
+        while len(model.sizes) < 60:
+            engine.step()
+        before = model.sizes[-15:]
+        for trace in traces[1:]:
+            ask(engine, trace)
+        rounds(engine, model, finished=OTHERS)
+        left = rounds(engine, model, finished=1)
+    assert resumed_after(left) < WITHIN
+    after = left[WITHIN : WITHIN + 15]
+    assert sum(after) / len(after) >= 0.8 * sum(before) / len(before)
+
+
+def test_the_text_is_the_same_under_any_load() -> None:
+    """Drafters that were not asked for a while go on from where the text is now."""
+    rng = random.Random(6)
+    traces = [copying_trace(400, rng), *(copying_trace(120, rng, str(n)) for n in range(OTHERS))]
+    with virtual_engine(trace_set(traces), CLIFF, "auto", sequences=1 + OTHERS) as (engine, _):
+        done = engine.run([ask(engine, trace) for trace in traces])
+    assert [completion.tokens for completion in done] == [trace.output for trace in traces]
+    drafted = done[0].timings
+    assert drafted.draft_n_accepted >= 0.9 * drafted.draft_n > 0
