@@ -17,7 +17,7 @@ from foretoken.types import Draft, DraftLimit, Load, Round, SamplingParams
 
 PROMPT = (
     "Rename the variable total to amount, and change nothing else:\n\n"
-    + """def bill(prices, tax):
+    """def bill(prices, tax):
     total = 0
     for price in prices:
         total = total + price

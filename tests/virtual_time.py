@@ -1,4 +1,4 @@
-"""The engine in virtual time: texts made up for the purpose, cost curves that ship, and drafters that take time.
+"""The engine in virtual time: made-up texts, cost curves that ship, and a drafter that takes time.
 
 Nothing here depends on the machine. A forward takes what the curve says, so what is asserted is decisions.
 """

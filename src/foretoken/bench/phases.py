@@ -46,7 +46,7 @@ def flipping_text(
     """The prompt is all `passages`. The output copies each of them in turn, with as many tokens drawn from
     `alphabet` before or after it: the kind `first` begins.
     """
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a text, not a secret
     prompt = tuple(token for passage in passages for token in passage)
     output = rng.choices(alphabet, k=OPENING)
     phases: list[Phase] = []

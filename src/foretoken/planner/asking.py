@@ -36,10 +36,10 @@ DULL = 32
 curve what it finds may never pay."""
 
 DULL_EVERY = 8
-"""Then it is asked in every n-th of the rounds in which it could be …"""
+"""Then it is asked in every n-th round at most …"""
 
-STREAK = 4
-"""… until so many of its drafts in a row were right, verified or not: then in as many rounds running."""
+STREAK = 6
+"""… until so many of its drafts in a row were right, verified or not, or a request ends."""
 
 FORGET = 0.9999
 """Per round, of the time that was spent: a budget is not saved up for days."""
@@ -81,6 +81,7 @@ class Asking:
             return False
         for name in drafters:
             self._drafters[name].now = []
+            self._drafters[name].skipped += 1
         return True
 
     def limits(
@@ -106,9 +107,10 @@ class Asking:
         drafter.probing = False
         if drafter.worth.free:
             if drafter.dull >= DULL:
-                drafter.skipped = (drafter.skipped + 1) % DULL_EVERY
-                if drafter.skipped:
+                drafter.skipped += 1
+                if drafter.skipped < DULL_EVERY or not any(request.id in awake for request in requests):
                     return [None] * len(requests)
+                drafter.skipped = 0
             least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
             limit = DraftLimit(LONGEST, min_chance=least)
             return [limit if request.id in awake else None for request in requests]
@@ -166,7 +168,7 @@ class Asking:
         drafter.worth.scored(right, wrong)
         drafter.streak = drafter.streak + 1 if right and not wrong else 0
         if drafter.streak >= STREAK:
-            drafter.dull = min(drafter.dull, DULL - STREAK)
+            drafter.dull = 0
         if drafter.probing:
             longer = min(2 * drafter.probe_tokens, FIRST_PROBE)
             # Where it is known to be right, what is in doubt is its cost, and one token shows that.
@@ -197,7 +199,9 @@ class Asking:
         if chunks and cost > FREE:
             drafter.reading.took(cost, tokens, chunks)
         else:
-            drafter.worth.drafted(cost, tokens)
+            # A probe of one token says what one costs, and nothing of drafts as long as it likes.
+            short = FIRST_PROBE / tokens if drafter.probing and 0 < tokens < FIRST_PROBE else 1.0
+            drafter.worth.drafted(cost, tokens, asked=cost * short)
 
     def _verified_ms(self, measured: Round, name: str) -> float:
         """What a probe's sampled draft costs beside a plain round; others are verified only where it pays."""
@@ -222,3 +226,4 @@ class Asking:
         self._answers.ended(request)
         for drafter in self._drafters.values():
             drafter.reading.forget(request.id)
+            drafter.dull = 0  # the next text may be another

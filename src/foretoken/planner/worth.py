@@ -64,9 +64,11 @@ class DrafterWorth:
         latest = list(self._token_costs)[-_LATEST:]
         return min(median(self._token_costs), median(latest))
 
-    def drafted(self, cost: float, tokens: int) -> None:
-        """It was asked: that cost `cost` plain rounds for `tokens` tokens (0: it had nothing to propose)."""
-        self._asks.append(cost)
+    def drafted(self, cost: float, tokens: int, asked: float | None = None) -> None:
+        """It was asked: that cost `cost` plain rounds for `tokens` tokens (0: it had nothing to propose).
+        `asked` is what asking would have cost, where that was cut short.
+        """
+        self._asks.append(cost if asked is None else asked)
         if tokens:
             self._token_costs.append(cost / tokens)
 

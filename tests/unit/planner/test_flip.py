@@ -23,7 +23,6 @@ TEXTS = 3
 
 NOT_YET = {
     ("flat", "suffix"): "free drafters are asked too seldom in noise",
-    ("gpu", "suffix"): "free drafters are asked too seldom in noise",
     ("moe", "suffix"): "V(n) beyond what was measured is taken for a line",
     ("moe", "ngram-simple"): "V(n) beyond what was measured is taken for a line",
 }

@@ -1,0 +1,192 @@
+"""Does `auto` hold with many requests at once, and does speculation come back when the load falls?
+
+Physics: one forward serves all requests, so n requests that decode plainly already fill a batch of n rows.
+Where V(n) rises, the rows of drafts cost more beside others than alone, and at some number of requests the
+best draft is none; where it is flat they stay worth it. A hand-set draft length is right at one load only.
+
+With 1, 2, 4 and 8 requests in flight all settings answer the same prompts in turns. The rate is aggregate:
+tokens ÷ wall time, prompts included. Every block begins with drafters and planners that have learnt nothing,
+and per setting the median over `--repeat` counts. `auto` is compared with the best of the others.
+
+Then one request copies a text (scripted: `foretoken.bench.scripted`), after it eight at once of which seven
+stop early, and the rounds are counted until the one that is left drafts. Where the first one hardly drafted,
+drafting does not pay on this machine and there is nothing to resume.
+
+With `--replay CURVE …` there is no model: the shipped traces are replayed in virtual time on those curves.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+
+from common import parser, progress
+from foretoken import Engine, SamplingParams
+from foretoken.bench.curves import find_curve
+from foretoken.bench.replay_model import ReplayModel
+from foretoken.bench.scripted import ScriptedModel
+from foretoken.bench.static_drafters import shipped_traces
+from foretoken.bench.workloads import load_prompts, select
+from foretoken.config import AUTO, OFF
+from foretoken.types import FinishEvent, FinishReason
+
+CONTEXT = 1024
+AFTER = 200
+"""Tokens of the request that is left alone."""
+
+
+def main() -> None:
+    """Run the benchmark; the last line of output is one JSON object."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--repeat", type=int, default=3)
+    arguments.add_argument("--levels", type=int, nargs="+", default=[1, 2, 4, 8])
+    arguments.add_argument(
+        "--static", nargs="*", default=["ngram-simple", "ngram-mod:n=6,min=0,max=16", "suffix:max=8"]
+    )
+    arguments.add_argument(
+        "--replay", nargs="+", metavar="CURVE", help="no model: replay on these cost curves"
+    )
+    args = arguments.parse_args()
+    names = [OFF, *args.static, AUTO]
+    print(f"tokens/s at once{'':<4}" + "".join(f"{name[:18]:>20}" for name in names) + "   auto ÷ best")
+    if args.replay:
+        replay_all(args, names)
+    else:
+        measure_all(args, names)
+
+
+def replay_all(args: Namespace, names: Sequence[str]) -> None:
+    """The table of each cost curve, and the JSON line."""
+    traces = shipped_traces()
+    work = [(list(trace.prompt), len(trace.output)) for trace in traces.traces]
+    shares: dict[str, dict[int, float]] = {}
+    for curve in map(find_curve, args.replay):
+        print(curve.name)
+        shares[curve.name] = {}
+        for level in args.levels:
+            rates: dict[str, list[float]] = {}
+            for name in names:
+                model = ReplayModel(traces, curve, sequences=level)
+                with Engine(model, clock=model.clock) as engine:
+                    engine.set_speculation(name)
+                    rates[name] = [throughput(engine, work, level, model.clock)]
+            shares[curve.name][level] = report(level, rates)
+    holds = min(min(row.values()) for row in shares.values()) >= 0.97
+    print(json.dumps({"auto_over_best": shares, "bound": 0.97, "holds": holds}))
+
+
+def measure_all(args: Namespace, names: Sequence[str]) -> None:
+    """The table of this machine, what happens when the load falls, and the JSON line."""
+    engines = {name: load(name, args) for name in names}
+    work = [(prompt, args.tokens) for prompt in encode(engines[OFF], args)]
+    found: dict[int, dict[str, list[float]]] = {level: {} for level in args.levels}
+    blocks = [(again, level) for again in range(args.repeat) for level in args.levels]
+    for number, (again, level) in enumerate(blocks):
+        for name in names if again % 2 == 0 else names[::-1]:
+            engines[name].set_speculation(name)
+            rate = throughput(engines[name], work, level, perf_counter)
+            found[level].setdefault(name, []).append(rate)
+        progress(number + 1, len(blocks), f"{level} at once")
+    for engine in engines.values():
+        engine.close()
+    shares = {level: report(level, rates) for level, rates in found.items()}
+    alone, resumed = load_falls(args, max(args.levels))
+    print(f"a request that copies drafts in {100 * alone:.0f} % of its rounds while it is alone;")
+    print(
+        f"after {max(args.levels)} requests fell to one, the first draft came in round {resumed} (limit: 10)"
+    )
+    result = {"auto_over_best": shares, "bound": 0.97, "drafting_alone": alone, "resumed_in_round": resumed}
+    print(json.dumps({**result, "holds": min(shares.values()) >= 0.97 and resumed <= 10}))
+
+
+def load(speculation: str, args: Namespace) -> Engine:
+    return Engine.load(
+        args.model,
+        speculate=speculation,
+        threads=args.threads,
+        remember=False,
+        context_length=CONTEXT,
+        sequences=max(args.levels),
+    )
+
+
+def encode(engine: Engine, args: Namespace) -> list[list[int]]:
+    """Token ids of the prompts that leave room for an answer."""
+    cases = select(load_prompts(args.prompts), limit=args.limit or 16)
+    prompts = [engine.encode([{"role": "user", "content": case.turns[0]}]) for case in cases]
+    return [prompt for prompt in prompts if len(prompt) + args.tokens < CONTEXT]
+
+
+def throughput(
+    engine: Engine, work: Sequence[tuple[list[int], int]], level: int, clock: Callable[[], float]
+) -> float:
+    """Tokens per second with `level` requests in flight until all prompts have their answers, which are at
+    most so many tokens.
+    """
+    waiting, running, made = list(reversed(work)), 0, 0
+    began = clock()
+    while waiting or running:
+        while waiting and running < level:
+            prompt, tokens = waiting.pop()
+            engine.add(prompt, SamplingParams(max_tokens=tokens))
+            running += 1
+        for event in engine.step():
+            if isinstance(event, FinishEvent):
+                if event.reason is FinishReason.ERROR:
+                    raise SystemExit(f"Generation failed: {event.error}")
+                running -= 1
+                made += event.usage.completion_tokens
+    return made / (clock() - began)
+
+
+def report(level: int, rates: dict[str, list[float]]) -> float:
+    """Print a level's line; returns `auto`'s share of the best other setting's rate."""
+    medians = {name: median(values) for name, values in rates.items()}
+    best = max((name for name in medians if name != AUTO), key=medians.__getitem__)
+    share = median(a / b for a, b in zip(rates[AUTO], rates[best], strict=True))
+    print(
+        f"{level:>16}    "
+        + "".join(f"{value:>20.1f}" for value in medians.values())
+        + f"   {share:.3f} of {best}"
+    )
+    return round(share, 4)
+
+
+def load_falls(args: Namespace, level: int) -> tuple[float, int]:
+    """(share of its rounds in which a request that copies drafts while it is alone, the round after a load
+    has fallen in which one first drafts). The first is what there is to resume.
+    """
+    engine = load(OFF, args)
+    words = [token for case in load_prompts(args.prompts) for token in engine.encode(case.turns[0])]
+    length = min(AFTER + args.tokens, CONTEXT // 2 - 1, len(words))
+    model = ScriptedModel(engine.model)
+    model.text = words[:length] * 2
+    with Engine(model) as scripted:
+        scripted.set_speculation(AUTO)
+        add_copying(scripted, words[:length], length)
+        alone = sizes_until(scripted, model, left=0)
+        for number in range(level):
+            add_copying(scripted, words[:length], length if number == 0 else length - AFTER)
+        sizes_until(scripted, model, left=1)
+        after = sizes_until(scripted, model, left=0)
+    share = sum(rows > 1 for rows in alone[1:]) / len(alone[1:])
+    return share, 1 + next((i for i, rows in enumerate(after) if rows > 1), len(after))
+
+
+def add_copying(engine: Engine, prompt: list[int], tokens: int) -> None:
+    engine.add(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True))
+
+
+def sizes_until(engine: Engine, model: ScriptedModel, *, left: int) -> list[int]:
+    """Rows of each forward until only so many requests are left."""
+    first = len(model.sizes)
+    while len(engine._scheduler.running) + len(engine._scheduler.waiting) > left:
+        engine.step()
+    return model.sizes[first:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Does `auto` follow a text that changes? It flips between copying and noise every 200 tokens.
+
+Physics: in a passage that is copied word for word every drafted token is right, and the longest draft is the
+best; in tokens drawn at random every draft is wrong, and each of its rows costs time. So settings that
+always draft win the one kind of phase and lose the other, plain decoding the other way round. The target
+model is real and so are its forwards, but its text is scripted (`foretoken.bench.scripted`): no model flips
+on command.
+
+All settings decode the same texts in turns, each pass another text. A phase's time is compared with the
+better of plain decoding and the best of the `--on` settings in that phase, by medians over the passes. The
+first pass is reported apart: in it `auto` has learnt nothing yet.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+
+from common import parser, progress
+from foretoken import Engine
+from foretoken.bench.phases import FlippingText, flipping_text, phase_seconds
+from foretoken.bench.scripted import ScriptedModel
+from foretoken.bench.workloads import load_prompts
+from foretoken.config import AUTO, OFF
+
+Times = dict[str, list[list[float]]]
+"""By setting: for each pass the seconds of every phase."""
+
+
+class Side:
+    """A setting on a model of its own, which says what it is told to."""
+
+    def __init__(self, speculation: str, args: Namespace) -> None:
+        loaded = Engine.load(
+            args.model, speculate=OFF, threads=args.threads, remember=False, context_length=args.context
+        )
+        self.model = ScriptedModel(loaded.model)
+        self.engine = Engine(self.model)
+        self.engine.set_speculation(speculation)
+
+    def decode(self, text: FlippingText) -> list[float]:
+        self.model.text = text.prompt + text.output
+        return phase_seconds(self.engine, text, perf_counter)
+
+
+def main() -> None:
+    """Run the benchmark; the last line of output is one JSON object."""
+    arguments = parser(__doc__)
+    arguments.set_defaults(tokens=200)
+    arguments.add_argument("--repeat", type=int, default=3, help="passes, after the first one")
+    arguments.add_argument("--passages", type=int, default=3, help="copies in a text, and as much noise")
+    arguments.add_argument("--on", nargs="+", default=["suffix", "ngram-simple"], help="settings always on")
+    args = arguments.parse_args()
+    args.context = 3 * args.passages * args.tokens + 256
+    names = [OFF, *args.on, AUTO]
+    sides = {name: Side(name, args) for name in names}
+    texts = make_texts(sides[OFF].engine, args)
+    times: Times = {name: [] for name in names}
+    for number, text in enumerate(texts):
+        for name in names if number % 2 == 0 else names[::-1]:
+            times[name].append(sides[name].decode(text))
+            progress(sum(map(len, times.values())), len(texts) * len(names), name)
+    kinds = [phase.kind for phase in texts[0].phases]
+    print(f"tokens/s: {'':<14}" + "".join(f"{name:>16}" for name in names) + "   auto ÷ best")
+    first = report("first pass", kinds, {name: rows[:1] for name, rows in times.items()}, args.tokens)
+    later = report("afterwards", kinds, {name: rows[1:] for name, rows in times.items()}, args.tokens)
+    print(json.dumps({"first": first, "later": later, "bound": 0.95, "holds": min(later.values()) >= 0.95}))
+
+
+def make_texts(engine: Engine, args: Namespace) -> list[FlippingText]:
+    """One for each pass: passages of real text, and noise of the whole vocabulary."""
+    words = [token for case in load_prompts(args.prompts) for token in engine.encode(case.turns[0])]
+    count, length = args.passages, args.tokens
+    vocabulary = range(engine.model.info.vocab_size // 50, engine.model.info.vocab_size)
+    texts = []
+    for number in range(1 + args.repeat):
+        start = number * count * length % max(1, len(words) - count * length)
+        passages = [words[start + i * length : start + (i + 1) * length] for i in range(count)]
+        if len(passages[-1]) < length:
+            raise SystemExit("The prompts have not enough text for so many passages.")
+        texts.append(flipping_text(passages, vocabulary, seed=number))
+    return texts
+
+
+def report(title: str, kinds: Sequence[str], times: Times, length: int) -> dict[str, float]:
+    """Print each phase's tokens per second; returns `auto`'s share of the best rate by phase."""
+    shares: dict[str, float] = {}
+    for i, kind in enumerate(kinds):
+        seconds = {name: median(row[i] for row in rows) for name, rows in times.items() if rows}
+        if not seconds:
+            continue
+        best = min((name for name in seconds if name != AUTO), key=seconds.__getitem__)
+        share = median(b[i] / a[i] for a, b in zip(times[AUTO], times[best], strict=True))
+        shares[f"{i + 1} {kind}"] = round(share, 4)
+        rates = "".join(f"{length / seconds[name]:16.1f}" for name in times)
+        print(f"{title:<12}{i + 1:>3} {kind:<8}{rates}   {share:.3f} of {best}")
+    return shares
+
+
+if __name__ == "__main__":
+    main()

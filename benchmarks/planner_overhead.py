@@ -1,0 +1,167 @@
+"""What does deciding cost? The planner's own time in each round, by how many requests decode at once.
+
+Physics: between two forwards the planner says who may draft (`limits`), compares all drafts and lengths with
+not drafting (`choose`), and learns from the outcome (`observe`). That is Python on small lists, tens of
+microseconds; but a forward has just swept the processor's caches, so it must be timed between real forwards.
+The time of the drafters themselves is not in it (`benchmarks/drafters.py` has that). Rounds without a
+draft have nothing to compare, so the others are also shown apart. Limits: 150 µs a round
+with one request, 60 µs more for each further one.
+
+With `--replay` the shipped traces are replayed on a cost curve, with no model at all: a quick look at how
+much there is to decide. The garbage collector is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean, median, quantiles
+from time import perf_counter
+
+from common import parser, progress
+from foretoken import Engine, SamplingParams
+from foretoken.bench.curves import find_curve
+from foretoken.bench.replay_model import ReplayModel
+from foretoken.bench.static_drafters import shipped_traces
+from foretoken.bench.workloads import load_prompts, select
+from foretoken.config import AUTO
+from foretoken.protocols import Planner, RequestView
+from foretoken.types import Draft, DraftLimit, Load, Round
+
+FIRST_US, FURTHER_US = 150.0, 60.0
+CONTEXT = 1024
+
+
+class TimedPlanner:
+    """A planner whose time is taken: per round the requests, microseconds, and whether there was a choice."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._us = 0.0
+        self._chose = False
+        self.rounds: list[tuple[int, float, bool]] = []
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = perf_counter()
+        yield
+        self._us += 1e6 * (perf_counter() - began)
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        self._us, self._chose = 0.0, False
+        with self._timed():
+            return self._planner.limits(requests, drafters, load)
+
+    def choose(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[Draft | None]:
+        self._chose = True
+        with self._timed():
+            return self._planner.choose(requests, candidates, load)
+
+    def observe(self, measured: Round) -> None:
+        with self._timed():
+            self._planner.observe(measured)
+        self.rounds.append((measured.load.decoding, self._us, self._chose))
+
+    def reason(self) -> str | None:
+        return self._planner.reason()
+
+    def start(self, request: RequestView) -> None:
+        self._planner.start(request)
+
+    def stop(self, request: RequestView) -> None:
+        self._planner.stop(request)
+
+
+def main() -> None:
+    """Run the benchmark; the last line of output is one JSON object."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--levels", type=int, nargs="+", default=[1, 2, 4, 8])
+    arguments.add_argument(
+        "--replay", metavar="CURVE", help="no model: the shipped traces on this cost curve"
+    )
+    args = arguments.parse_args()
+    rounds: list[tuple[int, float, bool]] = []
+    for number, level in enumerate(args.levels, 1):
+        rounds += replayed(args.replay, level) if args.replay else decoded(args, level)
+        progress(number, len(args.levels), f"{level} at once")
+    print(
+        "requests  rounds  mean µs  median  p95 | with drafts to choose from: share  mean µs  median | limit"
+    )
+    rows = {level: report(level, rounds) for level in args.levels}
+    holds = all(row["mean_us"] <= row["limit_us"] for row in rows.values())
+    print(json.dumps({"requests": rows, "holds": holds}))
+
+
+def decoded(args: Namespace, level: int) -> list[tuple[int, float, bool]]:
+    """Rounds with the real model, `level` requests at once."""
+    with Engine.load(
+        args.model,
+        speculate=AUTO,
+        threads=args.threads,
+        remember=False,
+        context_length=CONTEXT,
+        sequences=level,
+    ) as engine:
+        cases = select(load_prompts(args.prompts), limit=args.limit or 16)
+        prompts = [engine.encode([{"role": "user", "content": case.turns[0]}]) for case in cases]
+        short = [(prompt, args.tokens) for prompt in prompts if len(prompt) + args.tokens < CONTEXT]
+        return timed_rounds(engine, short, level)
+
+
+def replayed(name: str, level: int) -> list[tuple[int, float, bool]]:
+    """Rounds of the shipped traces, in virtual time."""
+    traces = shipped_traces()
+    model = ReplayModel(traces, find_curve(name), sequences=level)
+    with Engine(model, clock=model.clock) as engine:
+        engine.set_speculation(AUTO)
+        work = [(list(trace.prompt), len(trace.output)) for trace in traces.traces]
+        return timed_rounds(engine, work, level)
+
+
+def timed_rounds(
+    engine: Engine, work: Sequence[tuple[list[int], int]], level: int
+) -> list[tuple[int, float, bool]]:
+    """Run all of it and return the rounds in which as many requests as that decoded."""
+    runner = engine._runner
+    timed = TimedPlanner(runner.setup.planner)
+    runner.setup = replace(runner.setup, planner=timed)
+    done = engine.run([engine.add(prompt, SamplingParams(max_tokens=tokens)) for prompt, tokens in work])
+    failed = next((completion.error for completion in done if completion.error), None)
+    if failed:
+        raise SystemExit(f"Generation failed: {failed}")
+    return [row for row in timed.rounds if row[0] == level]
+
+
+def report(level: int, rounds: Sequence[tuple[int, float, bool]]) -> dict[str, float]:
+    """Print and return a level's numbers."""
+    times = [us for requests, us, _ in rounds if requests == level]
+    choosing = [us for requests, us, chose in rounds if requests == level and chose]
+    if len(times) < 2 or not choosing:
+        raise SystemExit(f"Too few rounds with {level} requests: use more prompts.")
+    row = {
+        "rounds": float(len(times)),
+        "mean_us": fmean(times),
+        "median_us": median(times),
+        "p95_us": quantiles(times, n=20)[-1],
+        "choosing_share": len(choosing) / len(times),
+        "choosing_mean_us": fmean(choosing),
+        "choosing_median_us": median(choosing),
+        "limit_us": FIRST_US + FURTHER_US * (level - 1),
+    }
+    print(
+        f"{level:>8}{len(times):>8}{row['mean_us']:>9.0f}{row['median_us']:>8.0f}{row['p95_us']:>5.0f} |"
+        f"{100 * row['choosing_share']:>34.0f} %{row['choosing_mean_us']:>9.0f}"
+        f"{row['choosing_median_us']:>8.0f} |{row['limit_us']:>6.0f}"
+    )
+    return {name: round(value, 3) for name, value in row.items()}
+
+
+if __name__ == "__main__":
+    main()
