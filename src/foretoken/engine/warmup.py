@@ -7,6 +7,7 @@ never find out otherwise.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -21,6 +22,10 @@ PACE_SIZES = (1, 1, 1)
 """All that is measured where a stored profile has the rest."""
 
 REPEATS = 2
+
+NEIGHBOURS = 3
+"""Plain forwards that a size is compared with, the fastest of them: one may have been in a busy moment."""
+
 BUDGET_S = 0.5
 
 
@@ -34,22 +39,28 @@ def measure_costs(
 ) -> list[Round]:
     """Rounds of `sizes` rows in an empty sequence, for at most about `budget_s` seconds.
 
-    Each size keeps its best of `REPEATS` turns through all of them: a busy machine only ever makes a forward
-    slower, and a busy moment must not distort one size alone. The sequence is empty again afterwards.
+    Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
+    of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
+    others look dear. The sequence is empty again afterwards.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]
     began = clock()
     _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
-    best: dict[int, float] = {}
+    plain = deque([_forward_ms(model, seq, 1, clock)], maxlen=NEIGHBOURS)
+    fastest, ratios = plain[0], {1: 1.0}
     for turn in range(REPEATS):
         end = began + budget_s * (turn + 1) / REPEATS
-        for size in sizes if turn == 0 else list(best):
-            last = best.get(size, 2 * max(best.values(), default=0.0))
-            if best and clock() + last / 1e3 > end:
+        for size in sizes if turn == 0 else [size for size in sizes if size in ratios]:
+            if clock() + ratios.get(size, 2 * max(ratios.values())) * min(plain) / 1e3 > end:
                 break
-            best[size] = min(best.get(size, float("inf")), _forward_ms(model, seq, size, clock))
-    return [Round(Load(1, 0, 0), size, {}, ms, 0.0, ()) for size, ms in best.items()]
+            ms = _forward_ms(model, seq, size, clock)
+            if size == 1:
+                plain.append(ms)
+                fastest = min(fastest, ms)
+            else:
+                ratios[size] = min(ratios.get(size, float("inf")), ms / min(plain))
+    return [Round(Load(1, 0, 0), size, {}, ratio * fastest, 0.0, ()) for size, ratio in ratios.items()]
 
 
 def _forward_ms(model: Model, seq: int, rows: int, clock: Callable[[], float]) -> float:
