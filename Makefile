@@ -9,7 +9,7 @@ SEED ?= $(shell date +%s)
 
 demo: $(VENV)/.demo
 	$(BIN)/foretoken run --no-remember -n 300 \
-	  "Explain this code, and quote it first: $$(cat examples/shapes.txt)"
+	  "Repeat this code, then rename width to breadth in it: $$(cat examples/shapes.txt)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)

@@ -22,9 +22,9 @@ from rich.text import Text
 COLUMNS = 112
 ROOT = Path(__file__).parents[1]
 CODE = (ROOT / "examples" / "shapes.txt").read_text().rstrip("\n")
-QUESTION = "Explain this code, and quote it first:"
-SHOWN = f'foretoken run -t 1 -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
-COMMAND = ["run", "-t", "1", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
+QUESTION = "Repeat this code, then rename width to breadth in it:"
+SHOWN = f'foretoken run -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
+COMMAND = ["run", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
 
 # Coloured although it is no terminal, but without a spinner that overwrites itself.
 ENVIRONMENT = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
