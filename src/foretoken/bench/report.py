@@ -17,6 +17,7 @@ from foretoken.bench.results import (
     scores,
     summaries,
 )
+from foretoken.planner.reliability import Bin
 
 FORMAT = "foretoken-bench"
 VERSION = 1
@@ -29,15 +30,6 @@ class Timeline:
     prompt: str
     setting: str
     runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reliability:
-    """Of `count` draft tokens the share `predicted` was expected to be accepted, and `observed` was."""
-
-    predicted: float
-    observed: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class Report:
     timeline: Timeline | None = None
     cost_curve: Mapping[int, float] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    reliability: Mapping[str, Sequence[Reliability]] = field(default_factory=dict)
+    reliability: Mapping[str, Sequence[Bin]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[SweepPoint]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

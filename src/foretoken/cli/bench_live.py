@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foretoken.backends.llamacpp.cpu import physical_cores
 from foretoken.backends.llamacpp.system import processor_name
@@ -22,6 +21,7 @@ from foretoken.bench.report import Report, SweepPoint, live_report
 from foretoken.bench.results import ALL, SHORTEST, Row, noise, scores, summaries
 from foretoken.bench.sides import EngineSide, Side, SwitchingSide
 from foretoken.bench.workloads import PromptCase
+from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.loading import load_engine
 from foretoken.config import OFF, parse_speculation
 from foretoken.engine.engine import Engine
@@ -118,15 +118,7 @@ def _check_names(sides: Sequence[Side]) -> None:
 
 def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console) -> bool:
     """Add rows as they come, with a progress bar; whether it was not stopped by Ctrl-C."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
+    with answers_bar(console) as bar:
         task = bar.add_task("warming up", total=len(plan.prompts) * len(sides) * plan.repeat)
         try:
             warm_up(sides)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foretoken.bench.record import append_traces, as_trace, recording, trace_set
 from foretoken.bench.report_files import check_file
 from foretoken.bench.trace import Trace
+from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.bench_live import Plan, load_plan_engine
 from foretoken.config import OFF
 from foretoken.errors import ContextLengthError
@@ -26,7 +26,7 @@ def record_answers(plan: Plan, path: Path, console: Console) -> int:
     traces: list[Trace] = []
     with load_plan_engine(plan, OFF, console) as engine:
         try:
-            with _bar(console) as bar:
+            with answers_bar(console) as bar:
                 task = bar.add_task("recording", total=len(plan.cases))
                 for case in plan.cases:
                     bar.update(task, description=escape(case.id))
@@ -42,14 +42,3 @@ def record_answers(plan: Plan, path: Path, console: Console) -> int:
             if traces:
                 append_traces(path, trace_set(engine, traces))
     return len(traces)
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from foretoken.bench.curves import Curve, find_curve
 from foretoken.bench.replay import ReplayResult, replay
-from foretoken.bench.report import Reliability, Report
+from foretoken.bench.report import Report
 from foretoken.bench.results import Score
 from foretoken.bench.static_drafters import rank_static, shipped_traces
 from foretoken.bench.trace import TraceSet, read_traces
+from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.units import counted
 from foretoken.errors import ConfigError
+from foretoken.planner.reliability import Bin
 
 SHIPPED = "shipped"
 """What --replay takes for the traces that come with Foretoken."""
@@ -41,7 +43,7 @@ def run_replay(
     if len({curve.name for curve in chosen}) < len(chosen):
         raise ConfigError("Two cost curves have the same name.", hint="Rename a file.")
     results: list[ReplayResult] = []
-    with _bar(errors) as progress:
+    with answers_bar(errors) as progress:
         for curve in chosen:
             wanted = [*settings, *(_best_static(curve, traces, progress) if static else ())]
             for setting in wanted:
@@ -76,7 +78,7 @@ def replay_report(
     """The report of replays: speedups over plain decoding, and how far they are from the bounds."""
     scores: list[Score] = []
     facts: dict[str, dict[str, str]] = {}
-    reliability: dict[str, list[Reliability]] = {}
+    reliability: dict[str, Sequence[Bin]] = {}
     for result in results:
         name = f"{result.speculation} on {result.curve.name}"
         scores += [
@@ -99,9 +101,7 @@ def replay_report(
         }
         if result.calibration_error is not None:
             facts[name]["calibration error"] = f"{result.calibration_error:.3f}"
-            reliability[name] = [
-                Reliability(found.predicted, found.observed, found.count) for found in result.reliability
-            ]
+            reliability[name] = result.reliability
     about = {
         "traces": f"{counted(len(traces.traces), 'answer')} of {traces.model} ({source})",
         "curves": "; ".join(
@@ -116,15 +116,4 @@ def replay_report(
         scores=scores,
         facts=facts,
         reliability=reliability,
-    )
-
-
-def _bar(errors: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
     )

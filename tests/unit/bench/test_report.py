@@ -16,12 +16,13 @@ from rich.console import Console
 
 from bench_rows import row, two_settings
 from foretoken.bench.plots import check_plotting, main_plot, plots
-from foretoken.bench.report import Reliability, Report, SweepPoint, Timeline, live_report, report_dict
+from foretoken.bench.report import Report, SweepPoint, Timeline, live_report, report_dict
 from foretoken.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
 from foretoken.bench.report_html import report_html
 from foretoken.bench.report_text import report_text
 from foretoken.bench.results import Run, Score
 from foretoken.errors import ConfigError, MissingDependencyError
+from foretoken.planner.reliability import Bin
 
 NASTY = "<b>$x_1$ & [red]co</b>"
 """A name that is markup in HTML, in matplotlib and in rich."""
@@ -49,7 +50,7 @@ def replayed() -> Report:
         baseline="off",
         scores=found,
         facts={"auto on steep": {"hindsight bound": "1.60", "share": "81 %"}},
-        reliability={"auto on steep": [Reliability(0.1, 0.2, 30), Reliability(0.9, 0.8, 5)]},
+        reliability={"auto on steep": [Bin(0.1, 0.2, 30), Bin(0.9, 0.8, 5)]},
     )
 
 
