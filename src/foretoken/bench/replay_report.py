@@ -1,0 +1,58 @@
+"""The report of replays: speedups over plain decoding, and how far they are from the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foretoken.bench.replay import ReplayResult
+from foretoken.bench.report import Report
+from foretoken.bench.results import Score
+from foretoken.bench.trace import TraceSet
+from foretoken.planner.reliability import Bin
+
+
+def replay_report(
+    results: Sequence[ReplayResult], *, source: str, traces: TraceSet, overhead_ms: float
+) -> Report:
+    """The report of replays: speedups over plain decoding, and how far they are from the bounds."""
+    scores: list[Score] = []
+    facts: dict[str, dict[str, str]] = {}
+    reliability: dict[str, Sequence[Bin]] = {}
+    for result in results:
+        name = f"{result.speculation} on {result.curve.name}"
+        scores += [
+            Score(
+                prompt=row.id,
+                category=row.category,
+                setting=name,
+                speedup=row.speedup,
+                tokens=row.tokens,
+                rounds=row.rounds,
+                drafted=row.drafted,
+                accepted=row.accepted,
+            )
+            for row in result.rows
+        ]
+        facts[name] = {
+            "hindsight bound": f"{result.hindsight:.3f}",
+            "share of it": f"{result.share:.1%}",
+            "clairvoyant": f"{result.clairvoyant:.2f}",
+        }
+        if result.calibration_error is not None:
+            facts[name]["calibration error"] = f"{result.calibration_error:.3f}"
+            reliability[name] = result.reliability
+    about = {
+        "traces": f"{len(traces.traces)} answers of {traces.model} ({source})",
+        "curves": "; ".join(
+            f"{c.name}: {c.about}" for c in {r.curve.name: r.curve for r in results}.values()
+        ),
+        "overhead": f"{overhead_ms:g} ms a round",
+    }
+    return Report(
+        title="Replay",
+        baseline="plain decoding",
+        about=about,
+        scores=scores,
+        facts=facts,
+        reliability=reliability,
+    )
