@@ -23,6 +23,7 @@ from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
 from foretoken.drafters.resync import CONFIDENCE as RESYNC
 from foretoken.drafters.resync import STEADY, Copying, confidence_of
+from foretoken.drafters.store_writer import StoreWriter
 from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
 from foretoken.drafters.suffix_store import SuffixStore
 from foretoken.drafters.suffix_vote import longest_matches, vote
@@ -54,19 +55,16 @@ class PastOutputs:
     """A scope's past outputs: the file and the index over what it holds."""
 
     def __init__(self, store: SuffixStore) -> None:
-        self._store = store
+        self.store = store
         self.index = SuffixIndex(PAST_LEVELS, store.load())
 
     def add(self, output: list[int]) -> None:
-        self._store.add(output)
+        self.store.add(output)
         self.index.extend([SEPARATOR, *output])
-        bound = self._store.max_tokens
+        bound = self.store.max_tokens
         if len(self.index) > bound + bound // 4:
             newest = self.index.text()[-bound * 3 // 4 :]
             self.index = SuffixIndex(PAST_LEVELS, np.append(np.int32(SEPARATOR), newest))
-
-    def flush(self) -> None:
-        self._store.flush()
 
 
 @dataclass(slots=True)
@@ -120,6 +118,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         self._min_survival = min_survival
         self._open_past = open_past
         self._pasts: dict[str, PastOutputs] = {}  # by scope, the most recently used last
+        self._writer = StoreWriter()
 
     def build(self, request: RequestView) -> _State:
         index = SuffixIndex(OWN_LEVELS, request.tokens)
@@ -143,17 +142,16 @@ class SuffixDrafter(HistoryDrafter[_State]):
         if state is not None:
             state.remember()
         super().stop(request)
+        if state is not None and state.past is not None and state.past.store.full:
+            self._writer.write(state.past.store)
         self._unload_idle()
 
     def close(self) -> None:
-        self.flush()
+        for past in self._pasts.values():
+            self._writer.write(past.store)
+        self._writer.close()
         self._pasts.clear()
         super().close()
-
-    def flush(self) -> None:
-        """Write the outputs that were finished since the last time. A failure is logged, not raised."""
-        for past in self._pasts.values():
-            past.flush()
 
     def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
         state.catch_up()
@@ -199,7 +197,10 @@ class SuffixDrafter(HistoryDrafter[_State]):
     def _past(self, scope: str) -> PastOutputs | None:
         if self._open_past is None:
             return None
-        past = self._pasts.pop(scope, None) or self._open_past(scope)
+        past = self._pasts.pop(scope, None)
+        if past is None:
+            self._writer.wait()  # what it holds may just be being written
+            past = self._open_past(scope)
         self._pasts[scope] = past
         return past
 
@@ -207,7 +208,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         busy = {id(state.past) for state in self._states.values()}
         idle = [scope for scope, past in self._pasts.items() if id(past) not in busy]
         for scope in idle[: max(0, len(self._pasts) - LOADED_SCOPES)]:
-            self._pasts.pop(scope).flush()
+            self._writer.write(self._pasts.pop(scope).store)
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:

@@ -34,7 +34,7 @@ if sys.platform != "win32":
 
 MAGIC = b"foretoken-suffix"
 FLUSH_TOKENS = 16_384
-"""Tokens that may wait in memory before `add` writes them."""
+"""Tokens that may wait in memory before they should be written."""
 
 _HEADER = 32
 _FRAME = struct.Struct("<II")
@@ -60,8 +60,8 @@ class StoreFile(NamedTuple):
 class SuffixStore:
     """The past outputs of one scope under one vocabulary.
 
-    Outputs are queued by `add` and written by `flush`. At most `max_tokens` are kept, the oldest outputs
-    being dropped when the file grows past that.
+    Outputs are queued by `add` and written by `flush`, which another thread may do. At most `max_tokens` are
+    kept, the oldest outputs being dropped when the file grows past that.
     """
 
     def __init__(
@@ -103,16 +103,18 @@ class SuffixStore:
             _FRAME.pack(len(payload) // _WORD, zlib.crc32(payload, zlib.crc32(count))) + payload
         )
         self._queued += len(payload) // _WORD
-        if self._queued >= FLUSH_TOKENS:
-            self.flush()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is queued that it should be written."""
+        return self._queued >= FLUSH_TOKENS
 
     def flush(self) -> None:
         """Append what is queued to the file. Logs a warning, and forgets the queue, where that fails."""
-        if not self._queue:
+        queue, self._queue, self._queued = self._queue, [], 0
+        if not queue:
             return
-        records = b"".join(self._queue)
-        self._queue.clear()
-        self._queued = 0
+        records = b"".join(queue)
         try:
             if not self.path.parent.is_dir():
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -80,7 +80,8 @@ class AdaptivePlanner:
         self._curve.deepen(load.depth)
         if not self._curve.known or self._curve.stale:
             return {}
-        awake = {request.id for request in requests if self._attention.tick(request.id)}
+        every = self._asking.interval()
+        awake = {request.id for request in requests if self._attention.tick(request.id, every)}
         if not awake and self._asking.asleep(drafters):
             return {}
         return self._asking.limits(requests, drafters, load, awake)

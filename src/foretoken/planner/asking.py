@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from foretoken.planner.attention import SHARE, interval
 from foretoken.planner.catchup import Answers, CatchUp
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
@@ -75,6 +76,12 @@ class Asking:
         self._total_ms = 0.0
         self._probe_ms = 0.0
 
+    def interval(self) -> int:
+        """In every how many rounds free drafters are asked for a request while they find nothing."""
+        return interval(
+            sum(drafter.worth.asking for drafter in self._drafters.values() if drafter.worth.free)
+        )
+
     def asleep(self, drafters: Sequence[str]) -> bool:
         """Whether all drafters cost next to nothing, so that none is asked while no request is awake."""
         if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):
@@ -106,7 +113,7 @@ class Asking:
     ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
-            if drafter.dull >= DULL:
+            if drafter.dull >= DULL and drafter.worth.asking > SHARE:
                 drafter.skipped += 1
                 if drafter.skipped < DULL_EVERY or not any(request.id in awake for request in requests):
                     return [None] * len(requests)

@@ -11,7 +11,11 @@ PATIENCE = 4
 """Rounds without a promising draft after which a request is asked less often."""
 
 EVERY = 4
-"""Then it is asked in every n-th round: text that begins to repeat is noticed a few tokens later."""
+"""Then it is asked in every n-th round at most: text that begins to repeat is noticed a few tokens later."""
+
+SHARE = 0.003
+"""Plain rounds that asking may cost in every round while nothing is found. Drafters that cost no more are
+asked in each."""
 
 AFTER_A_HIT = 1
 """Rounds in which a request is asked again after a draft that turned out to begin right."""
@@ -27,16 +31,23 @@ def promising(survival: float, row_cost: float) -> bool:
     return survival > 0 and survival >= min(PROMISING, row_cost)
 
 
+def interval(cost: float) -> int:
+    """In every how many rounds drafters that cost `cost` plain rounds are asked while nothing pays."""
+    return min(EVERY, 1 + int(cost / SHARE))
+
+
 class Attention:
     """For each request, how many rounds it is since a draft was promising."""
 
     def __init__(self) -> None:
         self._idle: dict[int, int] = {}
 
-    def tick(self, request: int) -> bool:
-        """A round begins: whether the request's drafters are asked in it."""
+    def tick(self, request: int, every: int = EVERY) -> bool:
+        """A round begins: whether the request's drafters are asked in it, while they find nothing in one of
+        `every`.
+        """
         idle = self._idle[request] = self._idle.get(request, -1) + 1
-        return idle <= PATIENCE or idle % EVERY == 0
+        return idle <= PATIENCE or idle % every == 0
 
     def note(self, request: int, survival: float, row_cost: float) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), and

@@ -87,7 +87,10 @@ class CostCurve:
     def add(self, rows: int, ms: float, *, plain: bool = False) -> None:
         """A forward of `rows` rows took `ms`. `plain`: none of them was a draft's (one row never is)."""
         plain = plain or rows == 1
-        if rows > 1 and (single := self._pace.near(self._round)) is not None:
+        single = self._pace.near(self._round)
+        if single is None and self._ratios.beyond(rows):
+            single = self._pace.ms or None  # where nothing is known, a rough value is better than none
+        if rows > 1 and single is not None:
             self._ratios.learn(rows, ms / single, self._round)
         if plain:
             self._pace.plain(ms, self.ratio(rows), self._round)

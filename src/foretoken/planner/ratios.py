@@ -35,6 +35,10 @@ SEED_WEIGHT = 3
 LONGEST = 63
 """Draft tokens up to which lengths are compared."""
 
+BEYOND = 0.5
+"""Beyond the largest size measured a row is taken to cost this share of what one cost in the last doubling. A
+curve that flattens out would never be seen otherwise; where it does not, one draft shows it."""
+
 _FINE, _COARSE = 64, 16
 
 
@@ -70,6 +74,10 @@ class Ratios:
         """What was measured of each size."""
         return {1: 1.0, **{rows: size.value for rows, size in sorted(self._sizes.items())}}
 
+    def beyond(self, rows: int) -> bool:
+        """Whether smaller sizes were measured, and none so large."""
+        return bool(self._sizes) and rows > max(self._sizes)
+
     def learn(self, rows: int, ratio: float, now: int) -> None:
         """A forward of `rows` rows took `ratio` times as long as one of 1 row at about the same time."""
         rows = rows if rows <= _FINE else rows - rows % _COARSE
@@ -92,7 +100,7 @@ class Ratios:
         size.value = value
 
     def ratio(self, rows: int, now: int) -> float:
-        """V(rows)/V(1), at least 1: as measured, linear between, beyond with the mean slope so far."""
+        """V(rows)/V(1), at least 1: as measured, linear between; for what lies beyond, see `BEYOND`."""
         if self._changed or now - self._rebuilt >= _FINE:
             self._rebuild(now)
         while len(self._by_rows) <= rows:
@@ -132,7 +140,15 @@ class Ratios:
         i = bisect_right(self._known, rows, key=lambda point: point[0])
         low, value = self._known[i - 1]
         if i == len(self._known):
-            slope = (value - 1.0) / (low - 1) if low > 1 else PRIOR_SLOPE
-            return value + slope * (rows - low)
+            return value + self._slope_beyond() * (rows - low)
         high, above = self._known[i]
         return value + (rows - low) / (high - low) * (above - value)
+
+    def _slope_beyond(self) -> float:
+        last, value = self._known[-1]
+        if last == 1:
+            return PRIOR_SLOPE
+        half = max(last // 2, 1)
+        below, least = next(point for point in reversed(self._known) if point[0] <= half)
+        mean = (value - 1.0) / (last - 1)
+        return BEYOND * max((value - least) / (last - below), mean / 2)

@@ -45,9 +45,14 @@ class DrafterWorth:
         return bool(self._asks)
 
     @property
+    def asking(self) -> float:
+        """What asking it costs, in plain rounds."""
+        return median(self._asks) if self._asks else 0.0
+
+    @property
     def free(self) -> bool:
         """Whether asking costs next to nothing."""
-        return self.measured and median(self._asks) <= FREE
+        return self.measured and self.asking <= FREE
 
     @property
     def chance(self) -> float:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import commit, draft, start
+from foretoken.drafters import suffix_store
 from foretoken.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, RequestView
@@ -336,3 +337,16 @@ def test_a_named_drafter_ends_where_it_is_more_likely_wrong_and_auto_asks_for_mo
         draft = drafter.draft([(request, DraftLimit(8))])[0]
         lengths.append(len(draft) if draft else 0)
     assert lengths[0] < lengths[1] <= lengths[2] == 8
+
+
+def test_what_waits_is_written_before_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suffix_store, "FLUSH_TOKENS", 3 * len(OUTPUT))
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
+    assert isinstance(drafter, SuffixDrafter)
+    say(drafter)
+    assert not list(tmp_path.iterdir())
+    say(drafter)
+    say(drafter)
+    drafter._writer.wait()
+    assert next(tmp_path.iterdir()).stat().st_size > 3 * len(OUTPUT)
+    drafter.close()

@@ -58,12 +58,16 @@ def test_nothing_is_written_before_flush(tmp_path: Path) -> None:
     assert writer.path.stat().st_size == size
 
 
-def test_a_long_queue_is_written_by_itself(tmp_path: Path) -> None:
+def test_a_long_queue_says_that_it_should_be_written(tmp_path: Path) -> None:
     writer = store(tmp_path, max_tokens=10 * FLUSH_TOKENS)
-    writer.add([1] * (FLUSH_TOKENS - 1))
+    full = [writer.full]
+    for output in ([1] * (FLUSH_TOKENS - 1), [2]):
+        writer.add(output)
+        full.append(writer.full)
     assert not writer.path.exists()
-    writer.add([2])
+    writer.flush()
     assert writer.path.exists()
+    assert [*full, writer.full] == [False, False, True, False]
 
 
 def test_empty_outputs_are_not_kept(tmp_path: Path) -> None:

@@ -19,10 +19,6 @@ STATIC = ("ngram-mod:n=6,min=0,max=16", "suffix:max=8")
 curves between, are in benchmarks/concurrency.py.
 """
 
-NOT_YET = {
-    ("moe", level, "mixed"): "V(n) beyond what was measured is taken for a line" for level in (1, 4, 8)
-}
-
 
 @cache
 def mixed() -> TraceSet:
@@ -39,11 +35,7 @@ def real() -> TraceSet:
 @pytest.mark.parametrize("texts", ["mixed", "real"])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", SHAPES)
-def test_throughput_is_that_of_the_best_setting(
-    name: str, level: int, texts: str, request: pytest.FixtureRequest
-) -> None:
-    if reason := NOT_YET.get((name, level, texts)):
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_throughput_is_that_of_the_best_setting(name: str, level: int, texts: str) -> None:
     traces = mixed() if texts == "mixed" else real()
     auto, *others = (
         aggregate_rate(traces, curve(name), speculation, level) for speculation in ("auto", "off", *STATIC)

@@ -21,13 +21,6 @@ PASSAGES = 3
 TEXTS = 3
 
 
-NOT_YET = {
-    ("flat", "suffix"): "free drafters are asked too seldom in noise",
-    ("moe", "suffix"): "V(n) beyond what was measured is taken for a line",
-    ("moe", "ngram-simple"): "V(n) beyond what was measured is taken for a line",
-}
-
-
 @cache
 def texts() -> tuple[FlippingText, ...]:
     made = []
@@ -70,12 +63,8 @@ def test_noise_is_decoded_as_fast_as_without_speculation(name: str) -> None:
 
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("speculation", ALWAYS_ON)
-def test_copying_is_as_fast_as_where_everything_is_drafted(
-    name: str, speculation: str, request: pytest.FixtureRequest
-) -> None:
+def test_copying_is_as_fast_as_where_everything_is_drafted(name: str, speculation: str) -> None:
     """Once the engine has seen a text: what the first one costs is the next test's."""
-    if reason := NOT_YET.get((name, speculation)):
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     auto, always = (sum(of_kind(name, spec, "copy", after=1)) for spec in ("auto", speculation))
     assert auto <= min(always, LENGTH * PASSAGES * (TEXTS - 1)) / 0.95
 
