@@ -147,7 +147,11 @@ class Drafter(Protocol):
         ...
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
-        """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed."""
+        """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed.
+
+        Rounds in which this drafter was not asked are told together, as one outcome without a draft, before
+        it is asked again or the request stops.
+        """
         ...
 
     def stop(self, request: RequestView) -> None:

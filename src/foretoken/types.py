@@ -371,7 +371,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round as it was measured: rows of the target's forward, where the time went (milliseconds)."""
+    """One round as it was measured: rows of the target's forward, where the time went (milliseconds).
+
+    `draft_ms`: each drafter that was asked, with what it was told since the last time. `plan_ms`: deciding
+    who drafts and what is verified, before the forward. `sample_ms`: choosing and committing tokens after
+    it, and telling the drafters.
+    """
 
     load: Load
     rows: int
@@ -380,3 +385,4 @@ class Round:
     sample_ms: float
     outcomes: tuple[tuple[int, Outcome], ...]
     """(request id, outcome) of every request that decoded in this round."""
+    plan_ms: float = 0.0

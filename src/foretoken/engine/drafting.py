@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVarTuple, Unpack
 
@@ -35,6 +35,8 @@ class Drafters:
         self._vocab_size = vocab_size
         self._trees = trees
         self._clock = clock
+        self._untold: dict[str, dict[int, tuple[RequestView, int]]] = {name: {} for name in self._drafters}
+        self._listening_ms: dict[str, float] = {}
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -53,12 +55,39 @@ class Drafters:
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
 
-    def observe(self, view: RequestView, outcome: Outcome) -> None:
+    def observe(self, view: RequestView, outcome: Outcome, asked: Container[str] | None = None) -> None:
+        """Tell the drafters that were `asked` in this round; by default all. The others hear of it when they
+        are asked again: of many rounds at once, which costs a fraction of one at a time. One that has not
+        heard of earlier rounds hears of all as one change.
+        """
         for drafter in self._all():
-            self._guard(drafter, drafter.observe, view, outcome)
+            name = drafter.name
+            if asked is not None and name not in asked:
+                self._untold[name].setdefault(view.id, (view, outcome.kept))
+                continue
+            began = self._clock()
+            if view.id in self._untold[name]:
+                self._untold[name][view.id] = (view, min(self._untold[name][view.id][1], outcome.kept))
+                self._tell(drafter, view.id)
+            else:
+                self._guard(drafter, drafter.observe, view, outcome)
+            self._listening_ms[name] = self._listening_ms.get(name, 0.0) + 1e3 * (self._clock() - began)
+
+    def _tell(self, drafter: Drafter, request: int) -> None:
+        """Tell it what it has not heard of a request."""
+        view, kept = self._untold[drafter.name].pop(request, (None, 0))
+        if view is not None:
+            self._guard(drafter, drafter.observe, view, Outcome(kept, tuple(view.tokens[kept:])))
+
+    def with_listening(self, spent: Mapping[str, float]) -> dict[str, float]:
+        """The milliseconds of `draft`, and those of what these drafters were told since they were last asked:
+        what asking them costs.
+        """
+        return {name: ms + self._listening_ms.pop(name, 0.0) for name, ms in spent.items()}
 
     def stop(self, view: RequestView) -> None:
         for drafter in self._all():
+            self._tell(drafter, view.id)
             self._guard(drafter, drafter.stop, view)
 
     def close(self) -> None:
@@ -89,6 +118,8 @@ class Drafters:
             if not asked:
                 continue
             began = self._clock()
+            for request in list(self._untold[drafter.name]):
+                self._tell(drafter, request)
             self._guard(drafter, self._ask, drafter, asked, requests, candidates)
             spent[drafter.name] = ms = 1e3 * (self._clock() - began)
             for i, _ in asked:

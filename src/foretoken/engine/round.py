@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from time import perf_counter
 
 from foretoken.engine.request import Request
@@ -55,7 +55,7 @@ class RoundRunner:
         drafted = self._clock()
         logits = self._model.forward(_batch(decoding, drafts, prefill))
         forwarded = self._clock()
-        events, outcomes = self._commit(decoding, drafts, wanted, logits)
+        events, outcomes = self._commit(decoding, drafts, wanted, logits, draft_ms)
         events += self._finish_prefill(prefill, logits[used:])
         done = self._clock()
 
@@ -63,17 +63,19 @@ class RoundRunner:
             plain = not prefill and used == len(decoding)
             self._account(outcomes, 1e3 * (done - began), plain=plain, alone=not prefill)
             forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
-            _split(outcomes, 1e3 * (drafted - began), sum(draft_ms.values()), forward_ms, sample_ms)
+            plan_ms = 1e3 * (drafted - began) - sum(draft_ms.values())
+            _split(outcomes, sum(draft_ms.values()), forward_ms, sample_ms, plan_ms)
         if outcomes and self.setup.drafters:
             rows = used + sum(count for _, count in prefill)
             self.setup.planner.observe(
                 Round(
                     load,
                     rows,
-                    draft_ms,
+                    self.setup.drafters.with_listening(draft_ms),
                     forward_ms,
                     sample_ms,
                     tuple((request.id, outcome) for request, outcome in outcomes),
+                    plan_ms,
                 )
             )
         return events
@@ -98,6 +100,8 @@ class RoundRunner:
             return nothing, {}, [0] * len(decoding)
         views = [request.view for request in decoding]
         wished = planner.limits(views, drafters.names, load)
+        if not wished:
+            return nothing, {}, [0] * len(decoding)
         rows = self._model.capabilities.max_rows - 1
         most = self._model.capabilities.max_batch
         reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
@@ -118,6 +122,7 @@ class RoundRunner:
         drafts: Sequence[Draft | None],
         wanted: Sequence[int],
         logits: Logits,
+        asked: Container[str],
     ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
         events: list[Event] = []
         outcomes: list[tuple[Request, Outcome]] = []
@@ -137,7 +142,7 @@ class RoundRunner:
             successors = verified_successors(last, draft, rows, most) if most else ()
             outcome = Outcome(kept, committed, draft, accepted, successors)
             outcomes.append((request, outcome))
-            self.setup.drafters.observe(request.view, outcome)
+            self.setup.drafters.observe(request.view, outcome, asked)
         return events, outcomes
 
     def _accept(
@@ -182,10 +187,10 @@ class RoundRunner:
 
 def _split(
     outcomes: Sequence[tuple[Request, Outcome]],
-    before_ms: float,
     draft_ms: float,
     forward_ms: float,
     sample_ms: float,
+    plan_ms: float,
 ) -> None:
     """Note where the round's time went: the same share for every request that decoded in it."""
     part = 1 / len(outcomes)
@@ -194,7 +199,7 @@ def _split(
             draft=part * draft_ms,
             verify=part * forward_ms,
             sample=part * sample_ms,
-            other=part * (before_ms - draft_ms),
+            other=part * plan_ms,
         )
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import Attention, promising
+from foretoken.planner.attention import Attention
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
@@ -35,6 +36,7 @@ class AdaptivePlanner:
         self._curve = CostCurve()
         self._asking = Asking(self._curve, MARGIN)
         self._attention = Attention()
+        self._overhead = Overhead()
         self._stakes = Stakes()
         self._drafted: dict[str, int] = {}
         self._found = False
@@ -80,8 +82,9 @@ class AdaptivePlanner:
         self._curve.deepen(load.depth)
         if not self._curve.known or self._curve.stale:
             return {}
-        every = self._asking.interval()
-        awake = {request.id for request in requests if self._attention.tick(request.id, every)}
+        single = self._curve.single_ms
+        cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
+        awake = {request.id for request in requests if self._attention.tick(request.id, cost)}
         if not awake and self._asking.asleep(drafters):
             return {}
         return self._asking.limits(requests, drafters, load, awake)
@@ -120,10 +123,8 @@ class AdaptivePlanner:
         """The candidate that could reach the best rate alone, and its tokens' survival."""
         best: tuple[Draft | None, list[float]] = (None, [])
         highest = 0.0
-        row_cost = self._curve.ratio(2) - 1.0
         for draft in drafts:
             chain = self._survival.estimate(draft, CAUTION)
-            self._asking.proposed(draft.source, promising=promising(chain[0], row_cost))
             rate = self._peak_rate(chain, load)
             if rate > highest:
                 best, highest = (draft, chain), rate
@@ -182,6 +183,7 @@ class AdaptivePlanner:
                 if score.right:
                     self._attention.wake(request)
         self._settle(measured)
+        self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)
 
     def _learn_cost(self, measured: Round) -> None:
@@ -192,6 +194,12 @@ class AdaptivePlanner:
         if not measured.load.prefill_rows:
             plain = bool(measured.outcomes) and not any(outcome.draft for _, outcome in measured.outcomes)
             self._curve.add(measured.rows, measured.forward_ms, plain=plain)
+
+    def _learn_overhead(self, measured: Round) -> None:
+        if not measured.outcomes:
+            return
+        ms = (measured.plan_ms + measured.sample_ms) / len(measured.outcomes)
+        self._overhead.add(ms, asked=bool(measured.draft_ms))
 
     def _settle(self, measured: Round) -> None:
         """Each request bears what its rows cost beyond a plain round of as many requests, in such rounds."""
@@ -206,8 +214,11 @@ class AdaptivePlanner:
         extra = self._curve.ratio(rows) / plain - 1.0
         drafted = rows - len(measured.outcomes)
         for request, outcome in measured.outcomes:
-            share = len(outcome.draft or ()) / drafted if drafted else 0.0
-            self._stakes.settle(request, len(outcome.tokens), 1.0 + extra * share)
+            cost = 1.0 + extra * len(outcome.draft or ()) / drafted
+            self._stakes.settle(request, len(outcome.tokens), cost)
+            self._attention.saved(request, len(outcome.tokens) - cost)
+            if outcome.draft is not None:
+                self._asking.earned(outcome.draft.source, len(outcome.tokens) - cost)
 
     def reason(self) -> str | None:
         if not self._curve.known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foretoken.planner.attention import SHARE, interval
+from foretoken.planner.attention import EARNED, INCOME
 from foretoken.planner.catchup import Answers, CatchUp
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
@@ -32,15 +32,12 @@ are more certain than the first, and calibration may find that the drafter is to
 DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
-DULL = 32
-"""Drafts in a row that were not promising, after which a free drafter is asked less often: on a steep cost
-curve what it finds may never pay."""
 
-DULL_EVERY = 8
-"""Then it is asked in every n-th round at most …"""
+KEPT = 0.999
+"""Per round, of a drafter's credit: the last thousand rounds count."""
 
-STREAK = 6
-"""… until so many of its drafts in a row were right, verified or not, or a request ends."""
+SAVED = 8.0
+"""Plain rounds of credit at most: text that changes must not be paid for by text long past."""
 
 FORGET = 0.9999
 """Per round, of the time that was spent: a budget is not saved up for days."""
@@ -51,18 +48,21 @@ Limits = list[DraftLimit | None]
 @dataclass(slots=True)
 class _Asked:
     """What is kept of one drafter. `now`: for whom it is asked in this round, as (request id, length of
-    its history, whether it is behind).
+    its history, whether it is behind). `credit`, in plain rounds: what it earned less what asking it took.
     """
 
     worth: DrafterWorth = field(default_factory=DrafterWorth)
     reading: CatchUp = field(default_factory=CatchUp)
     probes: int = 0
     probing: bool = False
-    dull: int = 0
-    skipped: int = 0
-    streak: int = 0
+    credit: float = 0.0
     probe_tokens: int = FIRST_PROBE
     now: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    @property
+    def affordable(self) -> bool:
+        """Of a drafter that is free: whether it costs hardly anything, or has earned what it takes."""
+        return self.worth.asking <= INCOME or self.credit >= 0.0
 
 
 class Asking:
@@ -76,10 +76,13 @@ class Asking:
         self._total_ms = 0.0
         self._probe_ms = 0.0
 
-    def interval(self) -> int:
-        """In every how many rounds free drafters are asked for a request while they find nothing."""
-        return interval(
-            sum(drafter.worth.asking for drafter in self._drafters.values() if drafter.worth.free)
+    @property
+    def cost(self) -> float:
+        """What it takes, in plain rounds, to ask all free drafters that would be asked."""
+        return sum(
+            drafter.worth.asking
+            for drafter in self._drafters.values()
+            if drafter.worth.free and drafter.affordable
         )
 
     def asleep(self, drafters: Sequence[str]) -> bool:
@@ -88,7 +91,6 @@ class Asking:
             return False
         for name in drafters:
             self._drafters[name].now = []
-            self._drafters[name].skipped += 1
         return True
 
     def limits(
@@ -113,11 +115,8 @@ class Asking:
     ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
-            if drafter.dull >= DULL and drafter.worth.asking > SHARE:
-                drafter.skipped += 1
-                if drafter.skipped < DULL_EVERY or not any(request.id in awake for request in requests):
-                    return [None] * len(requests)
-                drafter.skipped = 0
+            if not drafter.affordable:
+                return [None] * len(requests)
             least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
             limit = DraftLimit(LONGEST, min_chance=least)
             return [limit if request.id in awake else None for request in requests]
@@ -161,11 +160,11 @@ class Asking:
             return False
         return self._probe_ms + reading * self._curve.single_ms <= 2 * budget_ms
 
-    def proposed(self, name: str, *, promising: bool) -> None:
-        """A drafter proposed something that may be worth verifying, or hardly."""
+    def earned(self, name: str, rounds: float) -> None:
+        """A draft of this drafter saved so many plain rounds."""
         drafter = self._drafters.get(name)
-        if drafter is not None:
-            drafter.dull = 0 if promising else drafter.dull + 1
+        if drafter is not None and rounds > 0:
+            drafter.credit += EARNED * rounds
 
     def scored(self, name: str, right: int, wrong: int) -> None:
         """Of a drafter's proposals so many were right and wrong."""
@@ -173,9 +172,6 @@ class Asking:
         if drafter is None:
             return
         drafter.worth.scored(right, wrong)
-        drafter.streak = drafter.streak + 1 if right and not wrong else 0
-        if drafter.streak >= STREAK:
-            drafter.dull = 0
         if drafter.probing:
             longer = min(2 * drafter.probe_tokens, FIRST_PROBE)
             # Where it is known to be right, what is in doubt is its cost, and one token shows that.
@@ -186,6 +182,8 @@ class Asking:
         self._probe_ms *= FORGET
         self._total_ms *= FORGET
         self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
+        for asked in self._drafters.values():
+            asked.credit = min(KEPT * asked.credit + INCOME * len(measured.outcomes), SAVED)
         for name, ms in measured.draft_ms.items():
             drafter = self._drafters.get(name)
             if drafter is None or not self._curve.known:
@@ -209,6 +207,8 @@ class Asking:
             # A probe of one token says what one costs, and nothing of drafts as long as it likes.
             short = FIRST_PROBE / tokens if drafter.probing and 0 < tokens < FIRST_PROBE else 1.0
             drafter.worth.drafted(cost, tokens, asked=cost * short)
+            if drafter.worth.free:
+                drafter.credit -= cost
 
     def _verified_ms(self, measured: Round, name: str) -> float:
         """What a probe's sampled draft costs beside a plain round; others are verified only where it pays."""
@@ -233,4 +233,3 @@ class Asking:
         self._answers.ended(request)
         for drafter in self._drafters.values():
             drafter.reading.forget(request.id)
-            drafter.dull = 0  # the next text may be another

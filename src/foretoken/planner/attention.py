@@ -1,21 +1,34 @@
-"""How often drafters that cost next to nothing are asked: not every round where they find nothing to say.
+"""How often drafters that cost next to nothing are asked: as often as they earn.
 
 Next to nothing is still some tenths of a millisecond between two forwards, when the processor's caches have
-just been used for something else: measured, 4 % of a plain round of a 135M model. So a request whose drafts
-have not been worth verifying for a while is asked every few rounds only, until something promising turns up.
+just been used for something else: measured, 5 to 7 % of a plain round of a 135M model. So every request has
+a credit for asking, in plain rounds: it earns a little with each round and a part of whatever drafting saves,
+and asking spends what it costs (`overhead`). While drafts look promising the credit is spent at once, and
+otherwise slowly, so that some is left for when a text begins to repeat itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+START = 0.15
+"""Credit a request begins with."""
+
+INCOME = 0.01
+"""Credit of each round: the share of the time that asking may take though it brings nothing. Drafters that
+cost no more are asked in every round."""
+
+EARNED = 0.25
+"""Share of what drafting saved that may be spent on asking."""
+
+MOST = 1.0
+"""Credit is not saved up for longer than this."""
+
 PATIENCE = 4
-"""Rounds without a promising draft after which a request is asked less often."""
+"""Rounds without a promising draft after which a request is asked less often, so that credit is left."""
 
-EVERY = 4
-"""Then it is asked in every n-th round at most: text that begins to repeat is noticed a few tokens later."""
-
-SHARE = 0.003
-"""Plain rounds that asking may cost in every round while nothing is found. Drafters that cost no more are
-asked in each."""
+SAVED = 0.5
+"""Share of the income that is then saved."""
 
 AFTER_A_HIT = 1
 """Rounds in which a request is asked again after a draft that turned out to begin right."""
@@ -31,36 +44,52 @@ def promising(survival: float, row_cost: float) -> bool:
     return survival > 0 and survival >= min(PROMISING, row_cost)
 
 
-def interval(cost: float) -> int:
-    """In every how many rounds drafters that cost `cost` plain rounds are asked while nothing pays."""
-    return min(EVERY, 1 + int(cost / SHARE))
+@dataclass(slots=True)
+class _Request:
+    """Its credit, and rounds since a draft of it was promising."""
+
+    credit: float = START
+    idle: int = -1
 
 
 class Attention:
-    """For each request, how many rounds it is since a draft was promising."""
+    """The credit of all requests, and how long it is since their drafts were promising."""
 
     def __init__(self) -> None:
-        self._idle: dict[int, int] = {}
+        self._requests: dict[int, _Request] = {}
 
-    def tick(self, request: int, every: int = EVERY) -> bool:
-        """A round begins: whether the request's drafters are asked in it, while they find nothing in one of
-        `every`.
-        """
-        idle = self._idle[request] = self._idle.get(request, -1) + 1
-        return idle <= PATIENCE or idle % every == 0
+    def tick(self, request: int, cost: float) -> bool:
+        """A round begins: whether the request's drafters are asked in it, which costs `cost` plain rounds."""
+        state = self._requests.setdefault(request, _Request())
+        state.idle += 1
+        if cost <= INCOME:
+            return True
+        state.credit = min(MOST, state.credit + INCOME)
+        every = 1 if state.idle <= PATIENCE else 1 + int(cost / (SAVED * INCOME))
+        if state.idle % every or state.credit < cost:
+            return False
+        state.credit -= cost
+        return True
+
+    def saved(self, request: int, rounds: float) -> None:
+        """Drafting saved the request so many plain rounds; what it lost is counted elsewhere."""
+        state = self._requests.get(request)
+        if state is not None and rounds > 0:
+            state.credit = min(MOST, state.credit + EARNED * rounds)
 
     def note(self, request: int, survival: float, row_cost: float) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), and
         one more row costs `row_cost` plain rounds.
         """
         if promising(survival, row_cost):
-            self._idle[request] = 0
+            self._requests.setdefault(request, _Request()).idle = 0
 
     def wake(self, request: int) -> None:
         """A draft, verified or not, turned out to begin right: whatever was estimated, ask again soon."""
-        if self._idle.get(request, 0) > PATIENCE - AFTER_A_HIT:
-            self._idle[request] = PATIENCE - AFTER_A_HIT
+        state = self._requests.get(request)
+        if state is not None:
+            state.idle = min(state.idle, PATIENCE - AFTER_A_HIT)
 
     def forget(self, request: int) -> None:
         """The request is over."""
-        self._idle.pop(request, None)
+        self._requests.pop(request, None)

@@ -28,25 +28,26 @@ class Pace:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)
+        self.ms = 0.0
+        """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
 
     @property
     def known(self) -> bool:
         return bool(self._recent)
 
-    @property
-    def ms(self) -> float:
-        """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
-        return median(self._recent) if self._recent else 0.0
-
     def plain(self, ms: float, ratio: float, at: int) -> None:
         """A forward without drafts: what others are compared with."""
         self._plain.append((at, ms / ratio))
-        self._recent.append(ms / ratio)
+        self._add(ms / ratio)
 
     def drafted(self, ms: float, ratio: float) -> None:
         """A forward with drafts."""
         if self._recent:
-            self._recent.append(ms / ratio)
+            self._add(ms / ratio)
+
+    def _add(self, ms: float) -> None:
+        self._recent.append(ms)
+        self.ms = median(self._recent)
 
     def near(self, at: int) -> float | None:
         """V(1) by the plain forwards shortly before round `at`; None if there were none."""

@@ -36,6 +36,8 @@ class DrafterWorth:
 
     def __init__(self) -> None:
         self._asks: deque[float] = deque(maxlen=_WINDOW)
+        self.asking = 0.0
+        """What asking it costs, in plain rounds."""
         self._token_costs: deque[float] = deque(maxlen=_WINDOW)
         self._right, self._tried = 4 * _FIRST_GUESS, 4.0
 
@@ -43,11 +45,6 @@ class DrafterWorth:
     def measured(self) -> bool:
         """Whether anything is known of its cost."""
         return bool(self._asks)
-
-    @property
-    def asking(self) -> float:
-        """What asking it costs, in plain rounds."""
-        return median(self._asks) if self._asks else 0.0
 
     @property
     def free(self) -> bool:
@@ -74,6 +71,7 @@ class DrafterWorth:
         `asked` is what asking would have cost, where that was cut short.
         """
         self._asks.append(cost if asked is None else asked)
+        self.asking = median(self._asks)
         if tokens:
             self._token_costs.append(cost / tokens)
 

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from foretoken.planner.overhead import Overhead
+
+
+def test_nothing_is_known_until_rounds_of_both_kinds_were_seen() -> None:
+    overhead = Overhead()
+    for _ in range(5):
+        overhead.add(0.5, asked=True)
+    assert overhead.ms == 0.0
+    overhead.add(0.2, asked=False)
+    assert round(overhead.ms, 6) == 0.3
+
+
+def test_a_stall_does_not_change_it() -> None:
+    overhead = Overhead()
+    for _ in range(8):
+        overhead.add(0.5, asked=True)
+        overhead.add(0.2, asked=False)
+    overhead.add(50.0, asked=True)
+    assert round(overhead.ms, 6) == 0.3
+
+
+def test_asking_is_never_a_gain() -> None:
+    overhead = Overhead()
+    overhead.add(0.1, asked=True)
+    overhead.add(0.2, asked=False)
+    assert overhead.ms == 0.0
