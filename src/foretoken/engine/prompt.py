@@ -39,8 +39,19 @@ def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
         odd = [part for part in parts if not isinstance(part, Mapping) and not _is_whole(part)]
         what = f"is a list with {_kind(odd[0])} in it" if odd else "mixes token ids and messages"
         raise RequestError(f"The prompt {what}.", hint=_PROMPT_HINT)
-    messages = [_check_message(part) for part in parts]
-    return tokenizer.encode(tokenizer.apply_chat_template(messages), special=True, add_bos=True)
+    return encode_chat(tokenizer, parts)
+
+
+def encode_chat(
+    tokenizer: Tokenizer, messages: Sequence[Message], variables: Mapping[str, object] | None = None
+) -> list[int]:
+    """The token ids of a conversation, ready for the answer. `variables` are the template's, such as `tools`.
+
+    Raises RequestError for a message without a role or text, and for what the model's template rejects.
+    """
+    checked = [_check_message(message) for message in messages]
+    text = tokenizer.apply_chat_template(checked, add_generation_prompt=True, **(variables or {}))
+    return tokenizer.encode(text, special=True, add_bos=True)
 
 
 def _check_message(message: Message) -> Message:

@@ -1,0 +1,1 @@
+"""The HTTP server: several clients at once, in the APIs they already speak."""

@@ -1,0 +1,1 @@
+"""Everything beside the model APIs: tokens, health, metrics, the state of speculation."""

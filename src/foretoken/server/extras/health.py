@@ -1,0 +1,20 @@
+"""GET /health: whether the server answers, and what it holds. Never waits for a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from foretoken.server.pool import ModelPool
+
+
+def health_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "models": {name: name in pool.loaded for name in pool.names}}
+
+    return router

@@ -1,0 +1,68 @@
+"""Several answers to one prompt as one stream of events, for every API alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from foretoken.errors import BackendError
+from foretoken.server.worker import EngineWorker, Job
+from foretoken.types import Event, FinishEvent, FinishReason
+
+Choice = tuple[int, Event]
+"""(which answer, its event)."""
+
+
+def several(job: Job, n: int) -> list[Job]:
+    """`n` jobs for `n` answers. With a seed each answer has its own, counted up from it."""
+    seed = job.params.seed
+    if seed is None:
+        return [job] * n
+    return [replace(job, params=replace(job.params, seed=seed + i)) for i in range(n)]
+
+
+async def choices(worker: EngineWorker, jobs: Sequence[Job]) -> AsyncGenerator[Choice, None]:
+    """The events of all answers as they come, each with the answer's number. Leaving it aborts them all.
+
+    Raises what `EngineWorker.stream` raises, and BackendError for an answer that failed.
+    """
+    if len(jobs) == 1:
+        async with aclosing(worker.stream(jobs[0])) as events:
+            async for event in events:
+                yield 0, checked(event)
+        return
+    queue: asyncio.Queue[Choice | BaseException | None] = asyncio.Queue()
+
+    async def read(number: int, job: Job) -> None:
+        try:
+            async with aclosing(worker.stream(job)) as events:
+                async for event in events:
+                    queue.put_nowait((number, checked(event)))
+            queue.put_nowait(None)
+        except Exception as error:  # noqa: BLE001 - raised again where the stream is read
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(read(number, job)) for number, job in enumerate(jobs)]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def checked(event: Event) -> Event:
+    """The event, unless it says that its request failed. Raises BackendError."""
+    if isinstance(event, FinishEvent) and event.reason in (FinishReason.ERROR, FinishReason.ABORT):
+        raise BackendError(event.error or "The request was ended by the server.")
+    return event

@@ -1,0 +1,149 @@
+"""POST /v1/chat/completions. The whole answer is a fold over the chunks that are streamed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from foretoken.engine.prompt import encode_chat
+from foretoken.errors import RequestError
+from foretoken.protocols import Tokenizer
+from foretoken.server import report
+from foretoken.server.caller import Caller
+from foretoken.server.generation import choices, several
+from foretoken.server.openai.logprobs import chat_logprobs
+from foretoken.server.openai.schemas import ChatMessage, ChatRequest
+from foretoken.server.pool import ModelPool, Served
+from foretoken.server.sse import DONE, sse, stream_response, unless_gone
+from foretoken.server.worker import Job
+from foretoken.types import FinishEvent, TokenEvent
+
+Chunk = dict[str, Any]
+
+
+def chat_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        served = await pool.get(body.model)
+        job = chat_job(served.tokenizer, body, Caller.of(request).scope)
+        chunks = chat_chunks(served, several(job, body.n))
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            return stream_response(_events(chunks, usage=usage))
+        return JSONResponse(await unless_gone(request, fold_chat(chunks)))
+
+    return router
+
+
+def chat_job(tokenizer: Tokenizer, body: ChatRequest, scope: str) -> Job:
+    """The engine's request for a body. Raises RequestError."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs to be true.")
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for requests with stream set to true.")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    prompt = encode_chat(tokenizer, [as_message(message) for message in body.messages])
+    prediction = _text(body.prediction.content) if body.prediction else ""
+    params = body.sampling(max_tokens=most, logprobs=logprobs)
+    return Job(prompt=prompt, params=params, prediction=prediction, scope=scope)
+
+
+def as_message(message: ChatMessage) -> dict[str, Any]:
+    """A message as chat templates know them: "developer" is OpenAI's newer name of "system"."""
+    given = message.model_dump(exclude_none=True)
+    if given["role"] == "developer":
+        given["role"] = "system"
+    return given
+
+
+def _text(content: str | Sequence[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise RequestError("prediction: every content part needs a text.")
+    return "".join(str(text) for text in texts)
+
+
+async def chat_chunks(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Chunk, None]:
+    """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
+    head = {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": served.name,
+    }
+    ends: list[FinishEvent] = []
+    begun: set[int] = set()
+    async with aclosing(choices(served.worker, jobs)) as events:
+        async for index, event in events:
+            if index not in begun:
+                begun.add(index)
+                yield {**head, "choices": [_choice(index, {"role": "assistant", "content": ""})]}
+            if isinstance(event, TokenEvent):
+                logprobs = chat_logprobs(served.tokenizer, [event]) if event.logprob else None
+                if event.text or logprobs:
+                    yield {**head, "choices": [_choice(index, {"content": event.text}, logprobs=logprobs)]}
+                continue
+            ends.append(event)
+            if event.text:
+                yield {**head, "choices": [_choice(index, {"content": event.text})]}
+            yield {**head, "choices": [_choice(index, {}, finish=str(event.reason))]}
+    yield {**head, "choices": [], "usage": report.usage(ends), **report.extras(ends)}
+
+
+def _choice(
+    index: int, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncIterator[str]:
+    """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
+    asked for usage; timings and speculation are in that one.
+    """
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if chunk["choices"] or usage:
+                yield sse(chunk)
+    yield sse(DONE)
+
+
+async def fold_chat(chunks: AsyncGenerator[Chunk, None]) -> dict[str, Any]:
+    """The whole answer that a stream of chunks describes."""
+    answers: dict[int, dict[str, Any]] = {}
+    last: Chunk = {}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            last = chunk
+            for choice in chunk["choices"]:
+                _add(answers.setdefault(choice["index"], _empty(choice["index"])), choice)
+    return {
+        **last,
+        "object": "chat.completion",
+        "choices": [answers[index] for index in sorted(answers)],
+    }
+
+
+def _empty(index: int) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "", "refusal": None}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": None}
+
+
+def _add(answer: dict[str, Any], choice: Chunk) -> None:
+    delta, logprobs = choice["delta"], choice["logprobs"]
+    answer["message"]["content"] += delta.get("content") or ""
+    if logprobs:
+        answer["logprobs"] = answer["logprobs"] or {"content": [], "refusal": None}
+        answer["logprobs"]["content"] += logprobs["content"]
+    answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]

@@ -1,0 +1,152 @@
+"""POST /v1/completions: text in, text out. The whole answer is a fold over the streamed chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from foretoken.engine.prompt import encode_prompt
+from foretoken.errors import RequestError
+from foretoken.protocols import Tokenizer
+from foretoken.server import report
+from foretoken.server.caller import Caller
+from foretoken.server.generation import choices, several
+from foretoken.server.openai.logprobs import completion_logprobs
+from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
+from foretoken.server.pool import ModelPool, Served
+from foretoken.server.sse import DONE, sse, stream_response, unless_gone
+from foretoken.server.worker import Job
+from foretoken.types import FinishEvent, TokenEvent
+
+Chunk = dict[str, Any]
+
+
+def completion_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.post("/v1/completions", response_model=None)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        served = await pool.get(body.model)
+        jobs, echoes = completion_jobs(served.tokenizer, body, Caller.of(request).scope)
+        chunks = completion_chunks(served, jobs, echoes)
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            return stream_response(_events(chunks, usage=usage))
+        return JSONResponse(await unless_gone(request, fold_completion(chunks)))
+
+    return router
+
+
+def completion_jobs(tokenizer: Tokenizer, body: CompletionRequest, scope: str) -> tuple[list[Job], list[str]]:
+    """The engine's requests, `n` for every prompt, and what each answer begins with. Raises RequestError."""
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for requests with stream set to true.")
+    if body.suffix is not None:
+        raise RequestError("suffix: filling in the middle is not supported.")
+    if body.best_of is not None and body.best_of != body.n:
+        raise RequestError("best_of is not supported.", hint="Ask for n answers and choose among them.")
+    if body.echo and body.logprobs is not None:
+        raise RequestError("echo cannot be combined with logprobs: prompts are not scored.")
+    params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs)
+    jobs: list[Job] = []
+    echoes: list[str] = []
+    for prompt in _prompts(body.prompt):
+        tokens = encode_prompt(tokenizer, prompt)
+        jobs += several(Job(prompt=tokens, params=params, scope=scope), body.n)
+        echoes += [_text(tokenizer, prompt) if body.echo else ""] * body.n
+    if len(jobs) > MOST_ANSWERS:
+        raise RequestError(f"{len(jobs)} answers at once are too many; at most {MOST_ANSWERS}.")
+    return jobs, echoes
+
+
+def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """One prompt or several, each text or token ids."""
+    if isinstance(given, str):
+        return [given]
+    tokens = [part for part in given if isinstance(part, int)]
+    several = [part for part in given if not isinstance(part, int)]
+    return [tokens] if tokens or not given else several
+
+
+def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(tokenizer.token_bytes(token) for token in prompt).decode("utf-8", "replace")
+
+
+async def completion_chunks(
+    served: Served, jobs: Sequence[Job], echoes: Sequence[str]
+) -> AsyncGenerator[Chunk, None]:
+    """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
+    head = {
+        "id": f"cmpl-{secrets.token_hex(12)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": served.name,
+    }
+    ends: dict[int, FinishEvent] = {}
+    offsets = [0] * len(jobs)
+    for index, echo in enumerate(echoes):
+        if echo:
+            yield {**head, "choices": [_choice(index, echo)]}
+    async with aclosing(choices(served.worker, jobs)) as events:
+        async for index, event in events:
+            logprobs = None
+            if isinstance(event, TokenEvent):
+                logprobs = completion_logprobs(served.tokenizer, event, offsets[index])
+                offsets[index] += len(event.text)
+            else:
+                ends[index] = event
+            finish = str(event.reason) if isinstance(event, FinishEvent) else None
+            if event.text or finish or logprobs:
+                yield {**head, "choices": [_choice(index, event.text, finish=finish, logprobs=logprobs)]}
+    finished = [ends[index] for index in sorted(ends)]
+    yield {**head, "choices": [], "usage": _usage(finished, len(jobs)), **report.extras(finished)}
+
+
+def _usage(ends: Sequence[FinishEvent], answers: int) -> dict[str, Any]:
+    usage = report.usage(ends)
+    prompts = sum(end.usage.prompt_tokens for end in ends) if answers > 1 else usage["prompt_tokens"]
+    return {**usage, "prompt_tokens": prompts, "total_tokens": prompts + usage["completion_tokens"]}
+
+
+def _choice(
+    index: int, text: str, *, finish: str | None = None, logprobs: Chunk | None = None
+) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncIterator[str]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if chunk["choices"] or usage:
+                yield sse(chunk)
+    yield sse(DONE)
+
+
+async def fold_completion(chunks: AsyncGenerator[Chunk, None]) -> dict[str, Any]:
+    """The whole answer that a stream of chunks describes."""
+    answers: dict[int, dict[str, Any]] = {}
+    last: Chunk = {}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            last = chunk
+            for choice in chunk["choices"]:
+                answer = answers.setdefault(choice["index"], _choice(choice["index"], ""))
+                answer["text"] += choice["text"]
+                answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+                answer["logprobs"] = _joined(answer["logprobs"], choice["logprobs"])
+    return {**last, "choices": [answers[index] for index in sorted(answers)]}
+
+
+def _joined(before: Chunk | None, more: Chunk | None) -> Chunk | None:
+    if before is None or more is None:
+        return before or more
+    return {name: before[name] + more[name] for name in before}

@@ -1,0 +1,42 @@
+"""GET /v1/models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from foretoken.errors import ModelNotFoundError
+from foretoken.server.pool import ModelPool
+
+
+def model_router(pool: ModelPool) -> APIRouter:
+    """The routes, for the models of `pool`."""
+    router = APIRouter()
+
+    def entry(name: str) -> dict[str, Any]:
+        described = {"id": name, "object": "model", "created": pool.created, "owned_by": "foretoken"}
+        served = pool.loaded.get(name)
+        if served is None:
+            return {**described, "loaded": False}
+        info = served.info
+        meta = {
+            "architecture": info.architecture,
+            "quantization": info.quantization,
+            "parameters": info.parameters,
+            "size_bytes": info.size_bytes,
+            "vocab_size": info.vocab_size,
+        }
+        return {**described, "loaded": True, "max_model_len": info.context_length, "meta": meta}
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [entry(name) for name in pool.names]}
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        if name not in pool.names:
+            raise ModelNotFoundError(f"There is no model {name!r} here.")
+        return entry(name)
+
+    return router

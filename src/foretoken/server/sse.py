@@ -1,0 +1,65 @@
+"""Server-sent events, and giving up a stream whose client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+
+from foretoken.errors import ForetokenError
+from foretoken.server.errors import of_error, unexpected
+
+Result = TypeVar("Result")
+DONE = "[DONE]"
+
+
+def sse(data: Any, event: str | None = None) -> str:
+    """One event: JSON, or text as it is."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {text}\n\n"
+
+
+def stream_response(events: AsyncIterator[str]) -> StreamingResponse:
+    """Answer with a stream of events. An error in it becomes a last event, in OpenAI's form."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_guarded(events), media_type="text/event-stream", headers=headers)
+
+
+async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    try:
+        async for event in events:
+            yield event
+    except ForetokenError as error:
+        yield sse(of_error(error))
+    except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+        yield sse(unexpected(error))
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was ready."""
+
+
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    """The result of `work`, which is cancelled when the client goes away. Raises ClientGoneError."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return await task
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
