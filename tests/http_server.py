@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import uvicorn
@@ -61,7 +62,7 @@ def serving(
         return engine
 
     chosen = names or ("fake",)
-    pool = ModelPool({name: (lambda name=name: loader(name)) for name in chosen}, chosen[0])
+    pool = ModelPool({name: partial(loader, name) for name in chosen}, chosen[0])
     config = uvicorn.Config(build_app(pool), host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,13 @@ DEFAULT_NAME = "default"
     show_default=True,
     help="Requests that are answered at the same time, for each model.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "off"]),
+    default="text",
+    show_default=True,
+    help="One line a request on standard error, or none.",
+)
 @click.option("--allow-public", is_flag=True, help="Listen on an address that others can reach.")
 @speculation_options
 @model_options
@@ -52,6 +60,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:  # fmt: skip
     try:
         from foretoken.server.pool import ModelPool
         from foretoken.server.run import run_server
+        from foretoken.server.telemetry import Telemetry
     except ImportError as error:
         raise MissingDependencyError(
             f"The server needs the package {error.name!r}.", hint="pip install 'foretoken[server]'"
@@ -68,6 +77,8 @@ def serve(models: tuple[str, ...], **options: Any) -> int:  # fmt: skip
     loaders = {}
     for name, path in _named(models).items():
         loaders[name] = partial(Engine.load, path, speculate=speculation, cache_dir=cache_dir(), **settings)
+    log_format = options.pop("log_format")
+    _log_requests(log_format)
     console = stderr_console()
     with console.status("Loading the model…") as status:
 
@@ -75,7 +86,8 @@ def serve(models: tuple[str, ...], **options: Any) -> int:  # fmt: skip
             status.stop()
             console.print(f"{model} on {url}", highlight=False, soft_wrap=True)
 
-        run_server(ModelPool(loaders, next(iter(loaders))), host=host, port=port, listening=listening)
+        pool = ModelPool(loaders, next(iter(loaders)), Telemetry(as_json=log_format == "json"))
+        run_server(pool, host=host, port=port, listening=listening)
     return 0
 
 
@@ -91,6 +103,18 @@ def _named(models: tuple[str, ...]) -> dict[str, Path]:
             raise ConfigError(f"Two models would have the name {name!r}.", hint="Rename one of the files.")
         named[name] = path
     return named
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(record.getMessage(), err=True)
+
+
+def _log_requests(log_format: str) -> None:
+    log = logging.getLogger("foretoken.requests")
+    log.propagate = False
+    log.setLevel(logging.CRITICAL if log_format == "off" else logging.INFO)
+    log.addHandler(_Lines())
 
 
 def _check_bind(host: str, *, allowed: bool) -> None:

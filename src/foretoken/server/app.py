@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from foretoken.server import errors
 from foretoken.server.extras.health import health_router
+from foretoken.server.extras.metrics import metrics_router
 from foretoken.server.extras.speculation import speculation_router
 from foretoken.server.extras.tokens import token_router
 from foretoken.server.openai.chat import chat_router
@@ -34,6 +35,7 @@ def build_app(pool: ModelPool) -> FastAPI:
         model_router,
         token_router,
         health_router,
+        metrics_router,
         speculation_router,
     ):
         app.include_router(make_router(pool))

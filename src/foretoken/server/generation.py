@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from foretoken.errors import BackendError
-from foretoken.server.worker import EngineWorker, Job
+from foretoken.server.pool import Served
+from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason
 
 Choice = tuple[int, Event]
@@ -23,13 +24,14 @@ def several(job: Job, n: int) -> list[Job]:
     return [replace(job, params=replace(job.params, seed=seed + i)) for i in range(n)]
 
 
-async def choices(worker: EngineWorker, jobs: Sequence[Job]) -> AsyncGenerator[Choice, None]:
-    """The events of all answers as they come, each with the answer's number. Leaving it aborts them all.
+async def choices(served: Served, jobs: Sequence[Job], caller: str = "local") -> AsyncGenerator[Choice, None]:
+    """The events of all answers as they come, each with the answer's number; `caller` is for the log.
+    Leaving it aborts them all.
 
     Raises what `EngineWorker.stream` raises, and BackendError for an answer that failed.
     """
     if len(jobs) == 1:
-        async with aclosing(worker.stream(jobs[0])) as events:
+        async with aclosing(served.stream(jobs[0], caller)) as events:
             async for event in events:
                 yield 0, checked(event)
         return
@@ -37,7 +39,7 @@ async def choices(worker: EngineWorker, jobs: Sequence[Job]) -> AsyncGenerator[C
 
     async def read(number: int, job: Job) -> None:
         try:
-            async with aclosing(worker.stream(job)) as events:
+            async with aclosing(served.stream(job, caller)) as events:
                 async for event in events:
                     queue.put_nowait((number, checked(event)))
             queue.put_nowait(None)

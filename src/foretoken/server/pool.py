@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 
 from foretoken.engine.engine import Engine
 from foretoken.errors import ModelNotFoundError
 from foretoken.protocols import Tokenizer
-from foretoken.server.worker import EngineWorker
-from foretoken.types import ModelInfo
+from foretoken.server.telemetry import Telemetry
+from foretoken.server.worker import EngineWorker, Job
+from foretoken.types import Event, ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,25 @@ class Served:
     worker: EngineWorker
     info: ModelInfo
     tokenizer: Tokenizer
+    telemetry: Telemetry
+
+    def stream(self, job: Job, caller: str) -> AsyncGenerator[Event, None]:
+        """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
+        return self.telemetry.watch(self.name, caller, self.worker.stream(job))
 
 
 class ModelPool:
-    """Models by name. `loaders` make their engines; a request without a name gets `default`."""
+    """Models by name. `loaders` make their engines; a request without a name gets `default`. What they do is
+    counted by `telemetry`.
+    """
 
-    def __init__(self, loaders: Mapping[str, Callable[[], Engine]], default: str) -> None:
+    def __init__(
+        self,
+        loaders: Mapping[str, Callable[[], Engine]],
+        default: str,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.telemetry = telemetry or Telemetry()
         self._loaders = dict(loaders)
         self._default = default
         self._loaded: dict[str, Served] = {}
@@ -56,7 +70,7 @@ class ModelPool:
                 worker = EngineWorker(self._loaders[name])
                 await worker.start()
                 model = await worker.call(lambda engine: engine.model)
-                self._loaded[name] = Served(name, worker, model.info, model.tokenizer)
+                self._loaded[name] = Served(name, worker, model.info, model.tokenizer, self.telemetry)
             return self._loaded[name]
 
     async def close(self) -> None:

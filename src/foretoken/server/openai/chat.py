@@ -34,8 +34,9 @@ def chat_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         served = await pool.get(body.model)
-        job = chat_job(served.tokenizer, body, Caller.of(request).scope)
-        chunks = chat_chunks(served, several(job, body.n))
+        caller = Caller.of(request)
+        job = chat_job(served.tokenizer, body, caller.scope)
+        chunks = chat_chunks(served, several(job, body.n), caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return stream_response(_events(chunks, usage=usage))
@@ -75,7 +76,9 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
     return "".join(str(text) for text in texts)
 
 
-async def chat_chunks(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Chunk, None]:
+async def chat_chunks(
+    served: Served, jobs: Sequence[Job], caller: str = "local"
+) -> AsyncGenerator[Chunk, None]:
     """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
     head = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
@@ -85,7 +88,7 @@ async def chat_chunks(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Chu
     }
     ends: list[FinishEvent] = []
     begun: set[int] = set()
-    async with aclosing(choices(served.worker, jobs)) as events:
+    async with aclosing(choices(served, jobs, caller)) as events:
         async for index, event in events:
             if index not in begun:
                 begun.add(index)

@@ -34,8 +34,9 @@ def completion_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = await pool.get(body.model)
-        jobs, echoes = completion_jobs(served.tokenizer, body, Caller.of(request).scope)
-        chunks = completion_chunks(served, jobs, echoes)
+        caller = Caller.of(request)
+        jobs, echoes = completion_jobs(served.tokenizer, body, caller.scope)
+        chunks = completion_chunks(served, jobs, echoes, caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return stream_response(_events(chunks, usage=usage))
@@ -82,7 +83,7 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 
 async def completion_chunks(
-    served: Served, jobs: Sequence[Job], echoes: Sequence[str]
+    served: Served, jobs: Sequence[Job], echoes: Sequence[str], caller: str = "local"
 ) -> AsyncGenerator[Chunk, None]:
     """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
     head = {
@@ -96,7 +97,7 @@ async def completion_chunks(
     for index, echo in enumerate(echoes):
         if echo:
             yield {**head, "choices": [_choice(index, echo)]}
-    async with aclosing(choices(served.worker, jobs)) as events:
+    async with aclosing(choices(served, jobs, caller)) as events:
         async for index, event in events:
             logprobs = None
             if isinstance(event, TokenEvent):

@@ -1,0 +1,172 @@
+"""What happened, for Prometheus and the log: counted from each request's events, as its client gets them.
+
+Names of metrics are vLLM's where it has them, with `foretoken_` in front. One line a request goes to the
+logger `foretoken.requests`, as text or JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from foretoken.types import Event, FinishEvent
+
+logger = logging.getLogger("foretoken.requests")
+
+FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Seconds."""
+
+GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+"""Seconds."""
+
+GAPS_KEPT = 4096
+"""Gaps between tokens that one request keeps for its percentiles."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One request as it runs: times are `perf_counter` seconds."""
+
+    began: float
+    first: float | None = None
+    last: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+
+    def token(self, now: float) -> float | None:
+        """A token came; returns the seconds since the one before."""
+        gap = None
+        if self.first is None:
+            self.first = now
+        else:
+            gap = now - self.last
+            if len(self.gaps) < GAPS_KEPT:
+                self.gaps.append(gap)
+        self.last = now
+        return gap
+
+
+class Telemetry:
+    """All metrics of a server, in a registry of its own. `as_json`: the log's lines are JSON objects."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self.registry = registry = CollectorRegistry()
+        model, drafter = ["model"], ["model", "drafter"]
+
+        def counter(name: str, text: str, labels: list[str]) -> Counter:
+            return Counter(f"foretoken_{name}", text, labels, registry=registry)
+
+        self._running = Gauge("foretoken_num_requests", "Requests in the server", model, registry=registry)
+        self._requests = counter("requests", "Requests by how they ended", [*model, "finished_reason"])
+        self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
+        self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
+        self._generated = counter("generation_tokens", "Tokens generated", model)
+        self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified", drafter)
+        self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens that were verified", drafter)
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", drafter)
+        self._positions = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted", [*model, "position"]
+        )
+        self._rounds = counter("rounds", "Forwards of the target that decoded", model)
+        self._time = counter("round_seconds", "Where rounds spent their time", [*model, "part"])
+        self._first = Histogram(
+            "foretoken_time_to_first_token_seconds",
+            "From the request to its first token",
+            model,
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._gap = Histogram(
+            "foretoken_inter_token_latency_seconds",
+            "Between two tokens of a request",
+            model,
+            buckets=GAP_BUCKETS,
+            registry=registry,
+        )
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    async def watch(
+        self, model: str, caller: str, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
+        """The same events, counted. Leaving it early counts the request as aborted."""
+        watch, end = _Watch(perf_counter()), None
+        self._running.labels(model).inc()
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, FinishEvent):
+                        end = event
+                    elif (gap := watch.token(perf_counter())) is not None:
+                        self._gap.labels(model).observe(gap)
+                    yield event
+        finally:
+            self._running.labels(model).dec()
+            self._ended(model, caller, watch, end)
+
+    def _ended(self, model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> None:
+        self._requests.labels(model, str(end.reason) if end else "abort").inc()
+        if watch.first is not None:
+            self._first.labels(model).observe(watch.first - watch.began)
+        if end is not None:
+            self._count(model, end)
+        if logger.isEnabledFor(logging.INFO):
+            facts = describe(model, caller, watch, end)
+            logger.info("%s", json.dumps(facts) if self._as_json else _line(facts))
+
+    def _count(self, model: str, end: FinishEvent) -> None:
+        usage, stats = end.usage, end.speculation
+        self._prompt.labels(model).inc(usage.prompt_tokens)
+        self._cached.labels(model).inc(usage.cached_tokens)
+        self._generated.labels(model).inc(usage.completion_tokens)
+        self._rounds.labels(model).inc(stats.rounds)
+        for name, drafter in stats.drafters.items():
+            self._drafts.labels(model, name).inc(drafter.drafts)
+            self._drafted.labels(model, name).inc(drafter.drafted)
+            self._accepted.labels(model, name).inc(drafter.accepted)
+        for position, accepted in enumerate(stats.accepted_by_depth):
+            self._positions.labels(model, str(position)).inc(accepted)
+        for part, ms in stats.ms.items():
+            self._time.labels(model, part).inc(1e-3 * ms)
+
+
+def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
+    """What the log says of a request."""
+    facts: dict[str, Any] = {"model": model, "caller": caller, "finish": str(end.reason) if end else "abort"}
+    if watch.first is not None:
+        facts["time_to_first_token_ms"] = round(1e3 * (watch.first - watch.began), 1)
+    if watch.gaps:
+        gaps = sorted(watch.gaps)
+        facts["inter_token_p50_ms"] = round(1e3 * median(gaps), 2)
+        facts["inter_token_p99_ms"] = round(1e3 * gaps[int(0.99 * (len(gaps) - 1))], 2)
+    if end is not None:
+        stats = end.speculation
+        facts |= {
+            "prompt_tokens": end.usage.prompt_tokens,
+            "cached_tokens": end.usage.cached_tokens,
+            "completion_tokens": end.usage.completion_tokens,
+            "drafters": {
+                name: {"drafted": drafter.drafted, "accepted": drafter.accepted}
+                for name, drafter in stats.drafters.items()
+                if drafter.drafted
+            },
+            "estimated_speedup": stats.estimated_speedup,
+            "not_drafting": stats.reason,
+        }
+        if end.error:
+            facts["error"] = end.error
+    return facts
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in facts.items() if value not in (None, {}))

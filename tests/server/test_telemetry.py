@@ -1,0 +1,124 @@
+"""What the server says about what it did: metrics and one line a request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from foretoken.server.telemetry import Telemetry
+from foretoken.types import (
+    DrafterStats,
+    Event,
+    FinishEvent,
+    FinishReason,
+    SpeculationStats,
+    Timings,
+    TokenEvent,
+    Usage,
+)
+from http_server import Running, serving
+
+STATS = SpeculationStats(
+    configured="auto",
+    active=True,
+    reason=None,
+    rounds=2,
+    acceptance_rate=0.5,
+    acceptance_length=2.0,
+    estimated_speedup=1.5,
+    drafters={"suffix": DrafterStats(1, 4, 2, 0.1), "recycle": DrafterStats()},
+    accepted_by_depth=(1, 1),
+    exact=True,
+    exact_reason="",
+    ms={"draft": 1.0, "verify": 2000.0},
+)
+END = FinishEvent(1, FinishReason.STOP, "", Usage(10, 4, 6, 2, 2), Timings(10, 1.0, 4, 2.0, 4, 2), STATS)
+
+
+async def events(*, finished: bool = True) -> AsyncGenerator[Event, None]:
+    for token in range(4):
+        yield TokenEvent(1, token, "x", "target")
+    if finished:
+        yield END
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    """Every sample by name and the values of its labels."""
+    return {
+        (sample.name, *(sample.labels[label] for label in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def drained(telemetry: Telemetry, stream: AsyncGenerator[Event, None]) -> list[Event]:
+    return [event async for event in telemetry.watch("m", "me", stream)]
+
+
+def run(telemetry: Telemetry, stream: AsyncGenerator[Event, None]) -> list[Event]:
+    import asyncio
+
+    return asyncio.run(drained(telemetry, stream))
+
+
+def test_everything_of_a_request_is_counted() -> None:
+    telemetry = Telemetry()
+    assert run(telemetry, events())[-1] == END
+    found = values(telemetry.exposition().decode())
+    assert found[("foretoken_requests_total", "stop", "m")] == 1
+    assert found[("foretoken_prompt_tokens_total", "m")] == 10
+    assert found[("foretoken_prompt_tokens_cached_total", "m")] == 6
+    assert found[("foretoken_generation_tokens_total", "m")] == 4
+    assert found[("foretoken_spec_decode_num_drafts_total", "suffix", "m")] == 1
+    assert found[("foretoken_spec_decode_num_draft_tokens_total", "suffix", "m")] == 4
+    assert found[("foretoken_spec_decode_num_accepted_tokens_total", "suffix", "m")] == 2
+    assert found[("foretoken_spec_decode_num_accepted_tokens_per_pos_total", "m", "1")] == 1
+    assert found[("foretoken_round_seconds_total", "m", "verify")] == 2.0
+    assert found[("foretoken_inter_token_latency_seconds_count", "m")] == 3
+    assert found[("foretoken_time_to_first_token_seconds_count", "m")] == 1
+    assert found[("foretoken_num_requests", "m")] == 0
+
+
+def test_a_request_that_was_left_is_aborted() -> None:
+    telemetry = Telemetry()
+    run(telemetry, events(finished=False))
+    found = values(telemetry.exposition().decode())
+    assert found[("foretoken_requests_total", "abort", "m")] == 1
+    assert found[("foretoken_num_requests", "m")] == 0
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_one_line_a_request(as_json: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "foretoken.requests"):
+        run(Telemetry(as_json=as_json), events())
+    [record] = caplog.records
+    line = record.getMessage()
+    if not as_json:
+        assert 'model="m"' in line
+        assert 'drafters={"suffix": {"drafted": 4, "accepted": 2}}' in line
+        return
+    facts = json.loads(line)
+    assert facts["completion_tokens"] == 4
+    assert facts["estimated_speedup"] == 1.5
+    assert facts["drafters"] == {"suffix": {"drafted": 4, "accepted": 2}}
+    assert {"time_to_first_token_ms", "inter_token_p50_ms", "inter_token_p99_ms", "not_drafting"} <= set(
+        facts
+    )
+
+
+def test_metrics_of_a_running_server() -> None:
+    with serving() as running:
+        ask(running)
+        found = values(httpx.get(f"{running.url}/metrics").text)
+    assert found[("foretoken_generation_tokens_total", "fake")] > 0
+    assert sum(value for name, value in found.items() if name[0] == "foretoken_requests_total") == 1
+
+
+def ask(running: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20, "temperature": 0}
+    assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=30).status_code == 200
