@@ -12,7 +12,11 @@
     │   ├── ModelFormatError         not a model file, truncated, vocabulary only
     │   └── UnsupportedModelError    a valid file this backend cannot run
     ├── CapacityError                no room left                          exit 2, HTTP 503
-    │   └── OutOfKVError             the KV cache is full
+    │   ├── OutOfKVError             the KV cache is full
+    │   └── QueueFullError           too many requests are waiting         exit 2, HTTP 429
+    ├── AuthenticationError          no API key, or not one of ours        exit 2, HTTP 401
+    ├── PermissionDeniedError        this caller may not do that           exit 2, HTTP 403
+    ├── RateLimitError               this key asks too often               exit 2, HTTP 429
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
     └── BackendError                 the backend failed                    exit 1, HTTP 500
 """
@@ -106,6 +110,41 @@ class OutOfKVError(CapacityError):
     """The KV cache has no room for the rows of this forward. Nothing was computed."""
 
     code = "out_of_kv"
+
+
+class QueueFullError(CapacityError):
+    """As many requests are waiting as may. This one was not taken; it can be sent again later."""
+
+    code = "queue_full"
+    status = 429
+
+
+class AuthenticationError(ForetokenError):
+    """The request carries no API key, or one that is not known here."""
+
+    code = "invalid_api_key"
+    status = 401
+    exit_code = 2
+
+
+class PermissionDeniedError(ForetokenError):
+    """The caller is known and may not do this."""
+
+    code = "permission_denied"
+    status = 403
+    exit_code = 2
+
+
+class RateLimitError(ForetokenError):
+    """A key sends more requests than it may. `retry_after`: in how many seconds to try again."""
+
+    code = "rate_limit_exceeded"
+    status = 429
+    exit_code = 2
+
+    def __init__(self, message: str, *, retry_after: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
 
 
 class MissingDependencyError(ForetokenError):
