@@ -7,8 +7,8 @@ import string
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from zlib import crc32
 
 import numpy as np
 import uvicorn
@@ -16,20 +16,28 @@ import uvicorn
 from foretoken import Engine
 from foretoken.server.app import build_app
 from foretoken.server.pool import ModelPool
-from foretoken.testing import FakeModel, markov_logits
+from foretoken.server.settings import ModelSettings, ServerSettings
+from foretoken.testing import FakeModel, LogitsFunction, markov_logits
 from foretoken.types import Logits
 
 LETTERS = [ord(letter) for letter in string.ascii_lowercase + " "]
 END = 256
+READ = 16
+"""Tokens of a prompt that the model reads, beside the last two."""
 
 
-def writing_logits(*, end: float = -5.0) -> object:
-    """Random text of small letters that now and then ends."""
-    chain = markov_logits(258, order=2, scale=3.0)
+def writing_logits(*, end: float = -5.0) -> LogitsFunction:
+    """Random text of small letters that now and then ends. Which text depends on the prompt's beginning."""
+    chains: dict[tuple[int, ...], LogitsFunction] = {}
 
     def logits(prefix: Sequence[int]) -> Logits:
+        beginning = tuple(prefix[:READ])
+        if beginning not in chains:
+            chains[beginning] = markov_logits(
+                258, order=2, seed=crc32(bytes(str(beginning), "ascii")), scale=3.0
+            )
         row = np.full(258, -50.0, np.float32)
-        row[LETTERS] = chain(prefix)[LETTERS]
+        row[LETTERS] = chains[beginning](prefix)[LETTERS]
         row[END] = end
         return row
 
@@ -37,7 +45,7 @@ def writing_logits(*, end: float = -5.0) -> object:
 
 
 def writing_model(*, end: float = -5.0, sequences: int = 4, context_length: int = 4096) -> FakeModel:
-    return FakeModel(258, logits=writing_logits(end=end), sequences=sequences, context_length=context_length)  # type: ignore[arg-type]
+    return FakeModel(258, logits=writing_logits(end=end), sequences=sequences, context_length=context_length)
 
 
 @dataclass(slots=True)
@@ -50,19 +58,22 @@ class Running:
 
 @contextmanager
 def serving(
-    *names: str, speculate: str = "suffix;ngram-simple:n=3,m=8", **options: int | float
+    *names: str,
+    speculate: str = "suffix;ngram-simple:n=3,m=8",
+    settings: ServerSettings | None = None,
+    **options: int | float,
 ) -> Iterator[Running]:
     """A server with a model for each name ("fake" if none), stopped at the end."""
     running = Running("")
 
-    def loader(name: str) -> Engine:
+    def load(model: ModelSettings) -> Engine:
         engine = Engine(writing_model(**options))  # type: ignore[arg-type]
-        engine.set_speculation(speculate)
-        running.engines[name] = engine
+        engine.set_speculation(model.speculation())
+        running.engines[model.path] = engine
         return engine
 
-    chosen = names or ("fake",)
-    pool = ModelPool({name: partial(loader, name) for name in chosen}, chosen[0])
+    models = {name: ModelSettings(path=name, speculate=speculate) for name in names or ("fake",)}
+    pool = ModelPool(replace(settings or ServerSettings(), models=models), load)
     config = uvicorn.Config(build_app(pool), host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)

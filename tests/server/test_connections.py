@@ -13,6 +13,8 @@ import pytest
 from foretoken import Engine, SamplingParams
 from http_server import Running, serving, writing_model
 
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+
 
 def body(text: str, **options: object) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 60, "temperature": 0, **options}
@@ -74,7 +76,9 @@ def test_the_server_stops_while_a_stream_is_running() -> None:
     "content",
     [b"", b"{", b"[]", b"null", b'{"messages": 3}', b"\xff\xfe", b'{"messages":[{"role":[]}]}', b"1e999"],
 )
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+)
 def test_nonsense_is_refused_in_openai_s_form(server: Running, path: str, content: bytes) -> None:
     reply = httpx.post(f"{server.url}{path}", content=content, headers={"content-type": "application/json"})
     assert 400 <= reply.status_code < 500

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,65 +19,65 @@ from foretoken.cli.options import (
 )
 from foretoken.cli.paths import cache_dir
 from foretoken.cli.render import stderr_console
-from foretoken.engine.engine import Engine
 from foretoken.errors import ConfigError, MissingDependencyError
 from foretoken.library import models_dir, resolve
 from foretoken.registry import check_speculation
+
+if TYPE_CHECKING:
+    from foretoken.server.settings import ServerSettings
 
 DEFAULT_NAME = "default"
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]…")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port.")
+@click.option(
+    "--config",
+    "settings_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    show_default="foretoken.toml, where there is one",
+    help="A settings file: models, keys, limits.",
+)
+@click.option("--host", default=None, show_default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, show_default="8080", help="Port.")
 @click.option(
     "--sequences",
     "-np",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Requests that are answered at the same time, for each model.",
+    help="Requests that are answered at the same time, for each MODEL.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json", "off"]),
-    default="text",
-    show_default=True,
+    default=None,
+    show_default="text",
     help="One line a request on standard error, or none.",
 )
-@click.option("--allow-public", is_flag=True, help="Listen on an address that others can reach.")
+@click.option("--allow-public", is_flag=True, help="Let others use it without a key.")
 @speculation_options
 @model_options
 @remember_option
-def serve(models: tuple[str, ...], **options: Any) -> int:  # fmt: skip
-    """Serve MODELs (paths or pulled names; the default model if none) in OpenAI's API.
+def serve(models: tuple[str, ...], **options: Any) -> int:
+    """Serve MODELs (paths or pulled names; the default model if none) in OpenAI's and Anthropic's APIs.
 
     The first is loaded at once and answers requests that name no model; others when they are first asked
-    for.
+    for. Models of the settings file are served as it says; SPEC and the options of loading are for MODELs.
     """
     try:
-        from foretoken.server.pool import ModelPool
+        from foretoken.server.auth import check_bind
         from foretoken.server.run import run_server
-        from foretoken.server.telemetry import Telemetry
     except ImportError as error:
         raise MissingDependencyError(
             f"The server needs the package {error.name!r}.", hint="pip install 'foretoken[server]'"
         ) from None
-    host, port = options.pop("host"), options.pop("port")
-    _check_bind(host, allowed=options.pop("allow_public"))
-    speculation = take_speculation(options)
-    check_speculation(speculation)
-    settings = {
-        **take_model_options(options),
-        **take_remember(options),
-        "sequences": options.pop("sequences"),
-    }
-    loaders = {}
-    for name, path in _named(models).items():
-        loaders[name] = partial(Engine.load, path, speculate=speculation, cache_dir=cache_dir(), **settings)
-    log_format = options.pop("log_format")
-    _log_requests(log_format)
+    allow_public = options.pop("allow_public")
+    settings = _settings(models, options)
+    check_bind(settings.host, settings.keys, allow_public=allow_public)
+    _log_requests(settings.log_format)
     console = stderr_console()
     with console.status("Loading the model…") as status:
 
@@ -86,15 +85,43 @@ def serve(models: tuple[str, ...], **options: Any) -> int:  # fmt: skip
             status.stop()
             console.print(f"{model} on {url}", highlight=False, soft_wrap=True)
 
-        pool = ModelPool(loaders, next(iter(loaders)), Telemetry(as_json=log_format == "json"))
-        run_server(pool, host=host, port=port, listening=listening)
+        run_server(settings, allow_public=allow_public, listening=listening)
     return 0
 
 
-def _named(models: tuple[str, ...]) -> dict[str, Path]:
-    """The model files by the names that clients use. Raises ModelNotFoundError, ConfigError."""
+def _settings(models: tuple[str, ...], options: dict[str, Any]) -> ServerSettings:
+    """The settings file's, with what the command line says on top. Raises ConfigError, ModelError."""
+    from foretoken.server.settings import ModelSettings, ServerSettings
+    from foretoken.server.settings_file import FILE_NAME, read_settings
+
+    chosen = options.pop("settings_file")
+    file = chosen or Path(FILE_NAME)
+    settings = read_settings(file) if chosen or file.exists() else ServerSettings()
+    speculation = take_speculation(options)
+    check_speculation(speculation)
+    remember = take_remember(options)
+    loading = {**take_model_options(options), "sequences": options.pop("sequences")}
+    named = {
+        name: ModelSettings(path=str(path), speculate=str(speculation), **loading)
+        for name, path in _named(models, default=not settings.models).items()
+    }
+    flags = {name: value for name, value in options.items() if value is not None}
+    return replace(
+        settings,
+        models={**named, **settings.models},
+        cache_dir=settings.cache_dir or cache_dir(),
+        remember=settings.remember and remember.get("remember", True),
+        **flags,
+    )
+
+
+def _named(models: tuple[str, ...], *, default: bool) -> dict[str, Path]:
+    """The model files by the names that clients use; the default model if none, where that is wanted.
+
+    Raises ModelNotFoundError, ConfigError.
+    """
     if not models:
-        return {DEFAULT_NAME: resolve(None, models_dir(cache_dir()))}
+        return {DEFAULT_NAME: resolve(None, models_dir(cache_dir()))} if default else {}
     named: dict[str, Path] = {}
     for model in models:
         path = resolve(model, models_dir(cache_dir()))
@@ -115,16 +142,3 @@ def _log_requests(log_format: str) -> None:
     log.propagate = False
     log.setLevel(logging.CRITICAL if log_format == "off" else logging.INFO)
     log.addHandler(_Lines())
-
-
-def _check_bind(host: str, *, allowed: bool) -> None:
-    """Raises ConfigError for an address that others can reach, unless that was said on purpose."""
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback and not allowed:
-        raise ConfigError(
-            f"Others could reach a server on {host}, and it has no keys.",
-            hint="Listen on 127.0.0.1, or say --allow-public if that is what you want.",
-        )

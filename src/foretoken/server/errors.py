@@ -1,5 +1,6 @@
 """Errors as OpenAI's API gives them: {"error": {"message", "type", "param", "code"}}.
 
+The paths of Anthropic's API answer in that API's form.
 Nothing of the inside goes out: no path, no stack trace. What is not one of our errors is logged with a
 number, and the answer names that number only.
 """
@@ -8,17 +9,22 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from foretoken.errors import ForetokenError
+from foretoken.server.anthropic.errors import anthropic_error, is_anthropic
 
 logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED = 499
+"""nginx's status for a client that did not wait."""
 
 _TYPES = {
     401: "authentication_error",
@@ -50,20 +56,41 @@ def unexpected(error: BaseException) -> dict[str, Any]:
     return error_body(f"Internal error {number}. The server's log says more.", status=500, code="internal")
 
 
+def respond(
+    path: str, body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """An error's answer, in the form of the API that was asked at this path. `body` is in OpenAI's."""
+    if is_anthropic(path):
+        body = anthropic_error(body, status)
+    return JSONResponse(body, status, headers)
+
+
+def error_response(error: ForetokenError, path: str) -> JSONResponse:
+    """The answer for one of our errors, with what HTTP wants beside it."""
+    headers = {}
+    if error.status in (429, 503):
+        headers["Retry-After"] = str(max(1, ceil(getattr(error, "retry_after", 1.0))))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return respond(path, of_error(error), error.status, headers)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was ready."""
+
+
 def install(app: FastAPI) -> None:
-    """Have the app answer every error in this form."""
+    """Have the app answer every error with `respond`."""
 
     @app.exception_handler(ForetokenError)
-    async def ours(request: Request, error: ForetokenError) -> JSONResponse:  # noqa: ARG001
-        headers = {}
-        if error.status in (429, 503):
-            headers["Retry-After"] = str(max(1, round(getattr(error, "retry_after", 1.0))))
-        return JSONResponse(of_error(error), error.status, headers)
+    async def ours(request: Request, error: ForetokenError) -> JSONResponse:
+        return error_response(error, request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:  # noqa: ARG001
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         message, param = describe(error.errors())
-        return JSONResponse(error_body(message, status=400, code="invalid_request", param=param), 400)
+        body = error_body(message, status=400, code="invalid_request", param=param)
+        return respond(request.url.path, body, 400)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
@@ -73,11 +100,15 @@ def install(app: FastAPI) -> None:
         elif error.status_code == 405:
             message = f"{request.method} is not allowed for {request.url.path}."
         body = error_body(message, status=error.status_code, code=message_code(error.status_code))
-        return JSONResponse(body, error.status_code, error.headers)
+        return respond(request.url.path, body, error.status_code, error.headers)
+
+    @app.exception_handler(ClientGoneError)
+    async def gone(request: Request, error: ClientGoneError) -> Response:  # noqa: ARG001
+        return Response(status_code=CLIENT_CLOSED)  # nobody reads it
 
     @app.exception_handler(Exception)
-    async def others(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001
-        return JSONResponse(unexpected(error), 500)
+    async def others(request: Request, error: Exception) -> JSONResponse:
+        return respond(request.url.path, unexpected(error), 500)
 
 
 def message_code(status: int) -> str:

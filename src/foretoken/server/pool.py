@@ -1,21 +1,32 @@
-"""The models a server has: each on a worker of its own, loaded when it is first asked for."""
+"""The models a server has: each on a worker of its own, loaded when it is first asked for.
+
+With a memory budget the model that was not used for longest makes room. A model that answers somebody just
+now is never unloaded for another.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, field
 
 from foretoken.engine.engine import Engine
-from foretoken.errors import ModelNotFoundError
+from foretoken.errors import CapacityError, ModelNotFoundError
 from foretoken.protocols import Tokenizer
+from foretoken.server.settings import Limits, ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
 from foretoken.server.worker import EngineWorker, Job
 from foretoken.types import Event, ModelInfo
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
+Load = Callable[[ModelSettings], Engine]
+
+
+@dataclass(slots=True)
 class Served:
     """A loaded model under the name that clients use."""
 
@@ -23,58 +34,128 @@ class Served:
     worker: EngineWorker
     info: ModelInfo
     tokenizer: Tokenizer
+    settings: ModelSettings
     telemetry: Telemetry
+    limits: Limits
+    running: int = 0
+    last_used: float = field(default_factory=time.monotonic)
 
-    def stream(self, job: Job, caller: str) -> AsyncGenerator[Event, None]:
+    async def stream(self, job: Job, caller: str) -> AsyncGenerator[Event, None]:
         """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
-        return self.telemetry.watch(self.name, caller, self.worker.stream(job))
+        self.running += 1
+        try:
+            async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.running -= 1
+            self.last_used = time.monotonic()
 
 
 class ModelPool:
-    """Models by name. `loaders` make their engines; a request without a name gets `default`. What they do is
-    counted by `telemetry`.
-    """
+    """The models of `settings`, whose engines `load` makes. What they do is counted by `telemetry`."""
 
-    def __init__(
-        self,
-        loaders: Mapping[str, Callable[[], Engine]],
-        default: str,
-        telemetry: Telemetry | None = None,
-    ) -> None:
+    def __init__(self, settings: ServerSettings, load: Load, telemetry: Telemetry | None = None) -> None:
+        self.settings = settings
         self.telemetry = telemetry or Telemetry()
-        self._loaders = dict(loaders)
-        self._default = default
+        self._load = load
         self._loaded: dict[str, Served] = {}
-        self._locks = {name: asyncio.Lock() for name in loaders}
+        self._changing = asyncio.Lock()
         self.created = int(time.time())
 
     @property
     def names(self) -> list[str]:
         """Every model that can be asked for."""
-        return list(self._loaders)
+        return list(self.settings.models)
 
     @property
     def loaded(self) -> Mapping[str, Served]:
         """Those in memory."""
         return dict(self._loaded)
 
-    async def get(self, name: str | None = None) -> Served:
-        """A model, loaded if need be. Raises ModelNotFoundError, and what loading raises."""
-        name = name or self._default
-        if name not in self._loaders:
+    def resolve(self, name: str | None) -> str:
+        """The model of a name, an alias, or None for the default. Raises ModelNotFoundError."""
+        found = self.settings.find_model(name)
+        if found is None:
             raise ModelNotFoundError(
-                f"There is no model {name!r} here.", hint=f"Available: {', '.join(self._loaders)}."
+                f"There is no model {name!r} here.", hint=f"Available: {', '.join(self.names) or 'none'}."
             )
-        async with self._locks[name]:
-            if name not in self._loaded:
-                worker = EngineWorker(self._loaders[name])
-                await worker.start()
-                model = await worker.call(lambda engine: engine.model)
-                self._loaded[name] = Served(name, worker, model.info, model.tokenizer, self.telemetry)
-            return self._loaded[name]
+        return found
+
+    async def get(self, name: str | None = None) -> Served:
+        """A model, loaded if need be. Raises ModelNotFoundError, CapacityError, and what loading raises."""
+        found = self.resolve(name)
+        if found not in self._loaded:
+            async with self._changing:
+                if found not in self._loaded:
+                    self._loaded[found] = await self._start(found)
+        served = self._loaded[found]
+        served.last_used = time.monotonic()
+        return served
+
+    async def _start(self, name: str) -> Served:
+        settings = self.settings.models[name]
+        worker = EngineWorker(lambda: self._load(settings))
+        await worker.start()
+        model = await worker.call(lambda engine: engine.model)
+        served = Served(
+            name,
+            worker,
+            model.info,
+            model.tokenizer,
+            settings,
+            self.telemetry,
+            self.settings.limits,
+        )
+        try:
+            await self._make_room(model.info.size_bytes)
+        except CapacityError:
+            await worker.close()
+            raise
+        return served
+
+    async def _make_room(self, size: int) -> None:
+        """Unload what was not used for longest, until a model of so many bytes fits the budget."""
+        budget = self.settings.memory_budget_bytes
+        if budget is None:
+            return
+        for served in sorted(self._loaded.values(), key=lambda served: served.last_used):
+            if sum(other.info.size_bytes for other in self._loaded.values()) + size <= budget:
+                return
+            if not served.settings.pinned and not served.running:
+                await self._stop(served)
+        if sum(other.info.size_bytes for other in self._loaded.values()) + size > budget:
+            raise CapacityError(
+                "The models in use leave no room for this one.", hint="Try again later, or unload one."
+            )
+
+    async def _stop(self, served: Served) -> None:
+        del self._loaded[served.name]
+        logger.info("Unloading %s", served.name)
+        await served.worker.close()
+
+    async def unload(self, name: str) -> bool:
+        """Free a model; requests that run end with an error. Returns whether it was loaded."""
+        found = self.resolve(name)
+        async with self._changing:
+            served = self._loaded.get(found)
+            if served is not None:
+                await self._stop(served)
+        return served is not None
+
+    async def sweep(self) -> None:
+        """Unload models that nobody has asked for long."""
+        timeout = self.settings.idle_timeout_s
+        if timeout is None:
+            return
+        async with self._changing:
+            for served in list(self._loaded.values()):
+                idle = time.monotonic() - served.last_used
+                if idle > timeout and not served.running and not served.settings.pinned:
+                    await self._stop(served)
 
     async def close(self) -> None:
         """End all requests and free all models."""
-        for served in list(self._loaded.values()):
-            await served.worker.close()
-        self._loaded.clear()
+        async with self._changing:
+            for served in list(self._loaded.values()):
+                await self._stop(served)

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import uvicorn
 
+from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError
 from foretoken.server.app import build_app
 from foretoken.server.pool import ModelPool
+from foretoken.server.settings import ModelSettings, ServerSettings
+from foretoken.server.telemetry import Telemetry
 
 
 class _Server(uvicorn.Server):
@@ -32,12 +35,35 @@ class _Server(uvicorn.Server):
                 self._listening(served.info.name, f"http://{address}:{port}/v1")
 
 
-def run_server(pool: ModelPool, *, host: str, port: int, listening: Callable[[str, str], None]) -> None:
+def run_server(
+    settings: ServerSettings, *, allow_public: bool = False, listening: Callable[[str, str], None]
+) -> None:
     """Serve until interrupted; `listening` hears of the first model's name and the URL. What is running then
     is finished first; a second interrupt ends it.
 
     Raises what loading the first model raises, CapacityError if the port is taken.
     """
+    host, port = settings.host, settings.port
+    _check_free(host, port)
+    telemetry = Telemetry(as_json=settings.log_format == "json")
+    pool = ModelPool(settings, loader(settings), telemetry)
+    app = build_app(pool, allow_public=allow_public)
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+    _Server(config, pool, listening).run()
+
+
+def loader(settings: ServerSettings) -> Callable[[ModelSettings], Engine]:
+    """How a server with these settings loads a model."""
+
+    def load(model: ModelSettings) -> Engine:
+        options = model.engine_options()
+        options["cache_dir"], options["remember"] = settings.cache_dir, settings.remember
+        return Engine.load(model.path, speculate=model.speculation(), **options)
+
+    return load
+
+
+def _check_free(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,5 +73,3 @@ def run_server(pool: ModelPool, *, host: str, port: int, listening: Callable[[st
             raise CapacityError(
                 f"Cannot listen on {host}:{port}: {error.strerror or error}.", hint="Choose another --port."
             ) from None
-    config = uvicorn.Config(build_app(pool), host=host, port=port, log_level="warning", access_log=False)
-    _Server(config, pool, listening).run()

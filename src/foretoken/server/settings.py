@@ -89,7 +89,7 @@ class ModelSettings:
     `path`: a file, or the name of a pulled model. `aliases`: other names that clients may ask for.
     `draft_model`: a stage `draft-model:model=…` beside those of `speculate`. `sequences`: requests that
     run at once, each with `context_length` tokens. `pinned`: never unloaded to make room or for idleness.
-    `threads`, `gpu_layers`, `memory` and `kv_type` are those of `config.ModelOptions`.
+    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory` and `kv_type` are those of `config.ModelOptions`.
     """
 
     path: str
@@ -99,6 +99,8 @@ class ModelSettings:
     context_length: int = _LOADING.context_length
     sequences: int = 4
     threads: int = _LOADING.threads
+    batch: int = _LOADING.batch
+    ubatch: int = _LOADING.ubatch
     gpu_layers: int = _LOADING.gpu_layers
     memory: Literal["mmap", "ram"] = _LOADING.memory
     kv_type: str = _LOADING.kv_type
@@ -140,6 +142,8 @@ class ModelSettings:
             "context_length": self.context_length,
             "sequences": self.sequences,
             "threads": self.threads,
+            "batch": self.batch,
+            "ubatch": self.ubatch,
             "gpu_layers": self.gpu_layers,
             "memory": self.memory,
             "kv_type": self.kv_type,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from foretoken.errors import ForetokenError
-from foretoken.server.errors import of_error, unexpected
+from foretoken.server.errors import ClientGoneError, of_error, unexpected
 
 Result = TypeVar("Result")
 DONE = "[DONE]"
@@ -40,8 +41,19 @@ async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
         yield sse(unexpected(error))
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before its answer was ready."""
+async def begun(request: Request, events: AsyncGenerator[Result, None]) -> AsyncGenerator[Result, None]:
+    """The same events, once the first is there: what goes wrong before it is an error answer like any other.
+
+    Raises ClientGoneError, and what the first event raises.
+    """
+    return _chained(await unless_gone(request, anext(events)), events)
+
+
+async def _chained(first: Result, events: AsyncGenerator[Result, None]) -> AsyncGenerator[Result, None]:
+    async with aclosing(events):
+        yield first
+        async for event in events:
+            yield event
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:

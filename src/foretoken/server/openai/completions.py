@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,12 +15,12 @@ from foretoken.engine.prompt import encode_prompt
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
-from foretoken.server.caller import Caller
+from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
 from foretoken.server.openai.logprobs import completion_logprobs
 from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
 from foretoken.server.pool import ModelPool, Served
-from foretoken.server.sse import DONE, sse, stream_response, unless_gone
+from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
 from foretoken.types import FinishEvent, TokenEvent
 
@@ -34,12 +34,12 @@ def completion_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = await pool.get(body.model)
-        caller = Caller.of(request)
+        caller = caller_of(request)
         jobs, echoes = completion_jobs(served.tokenizer, body, caller.scope)
         chunks = completion_chunks(served, jobs, echoes, caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return stream_response(_events(chunks, usage=usage))
+            return stream_response(_events(await begun(request, chunks), usage=usage))
         return JSONResponse(await unless_gone(request, fold_completion(chunks)))
 
     return router
@@ -124,7 +124,7 @@ def _choice(
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncIterator[str]:
+async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncGenerator[str, None]:
     async with aclosing(chunks):
         async for chunk in chunks:
             if chunk["choices"] or usage:

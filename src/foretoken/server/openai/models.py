@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from foretoken.errors import ModelNotFoundError
 from foretoken.server.pool import ModelPool
 
 
@@ -33,10 +32,8 @@ def model_router(pool: ModelPool) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [entry(name) for name in pool.names]}
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
-        if name not in pool.names:
-            raise ModelNotFoundError(f"There is no model {name!r} here.")
-        return entry(name)
+        return entry(pool.resolve(name))
 
     return router

@@ -1,0 +1,104 @@
+"""The events of a message, from the engine's; and the whole message as a fold over them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from foretoken.server import report
+from foretoken.server.anthropic.stops import StopFinder
+from foretoken.server.generation import choices
+from foretoken.server.pool import Served
+from foretoken.server.worker import Job
+from foretoken.types import FinishEvent, FinishReason, TokenEvent, Usage
+
+Event = dict[str, Any]
+
+
+async def message_events(served: Served, job: Job, caller: str) -> AsyncGenerator[Event, None]:
+    """Anthropic's events of one message. It has one block of text, empty if the model says nothing.
+
+    The first comes when the prompt is computed: an error before that is raised before anything was said.
+    """
+    finder = StopFinder(served.tokenizer, job.params.stop)
+    begun = False
+    async with aclosing(choices(served, [job], caller)) as events:
+        async for _, event in events:
+            if not begun:
+                begun = True
+                yield _message_start(served.name, len(job.prompt))
+                yield {
+                    "type": "content_block_start",
+                    "index": 0,
+                    "content_block": {"type": "text", "text": "", "citations": None},
+                }
+            if event.text:
+                delta = {"type": "text_delta", "text": event.text}
+                yield {"type": "content_block_delta", "index": 0, "delta": delta}
+            if isinstance(event, TokenEvent):
+                finder.feed(event)
+                continue
+            yield {"type": "content_block_stop", "index": 0}
+            yield _message_delta(event, finder.found(), job.params.max_tokens)
+            yield {"type": "message_stop"}
+
+
+def _message_start(model: str, prompt_tokens: int) -> Event:
+    """How much of the prompt was cached is known at the end only: the usage there replaces this one."""
+    message: Event = {
+        "id": f"msg_{secrets.token_hex(12)}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage(Usage(prompt_tokens, 0, 0, 0, 0)),
+    }
+    return {"type": "message_start", "message": message}
+
+
+def _message_delta(end: FinishEvent, stop: str | None, max_tokens: int | None) -> Event:
+    if end.reason is FinishReason.LENGTH:
+        used_up = end.usage.completion_tokens == max_tokens
+        reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
+    else:
+        reason = "end_turn" if stop is None else "stop_sequence"
+    return {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": stop},
+        "usage": usage(end.usage),
+        **report.extras([end]),
+    }
+
+
+def usage(counts: Usage) -> dict[str, int]:
+    """Anthropic's `usage`: `input_tokens` are those that had to be computed; the prompt is the sum of the
+    three input counts.
+    """
+    return {
+        "input_tokens": counts.prompt_tokens - counts.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached_tokens,
+        "output_tokens": counts.completion_tokens,
+    }
+
+
+async def fold_message(events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+    """The whole message that a stream of events describes."""
+    message: dict[str, Any] = {}
+    async with aclosing(events):
+        async for event in events:
+            match event["type"]:
+                case "message_start":
+                    message = event["message"]
+                case "content_block_start":
+                    message["content"].append(event["content_block"])
+                case "content_block_delta":
+                    message["content"][event["index"]]["text"] += event["delta"]["text"]
+                case "message_delta":
+                    end = {key: value for key, value in event.items() if key not in ("type", "delta")}
+                    message |= event["delta"] | end
+    return message

@@ -1,0 +1,55 @@
+"""POST /v1/messages and /v1/messages/count_tokens. The whole answer is a fold over the streamed events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from foretoken.errors import ForetokenError
+from foretoken.server.anthropic.errors import PATH, anthropic_error
+from foretoken.server.anthropic.events import Event, fold_message, message_events
+from foretoken.server.anthropic.prompt import encode_messages
+from foretoken.server.anthropic.schemas import CountTokensRequest, MessagesRequest
+from foretoken.server.caller import caller_of
+from foretoken.server.errors import of_error, unexpected
+from foretoken.server.pool import ModelPool
+from foretoken.server.sse import begun, sse, stream_response, unless_gone
+from foretoken.server.worker import Job
+
+
+def messages_router(pool: ModelPool) -> APIRouter:
+    """The routes, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.post(PATH, response_model=None)
+    async def messages(body: MessagesRequest, request: Request) -> Response:
+        served = await pool.get(body.model)
+        caller = caller_of(request)
+        prompt = encode_messages(served.tokenizer, body)
+        job = Job(prompt=prompt, params=body.sampling(), scope=caller.scope)
+        events = message_events(served, job, caller.name)
+        if not body.stream:
+            return JSONResponse(await unless_gone(request, fold_message(events)))
+        return stream_response(_as_text(await begun(request, events)))
+
+    @router.post(f"{PATH}/count_tokens")
+    async def count_tokens(body: CountTokensRequest) -> dict[str, int]:
+        served = await pool.get(body.model)
+        return {"input_tokens": len(encode_messages(served.tokenizer, body))}
+
+    return router
+
+
+async def _as_text(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:
+    """Server-sent events, each under its type's name. An error becomes a last event "error"."""
+    async with aclosing(events):
+        try:
+            async for event in events:
+                yield sse(event, event["type"])
+        except ForetokenError as error:
+            yield sse(anthropic_error(of_error(error), error.status), "error")
+        except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+            yield sse(anthropic_error(unexpected(error), 500), "error")

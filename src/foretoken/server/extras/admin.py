@@ -1,0 +1,29 @@
+"""POST /v1/models/{name}/load and /unload, for the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from foretoken.server.caller import caller_of
+from foretoken.server.pool import ModelPool
+
+
+def admin_router(pool: ModelPool) -> APIRouter:
+    """The routes, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.post("/v1/models/{name}/load")
+    async def load(name: str, request: Request) -> dict[str, Any]:
+        caller_of(request).require_admin()
+        served = await pool.get(name)
+        return {"id": served.name, "loaded": True}
+
+    @router.post("/v1/models/{name}/unload")
+    async def unload(name: str, request: Request) -> dict[str, Any]:
+        caller_of(request).require_admin()
+        was_loaded = await pool.unload(name)
+        return {"id": pool.resolve(name), "loaded": False, "was_loaded": was_loaded}
+
+    return router

@@ -1,0 +1,121 @@
+"""What every request passes before it reaches a surface: host, key, rate, and the size of its body.
+
+Plain ASGI, so that a caller's place is given back when the last byte of a stream is out, and a body that is
+too large is refused before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foretoken.errors import ForetokenError, RequestError
+from foretoken.server.auth import Authenticator, check_host_header
+from foretoken.server.errors import error_response
+from foretoken.server.rates import RateLimiter
+from foretoken.server.settings import ServerSettings
+
+OPEN = ("/health",)
+"""Paths that need no key: a load balancer has none."""
+
+JSON_ONLY = ("POST", "PUT", "PATCH")
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than the limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class ContentTypeError(RequestError):
+    """A body of another type than JSON: a web page can send text anywhere without asking, but not JSON."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class Gate:
+    """ASGI middleware. `use` replaces the settings; running requests are not touched."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, *, allow_public: bool = False) -> None:
+        self._app = app
+        self._limiter = RateLimiter()
+        self._allow_public = allow_public
+        self.use(settings)
+
+    def use(self, settings: ServerSettings) -> None:
+        """From now on these keys and limits count."""
+        self._settings = settings
+        self._authenticator = Authenticator(settings.keys, settings.admin_key_hash)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._pass(scope, receive, send)
+        except ForetokenError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, settings = Headers(scope=scope), self._settings
+        check_host_header(headers.get("host"), settings.host, settings.keys, allow_public=self._allow_public)
+        if scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        caller = self._authenticator.check(headers.get("authorization"), headers.get("x-api-key"))
+        scope.setdefault("state", {})["caller"] = caller
+        body = _Bounded(receive, send, settings.limits.max_body_bytes)
+        if scope["method"] in JSON_ONLY:
+            _check_type(headers)
+            body.check(headers)
+        with self._limiter.admit(caller):
+            await self._app(scope, body.receive, body.send)
+        if body.refused:
+            raise body.too_large()
+
+
+def _check_type(headers: Headers) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and int(headers.get("content-length") or 0):
+        raise ContentTypeError(
+            f"The body has the type {kind or 'nothing'!r}.",
+            hint="Send JSON, as 'Content-Type: application/json'.",
+        )
+
+
+class _Bounded:
+    """A connection whose body may have at most `limit` bytes. Once it has more, the application's own answer,
+    to a body that broke off, is held back, and `refused` says so.
+    """
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._seen = 0
+        self.refused = False
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises BodyTooLargeError if the headers already say so."""
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            raise self.too_large()
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            self.refused = True
+            raise self.too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self.refused:
+            await self._send(message)
+
+    def too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"The body is larger than {self._limit} bytes.")

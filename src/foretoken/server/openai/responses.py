@@ -1,0 +1,97 @@
+"""POST /v1/responses. The whole answer is a fold over the events that are streamed.
+
+There is no store: each request brings its whole conversation, and no answer can be fetched later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from foretoken.engine.prompt import encode_chat
+from foretoken.errors import ForetokenError, RequestError
+from foretoken.protocols import Tokenizer
+from foretoken.server.caller import caller_of
+from foretoken.server.errors import unexpected
+from foretoken.server.generation import Choice, choices
+from foretoken.server.openai.logprobs import chat_logprobs
+from foretoken.server.openai.response_events import Event, ResponseWriter
+from foretoken.server.openai.response_schemas import ResponseRequest
+from foretoken.server.pool import ModelPool
+from foretoken.server.sse import begun, sse, stream_response, unless_gone
+from foretoken.server.worker import Job
+from foretoken.types import FinishEvent
+
+
+def responses_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.post("/v1/responses", response_model=None)
+    async def responses(body: ResponseRequest, request: Request) -> Response:
+        served = await pool.get(body.model)
+        caller = caller_of(request)
+        job = response_job(served.tokenizer, body, caller.scope)
+        writer = ResponseWriter(body, served.name)
+        events = response_events(choices(served, [job], caller.name), served.tokenizer, writer)
+        if body.stream:
+            return stream_response(_stream(await begun(request, events), writer))
+        return JSONResponse(await unless_gone(request, fold_response(events)))
+
+    return router
+
+
+def response_job(tokenizer: Tokenizer, body: ResponseRequest, scope: str) -> Job:
+    """The engine's request for a body. Raises RequestError."""
+    if body.top_logprobs and body.logprobs is None:
+        raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for requests with stream set to true.")
+    return Job(prompt=encode_chat(tokenizer, body.messages()), params=body.sampling(), scope=scope)
+
+
+async def response_events(
+    answer: AsyncGenerator[Choice, None], tokenizer: Tokenizer, writer: ResponseWriter
+) -> AsyncGenerator[Event, None]:
+    """OpenAI's events of the answer. What the engine refuses is raised before the first of them."""
+    async with aclosing(answer):
+        async for _, event in answer:
+            if not writer.begun:
+                for opening in writer.begin():
+                    yield opening
+            logprobs: list[dict[str, Any]] = []
+            if not isinstance(event, FinishEvent) and event.logprob:
+                logprobs = chat_logprobs(tokenizer, [event])["content"]
+            if event.text or logprobs:
+                yield writer.text(event.text, logprobs)
+            if isinstance(event, FinishEvent):
+                for closing in writer.finish(event):
+                    yield closing
+
+
+async def _stream(events: AsyncGenerator[Event, None], writer: ResponseWriter) -> AsyncGenerator[str, None]:
+    """The events as server-sent events. An answer that breaks off ends with the event that says so."""
+    async with aclosing(events):
+        try:
+            async for event in events:
+                yield sse(event, event["type"])
+        except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+            if isinstance(error, ForetokenError):
+                failed = writer.fail(error.status, str(error))
+            else:
+                failed = writer.fail(500, unexpected(error)["error"]["message"])
+            yield sse(failed, failed["type"])
+
+
+async def fold_response(events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+    """The whole answer that a stream of events describes: the last of them holds it."""
+    last: Event = {}
+    async with aclosing(events):
+        async for event in events:
+            last = event
+    response: dict[str, Any] = last["response"]
+    return response

@@ -1,0 +1,58 @@
+"""Hermes 2 and 3, Qwen 2.5 and 3: any number of `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foretoken.server.tools.choice import Tool, ToolChoice
+from foretoken.server.tools.dialect import Forced, ToolParser, new_call_id
+from foretoken.server.tools.parser import CallParser, Layout
+from foretoken.server.tools.readers import ObjectCall
+from foretoken.server.tools.schema import call_schema
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+
+# The closing tag may be missing (the model stops at the brace), and one pair of tags may hold several calls.
+LAYOUT: Final = Layout(
+    start="text",
+    steps={
+        "text": {OPEN: "open"},
+        "open": {"{": "call"},
+        "after": {CLOSE: "text", OPEN: "open", "{": "call"},
+    },
+    readers={"call": ObjectCall},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hermes:
+    """See Dialect."""
+
+    name: str = "hermes"
+    markers: tuple[str, ...] = (OPEN, CLOSE)
+    one_call_a_message: bool = False
+
+    def parser(self, names: Collection[str], new_id: Callable[[], str] = new_call_id) -> ToolParser:
+        """See Dialect."""
+        return CallParser(LAYOUT, names, new_id)
+
+    def grammar(self, tools: Sequence[Tool], choice: ToolChoice) -> Forced | None:
+        """See Dialect. The answer begins inside the first tag."""
+        if not choice.forced:
+            return None
+        schema = json.dumps(call_schema(choice.callable(tools), arguments="arguments"))
+        more = "" if choice.once else f' ("\\n{OPEN}\\n" call)*'
+        return Forced(
+            "grammar", f'start: call{more}\ncall: body "\\n{CLOSE}"\nbody: %json {schema}\n', f"{OPEN}\n"
+        )
+
+    def template_id(self, call_id: str) -> str:
+        """See Dialect. The templates do not look at ids."""
+        return call_id
+
+
+HERMES: Final = Hermes()

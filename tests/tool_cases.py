@@ -1,0 +1,40 @@
+"""What tests of tool-call parsers share: feeding a parser, and cutting a text in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, pairwise
+
+from foretoken.server.tools.deltas import Answer, Delta, collect
+from foretoken.server.tools.dialect import Dialect
+
+NAMES = ("get_weather", "add", "now")
+
+
+def numbered() -> Callable[[], str]:
+    """An id factory that counts."""
+    numbers = count()
+    return lambda: f"id{next(numbers)}"
+
+
+def deltas(dialect: Dialect, pieces: Iterable[str], names: Sequence[str] = NAMES) -> list[Delta]:
+    """Everything a parser gives for an answer in these pieces."""
+    parser = dialect.parser(names, numbered())
+    found = [delta for piece in pieces for delta in parser.feed(piece)]
+    return [*found, *parser.finish()]
+
+
+def read(dialect: Dialect, text: str, names: Sequence[str] = NAMES) -> Answer:
+    """The answer as one text, and its calls."""
+    return collect(deltas(dialect, [text], names))
+
+
+def called(answer: Answer) -> list[tuple[str, str]]:
+    """Names and arguments of the calls."""
+    return [(call.name, call.arguments) for call in answer.calls]
+
+
+def cut(text: str, cuts: Sequence[int]) -> list[str]:
+    """`text` in pieces, cut at these places (taken modulo its length)."""
+    edges = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
