@@ -44,6 +44,19 @@ def writing_logits(*, end: float = -5.0) -> LogitsFunction:
     return logits
 
 
+def scripted_logits(script: str) -> LogitsFunction:
+    """Answers every conversation with the same text, greedily."""
+    tokens = [*script.encode(), END]
+
+    def logits(prefix: Sequence[int]) -> Logits:
+        said = bytes(token for token in prefix if token < 256).rsplit(b"assistant: ", 1)[-1]
+        row = np.zeros(258, np.float32)
+        row[tokens[min(len(said), len(tokens) - 1)]] = 30.0
+        return row
+
+    return logits
+
+
 def writing_model(*, end: float = -5.0, sequences: int = 4, context_length: int = 4096) -> FakeModel:
     return FakeModel(258, logits=writing_logits(end=end), sequences=sequences, context_length=context_length)
 
@@ -60,6 +73,7 @@ class Running:
 def serving(
     *names: str,
     speculate: str = "suffix;ngram-simple:n=3,m=8",
+    script: str | None = None,
     settings: ServerSettings | None = None,
     **options: int | float,
 ) -> Iterator[Running]:
@@ -67,7 +81,8 @@ def serving(
     running = Running("")
 
     def load(model: ModelSettings) -> Engine:
-        engine = Engine(writing_model(**options))  # type: ignore[arg-type]
+        made = writing_model(**options) if script is None else FakeModel(258, logits=scripted_logits(script))  # type: ignore[arg-type]
+        engine = Engine(made)
         engine.set_speculation(model.speculation())
         running.engines[model.path] = engine
         return engine

@@ -12,6 +12,7 @@ from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.types import (
     Completion,
+    Constraint,
     Event,
     FinishEvent,
     FinishReason,
@@ -27,6 +28,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Completion",
+    "Constraint",
     "Engine",
     "Event",
     "FinishEvent",

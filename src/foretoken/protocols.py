@@ -14,6 +14,7 @@ from typing import Protocol
 from foretoken.config import ModelOptions
 from foretoken.types import (
     Capabilities,
+    Constraint,
     Draft,
     DraftLimit,
     Load,
@@ -36,6 +37,11 @@ class Tokenizer(Protocol):
     @property
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation (end of sequence, end of turn)."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template, if it has one."""
         ...
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
@@ -208,9 +214,32 @@ class ModelLoader(Protocol):
     def __call__(self, path: str, *, sequences: int, context_length: int) -> Model: ...
 
 
+class GrammarState(Protocol):
+    """How far an answer is in its constraint: what a drafter of forced tokens needs of it, not imported."""
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Tokens were committed. Raises RequestError for one that the constraint forbids."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next; none where there is a choice."""
+        ...
+
+
+class GrammarCompiler(Protocol):
+    """Makes the state of a constraint at the beginning of an answer.
+
+    Raises RequestError for a constraint that cannot be used, and MissingDependencyError.
+    """
+
+    def __call__(self, constraint: Constraint) -> GrammarState: ...
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
-    """What a drafter's factory may use. `store` is None when nothing may be remembered on disk."""
+    """What a drafter's factory may use. `store` is None when nothing may be remembered on disk, `grammar`
+    when requests have no constraints.
+    """
 
     target: ModelInfo
     capabilities: Capabilities
@@ -218,6 +247,7 @@ class DrafterContext:
     sampler: TokenSampler
     load_model: ModelLoader
     store: Path | None = None
+    grammar: GrammarCompiler | None = None
 
 
 class DrafterFactory(Protocol):

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from foretoken.errors import BackendError, OutOfKVError, RequestError
-from foretoken.protocols import Drafter, DrafterContext, Model, Planner, RequestView
+from foretoken.protocols import Drafter, DrafterContext, GrammarState, Model, Planner, RequestView
 from foretoken.types import (
     Capabilities,
+    Constraint,
     Draft,
     DraftLimit,
     Logits,
@@ -36,6 +37,8 @@ class FakeTokenizer:
     With `vocab_size` < 258 token t is a letter and only the last token ends the text; above it the further
     tokens are written `<t>`.
     """
+
+    chat_template: str | None = None
 
     def __init__(self, vocab_size: int = 258) -> None:
         self.vocab_size = vocab_size
@@ -86,6 +89,7 @@ class FakeModel:
 
     It raises where a real backend would misbehave silently: rows that do not start where the cache ends,
     more rows than `max_rows`, a sequence out of range. `forwards` records the batches it was given.
+    `kv_cells` limits the tokens that all sequences hold together; None: only each one's context does.
     """
 
     def __init__(
@@ -98,9 +102,11 @@ class FakeModel:
         max_rows: int = 64,
         max_batch: int = 512,
         trees: bool = True,
+        kv_cells: int | None = None,
         name: str = "fake",
     ) -> None:
         self.tokenizer = FakeTokenizer(vocab_size)
+        self._kv_cells = kv_cells
         self._logits = logits or markov_logits(vocab_size)
         self.info = ModelInfo(
             name=name,
@@ -141,6 +147,7 @@ class FakeModel:
             raise BackendError("more rows than max_batch")
         for rows in batch:
             self._check(rows)
+        self._check_cells(sum(len(rows.tokens) for rows in batch))
         wanted: list[Logits] = []
         for rows in batch:
             wanted.extend(self._append(rows))
@@ -155,6 +162,10 @@ class FakeModel:
             raise OutOfKVError("context full")
         if rows.logits > self.capabilities.max_rows:
             raise BackendError("more rows than max_rows")
+
+    def _check_cells(self, more: int) -> None:
+        if self._kv_cells is not None and self.cells + more > self._kv_cells:
+            raise OutOfKVError("the KV cache is full")
 
     def _append(self, rows: Rows) -> list[Logits]:
         cached = self._cache.setdefault(rows.seq, [])
@@ -171,6 +182,11 @@ class FakeModel:
 
     def length(self, seq: int) -> int:
         return len(self._cache.get(seq, ()))
+
+    @property
+    def cells(self) -> int:
+        """KV cells that all sequences hold together."""
+        return sum(len(cached) for cached in self._cache.values())
 
     def tokens(self, seq: int) -> list[int]:
         """What the sequence's cache holds."""
@@ -189,6 +205,7 @@ class FakeModel:
     def fork(self, src: int, dst: int, length: int) -> None:
         if length > self.length(src):
             raise BackendError(f"cannot fork {length} of {self.length(src)} cells")
+        self._check_cells(length - self.length(dst))
         self._cache[dst] = self.tokens(src)[:length]
 
     def snapshot(self, seq: int) -> object:
@@ -261,6 +278,12 @@ class FakeSampler:
 def drafter_context(model: Model | None = None, *, store: Path | None = None) -> DrafterContext:
     """A context for a drafter's factory in a test; its loader gives a FakeModel of the same vocabulary."""
     target = model or FakeModel()
+    tokenizer = target.tokenizer
+
+    def follow(constraint: Constraint) -> GrammarState:
+        from foretoken.sampling.constraint import compile_constraint
+
+        return compile_constraint(constraint, tokenizer)
 
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         return FakeModel(
@@ -270,10 +293,11 @@ def drafter_context(model: Model | None = None, *, store: Path | None = None) ->
     return DrafterContext(
         target=target.info,
         capabilities=target.capabilities,
-        tokenizer=target.tokenizer,
+        tokenizer=tokenizer,
         sampler=FakeSampler(),
         load_model=load,
         store=store,
+        grammar=follow,
     )
 
 

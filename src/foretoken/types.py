@@ -20,6 +20,7 @@ TARGET = "target"
 """The origin of a token that the target model chose itself."""
 
 VerifyRule: TypeAlias = Literal["match", "rejection", "block"]
+ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "grammar"]
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: at least `role` and `content`, as in OpenAI's API."""
 
@@ -193,6 +194,16 @@ class Verdict:
         return 0 if index == 0 else self.path[index - 1] + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the whole answer must be. `source` is a JSON schema (as JSON text), a regex (Rust's syntax) or a
+    grammar (llguidance's variant of Lark, or llama.cpp's GBNF); empty for `json_object`.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
+
+
 # --- requests and what comes back ----------------------------------------------------------------------
 
 
@@ -202,7 +213,7 @@ class SamplingParams:
 
     `top_k` 0, `top_p` 1, `min_p` 0, penalties at their neutral value: off. `logprobs`: None, or how many
     alternatives to report beside each token (0 = just the token's own). `max_tokens` None = until the
-    context is full. `seed` None = a fresh one for each request.
+    context is full. `seed` None = a fresh one for each request. A complete `constraint` ends it.
     """
 
     temperature: float = 0.0
@@ -221,6 +232,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     verify: VerifyRule = "match"
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

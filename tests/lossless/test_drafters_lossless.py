@@ -22,7 +22,7 @@ from foretoken.types import Logits, Round, Rows, VerifyRule
 
 VOCABULARY = 12
 DRAFT_MODEL = "draft-model"
-MODEL_FREE = sorted(set(drafter_names()) - {DRAFT_MODEL})
+MODEL_FREE = sorted(set(drafter_names()) - {DRAFT_MODEL, "grammar"})
 SHORT = {
     "ngram-simple": {"n": "2", "m": "5"},
     "ngram-map-k": {"n": "2", "m": "5"},

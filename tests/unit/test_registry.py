@@ -16,6 +16,7 @@ from foretoken.testing import ScriptedDrafter, drafter_context, run_drafter
 
 BUILT_IN = {
     "draft-model",
+    "grammar",
     "ngram-cache",
     "ngram-map-k",
     "ngram-map-k4v",

@@ -25,6 +25,8 @@ MAX_BATCH = 4096
 class ReplayTokenizer:
     """Knows which tokens end an answer; a replay has no text."""
 
+    chat_template: str | None = None
+
     def __init__(self, vocab_size: int, end_tokens: Sequence[int]) -> None:
         self.vocab_size = vocab_size
         self.end_tokens = frozenset(end_tokens)

@@ -22,15 +22,19 @@ from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import Drafter, DrafterContext, Model
 from foretoken.registry import backend_for, create_drafter
+from foretoken.sampling.constraint import compile_constraint
 from foretoken.sampling.coupled import CoupledSampler
-from foretoken.types import Rollback
+from foretoken.sampling.guide import Guide
+from foretoken.types import Constraint, Rollback
 
 AUTO_STAGES = (
     Stage("suffix", {"min-p": "0.005"}),
     Stage("recycle", {"min-p": "0.05", "max": "16"}),
     Stage("prediction"),
+    Stage("grammar"),
 )
-"""What `auto` drafts with when nothing else is named: sources that need no second model."""
+"""What `auto` drafts with when nothing else is named: sources that need no second model. Those that need a
+prediction or a constraint propose nothing for a request without one."""
 
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
 
@@ -92,13 +96,17 @@ def _context(model: Model, store: Path | None, options: ModelOptions) -> Drafter
         file = resolve(path, folder)
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
+    def follow(constraint: Constraint) -> Guide:
+        return compile_constraint(constraint, model.tokenizer)
+
     return DrafterContext(
         target=model.info,
         capabilities=model.capabilities,
         tokenizer=model.tokenizer,
-        sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens),
+        sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens, follow),
         load_model=load,
         store=store,
+        grammar=follow,
     )
 
 

@@ -138,7 +138,9 @@ class Drafters:
             if draft is None:
                 continue
             self._check(draft, limit)
-            candidates[i].append(draft)
+            useful = requests[i].sampler.prune(draft)
+            if useful is not None:
+                candidates[i].append(useful)
 
     def _check(self, draft: Draft, limit: DraftLimit) -> None:
         if not 0 < len(draft) <= limit.max_tokens:

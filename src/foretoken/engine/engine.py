@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Unpack
 
 from foretoken.config import AUTO, ModelOptions, Speculation, as_speculation
+from foretoken.engine.admission import check_queue, check_terms, expire
 from foretoken.engine.assembly import assemble
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.finish import finish_event
@@ -23,7 +24,7 @@ from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.setup import Setup
 from foretoken.engine.streams import EventStream, Streams
 from foretoken.engine.warmup import PACE_SIZES, SIZES, measure_costs
-from foretoken.errors import CapacityError, ForetokenError, RequestError
+from foretoken.errors import ForetokenError, OutOfKVError, RequestError
 from foretoken.library import models_dir, resolve
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
@@ -40,8 +41,8 @@ class Engine:
     """Generates text from one model, with speculative decoding.
 
     Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects; `clock`
-    gives the seconds that the planner goes by. Not thread-safe. A context manager: leaving it frees the
-    model.
+    gives the seconds that the planner and deadlines go by. `max_waiting`: how many requests may wait for
+    others to end; None for any number. Not thread-safe. A context manager: leaving it frees the model.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Engine:
         planner: Planner | None = None,
         configured: str = "custom",
         clock: Callable[[], float] = perf_counter,
+        max_waiting: int | None = None,
     ) -> None:
         self.model = model
+        self.max_waiting = max_waiting
         self._clock = clock
         self._scheduler = Scheduler(model)
         self._runner = RoundRunner(
@@ -158,13 +161,18 @@ class Engine:
         *,
         prediction: str | Sequence[int] = "",
         scope: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
     ) -> int:
-        """Queue a request; returns its id. Raises RequestError, ContextLengthError.
+        """Queue a request; returns its id. Raises RequestError, ContextLengthError, QueueFullError.
 
         `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
-        from one scope is used in another.
+        from one scope is used in another. Of those waiting, requests of a higher `priority` run first. One
+        that is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`.
         """
         self._check_open()
+        check_terms(priority, deadline_s)
+        check_queue(self.waiting_count, self._scheduler.places, self.max_waiting)
         params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
         tokens = self.encode(prompt)
         check_tokens(tokens, self.model.info)
@@ -172,14 +180,15 @@ class Engine:
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, expected)
         self._next_id += 1
-        self._scheduler.waiting.append(
-            make_request(
-                view,
-                self.model.tokenizer,
-                context_length=self.model.info.context_length,
-                vocab_size=self.model.info.vocab_size,
-            )
+        request = make_request(
+            view,
+            self.model.tokenizer,
+            context_length=self.model.info.context_length,
+            vocab_size=self.model.info.vocab_size,
         )
+        request.priority = priority
+        request.deadline = None if deadline_s is None else self._clock() + deadline_s
+        self._scheduler.enqueue(request)
         return view.id
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -222,6 +231,26 @@ class Engine:
         self._streams.abort_dropped()
         return self._scheduler.idle
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests that have no place yet, or had to give theirs up for a while."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def running_count(self) -> int:
+        """Requests that have a place."""
+        return len(self._scheduler.running)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that running requests hold in the KV cache. What ended ones left to be reused is extra."""
+        return sum(request.computed for request in self._scheduler.running)
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request had to wait because the KV cache was full, since the engine was made."""
+        return self._scheduler.preemptions
+
     # --- stepping --------------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
@@ -234,15 +263,21 @@ class Engine:
 
     def _round(self) -> list[Event]:
         self._check_open()
-        self._scheduler.admit(self._start)
-        self._scheduler.mend()
+        scheduler = self._scheduler
+        late = expire((*scheduler.running, *scheduler.waiting), self._clock())
+        self._streams.deliver([self._finish(request) for request in late])
+        scheduler.admit(self._start)
+        scheduler.mend()
         events: list[Event] = []
-        if any(request.finish is None for request in self._scheduler.running):
+        if any(request.finish is None for request in scheduler.running):
             try:
                 events += self._runner.run()
+            except OutOfKVError as error:
+                self._make_room(error)
             except ForetokenError as error:
-                self._fail(error)
-        ended = [request for request in self._scheduler.running if request.finish is not None]
+                for request in scheduler.running:
+                    request.fail(str(error))
+        ended = [request for request in scheduler.running if request.finish is not None]
         events += [self._finish(request) for request in ended]
         return events
 
@@ -254,18 +289,21 @@ class Engine:
         self._runner.setup.drafters.start(request.view)
         self._runner.setup.planner.start(request.view)
 
-    def _fail(self, error: ForetokenError) -> None:
-        """A forward failed: end what it was for. Out of KV, the youngest request makes room."""
-        victims = self._scheduler.running
-        if isinstance(error, CapacityError):
-            victims = victims[-1:]
-        for request in victims:
-            request.finish, request.error = FinishReason.ERROR, str(error)
+    def _make_room(self, error: OutOfKVError) -> None:
+        """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""
+        running = self._scheduler.running
+        if any(request.finish is not None for request in running) or self._scheduler.preempt():
+            return  # requests that are over leave room for the next round
+        for request in running:
+            if request.generated:
+                request.finish = FinishReason.LENGTH
+            else:
+                request.fail(str(error))
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = perf_counter()
         setup = self._runner.setup
-        if request.seq >= 0:
+        if request.admitted_at:
             setup.drafters.stop(request.view)
             setup.planner.stop(request.view)
         self._scheduler.remove(request, keep=request.finish is not FinishReason.ERROR)

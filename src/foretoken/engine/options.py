@@ -12,7 +12,7 @@ import platformdirs
 
 from foretoken.config import ModelOptions
 from foretoken.errors import ConfigError
-from foretoken.types import VerifyRule
+from foretoken.types import Constraint, VerifyRule
 
 _LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
 _MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
@@ -63,6 +63,7 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     verify: VerifyRule
+    constraint: Constraint | None
 
 
 def model_options(options: EngineOptions) -> tuple[ModelOptions, Path, bool]:

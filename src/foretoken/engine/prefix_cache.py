@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
 from foretoken.types import Rollback
+
+logger = logging.getLogger(__name__)
 
 WORTH_COPYING = 4
 """Fewer shared tokens than this are computed again rather than copied from another sequence."""
@@ -48,7 +52,12 @@ class PrefixCache:
         if 2 * shared < len(source.tokens):
             # Most of what it holds is another conversation's: that stays, and its beginning is copied.
             slot = min(free, key=lambda slot: (len(slot.tokens) > 0, slot.used))
-        shared = self._prepare(slot, source, shared)
+        try:
+            shared = self._prepare(slot, source, shared)
+        except ForetokenError as error:  # it is computed anew instead
+            logger.warning("A kept prefix could not be reused: %s", error.message)
+            self.drop(slot.seq)
+            shared = 0
         self._clock += 1
         slot.busy, slot.used, slot.scope = True, self._clock, scope
         return slot.seq, shared
@@ -79,11 +88,23 @@ class PrefixCache:
         slot = self._slots[seq]
         slot.busy = False
         slot.tokens = tuple(tokens)
-        if self._model.length(seq) > len(tokens):
-            self._model.truncate(seq, len(tokens))
+        try:
+            if self._model.length(seq) > len(tokens):
+                self._model.truncate(seq, len(tokens))
+        except ForetokenError as error:
+            logger.warning("A sequence could not be kept: %s", error.message)
+            self.drop(seq)
+
+    def evict(self) -> bool:
+        """Empty the free sequence that was not used for the longest time; False if all are empty."""
+        kept = [slot for slot in self._slots if not slot.busy and slot.tokens]
+        if not kept:
+            return False
+        self.drop(min(kept, key=lambda slot: slot.used).seq)
+        return True
 
     def drop(self, seq: int) -> None:
-        """The request failed: nothing in its sequence can be trusted."""
+        """Nothing in the sequence can be trusted, or its cells are needed: it is free and empty."""
         self._model.release(seq)
         slot = self._slots[seq]
         slot.busy, slot.tokens = False, ()

@@ -8,13 +8,15 @@ from time import perf_counter
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.text import TextStream
 from foretoken.protocols import RequestView, Tokenizer
+from foretoken.sampling.constraint import compile_constraint
 from foretoken.sampling.sampler import RequestSampler
 from foretoken.types import FinishReason, SamplingParams, Timings, Usage
 
 
 @dataclass(slots=True)
 class Request:
-    """A request from `add` to its finish event. `seq` is -1 until it is admitted to a sequence.
+    """A request from `add` to its finish event. `seq` is -1 until it is admitted to a sequence, and again
+    while it waits because it was preempted. `deadline` is in seconds of the engine's clock.
 
     `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
     """
@@ -24,6 +26,8 @@ class Request:
     text: TextStream
     end_tokens: frozenset[int]
     max_total: int
+    priority: int = 0
+    deadline: float | None = None
     seq: int = -1
     computed: int = 0
     cached: int = 0
@@ -72,8 +76,12 @@ class Request:
             self.finish = FinishReason.LENGTH
         return shown
 
+    def fail(self, error: str) -> None:
+        """The request cannot go on."""
+        self.finish, self.error = FinishReason.ERROR, error
+
     def _ends(self, token: int) -> bool:
-        if token in self.params.stop_tokens:
+        if token in self.params.stop_tokens or len(self.view.tokens) == self.sampler.completed_at:
             return True
         return token in self.end_tokens and not self.params.ignore_eos
 
@@ -95,8 +103,13 @@ class Request:
 
 
 def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int, vocab_size: int) -> Request:
-    """A request that is not admitted yet."""
+    """A request that is not admitted yet. Raises RequestError for a constraint that cannot be used, and
+    MissingDependencyError.
+    """
     params = view.params
+    guide = None
+    if params.constraint is not None:
+        guide = compile_constraint(params.constraint, tokenizer, ignore_eos=params.ignore_eos)
     limit = context_length
     if params.max_tokens is not None:
         limit = min(limit, view.prompt_length + params.max_tokens)
@@ -108,6 +121,7 @@ def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int
             vocab_size=vocab_size,
             end_tokens=tokenizer.end_tokens,
             prompt=view.tokens,
+            guide=guide,
         ),
         text=TextStream(tokenizer, params.stop),
         end_tokens=tokenizer.end_tokens,

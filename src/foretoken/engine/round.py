@@ -10,14 +10,13 @@ from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.setup import Setup
 from foretoken.engine.stats import PlainRounds
 from foretoken.engine.verify import verify
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, OutOfKVError
 from foretoken.protocols import Model
 from foretoken.sampling.successors import verified_successors
 from foretoken.types import (
     TARGET,
     Draft,
     Event,
-    FinishReason,
     Load,
     Logits,
     Outcome,
@@ -44,16 +43,23 @@ class RoundRunner:
         self.plain_rounds = PlainRounds()
 
     def run(self) -> list[Event]:
-        """One target forward. Raises what `Model.forward` raises, with every request's state as before."""
+        """One target forward. Another failure of it ends the requests that it was for.
+
+        Raises OutOfKVError when the KV cache has no room for it, with every request's state as before.
+        """
         began = self._clock()
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
         drafts, draft_ms, wanted = self._plan_and_draft(decoding, load)
-        used = len(decoding) + sum(len(draft) for draft in drafts if draft)
-        prefill = self._scheduler.prefilling(self._model.capabilities.max_batch - used)
+        room = self._model.capabilities.max_batch - _verified(decoding, drafts)
+        prefill = self._scheduler.prefilling(room, decoding=bool(decoding))
 
         drafted = self._clock()
-        logits = self._model.forward(_batch(decoding, drafts, prefill))
+        computed = self._forward(decoding, drafts, prefill)
+        if computed is None:
+            return []
+        logits, drafts = computed
+        used = _verified(decoding, drafts)
         forwarded = self._clock()
         events, outcomes = self._commit(decoding, drafts, wanted, logits, draft_ms)
         events += self._finish_prefill(prefill, logits[used:])
@@ -79,6 +85,29 @@ class RoundRunner:
                 )
             )
         return events
+
+    def _forward(
+        self,
+        decoding: Sequence[Request],
+        drafts: Sequence[Draft | None],
+        prefill: Sequence[tuple[Request, int]],
+    ) -> tuple[Logits, Sequence[Draft | None]] | None:
+        """(logits, the drafts that were verified). Out of KV, prefixes kept from other requests go first, and
+        then the drafts. None if it failed for another reason: its requests then end with an error.
+        """
+        while True:
+            try:
+                return self._model.forward(_batch(decoding, drafts, prefill)), drafts
+            except OutOfKVError:
+                if self._scheduler.cache.evict():
+                    continue
+                if not any(drafts):
+                    raise
+                drafts = [None] * len(decoding)
+            except ForetokenError as error:
+                for request in (*decoding, *(request for request, _ in prefill)):
+                    request.fail(str(error))
+                return None
 
     def _account(
         self, outcomes: Sequence[tuple[Request, Outcome]], ms: float, *, plain: bool, alone: bool
@@ -130,12 +159,11 @@ class RoundRunner:
         for request, draft, most in zip(decoding, drafts, wanted, strict=True):
             end = first + 1 + (len(draft) if draft else 0)
             rows, first = logits[first:end], end
-            start, kept = request.computed, len(request.view.tokens)
+            kept = len(request.view.tokens)
             verdict = self._accept(request, draft, rows, events)
             if verdict is None:
                 continue
             committed = tuple(request.view.tokens[kept:])
-            self._roll_back(request, draft, verdict, start)
             accepted = min(verdict.accepted, len(committed))
             request.stats.round(draft, accepted, len(committed))
             last = request.view.tokens[kept - 1]
@@ -148,20 +176,21 @@ class RoundRunner:
     def _accept(
         self, request: Request, draft: Draft | None, rows: Logits, events: list[Event]
     ) -> Verdict | None:
-        """Verify and commit, adding to `events`. None if this request cannot go on: it ends with an error,
-        for example because its settings ban every token; the others do not feel it.
+        """Verify, commit and roll back, adding to `events`. None if this request cannot go on: it ends with
+        an error, for example because its settings ban every token; the others do not feel it.
         """
         try:
             verdict = verify(request, draft, rows)
             events += accept_tokens(request, draft, verdict, rows)
+            self._roll_back(request, draft, verdict)
         except ForetokenError as error:
-            request.finish, request.error = FinishReason.ERROR, str(error)
+            request.fail(str(error))
             return None
         return verdict
 
-    def _roll_back(self, request: Request, draft: Draft | None, verdict: Verdict, start: int) -> None:
+    def _roll_back(self, request: Request, draft: Draft | None, verdict: Verdict) -> None:
         """Leave in the KV cache what is committed, less the last token: its row was never computed."""
-        request.computed = len(request.view.tokens) - 1
+        start, request.computed = request.computed, len(request.view.tokens) - 1
         if draft is None:
             return
         if draft.parents is not None:
@@ -216,6 +245,11 @@ def accept_tokens(request: Request, draft: Draft | None, verdict: Verdict, rows:
         if request.finish is not None:
             break
     return events
+
+
+def _verified(decoding: Sequence[Request], drafts: Sequence[Draft | None]) -> int:
+    """Rows of a forward that decode: one for each request, and the drafts."""
+    return len(decoding) + sum(len(draft) for draft in drafts if draft)
 
 
 def _batch(

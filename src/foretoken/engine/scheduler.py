@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from time import perf_counter
 
+from foretoken.engine.admission import turn
+from foretoken.engine.prefill import prefill_rows, share
 from foretoken.engine.prefix_cache import PrefixCache
 from foretoken.engine.request import Request
+from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
-from foretoken.types import FinishReason, Load
+from foretoken.types import Load
 
 
 class Scheduler:
-    """First come, first served, as many at once as the model has sequences."""
+    """Higher priority first, then first come, first served; as many at once as the model has sequences.
+
+    `waiting` is in the order in which requests will be admitted. `preemptions` counts how often one had to
+    make room.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.cache = PrefixCache(model)
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.preemptions = 0
+        self._full = False
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    @property
+    def places(self) -> int:
+        """Sequences that no request has."""
+        return self._model.capabilities.sequences - len(self.running)
+
+    def enqueue(self, request: Request) -> None:
+        """The request waits for its turn."""
+        insort(self.waiting, request, key=turn)
+
     def admit(self, on_admitted: Callable[[Request], None]) -> None:
-        """Give waiting requests free sequences, with as much of their prompt as is still cached."""
-        while self.waiting:
+        """Give waiting requests free sequences, with as much of their tokens as is still cached.
+
+        `on_admitted` hears of each request once, not of one that comes back after it was preempted. After a
+        preemption nobody comes in until a running request is over: they would only push each other out.
+        """
+        while self.waiting and not (self._full and self.running):
             request = self.waiting[0]
             place = self.cache.acquire(request.view.tokens, request.view.scope)
             if place is None:
                 return
-            self.waiting.popleft()
-            request.seq, request.cached = place
-            request.computed = request.cached
-            request.admitted_at = perf_counter()
+            self.waiting.pop(0)
+            self._full = False
+            request.seq, request.computed = place
             self.running.append(request)
-            on_admitted(request)
+            if not request.admitted_at:
+                request.cached = request.computed
+                request.admitted_at = perf_counter()
+                on_admitted(request)
 
     def mend(self) -> None:
         """Put right what an interrupt in the middle of a round has left behind.
@@ -46,30 +70,31 @@ class Scheduler:
         history cannot go on with the same text, so it ends with an error.
         """
         for request in self.running:
-            if self._model.length(request.seq) > request.computed:
-                self._model.truncate(request.seq, request.computed)
+            try:
+                if self._model.length(request.seq) > request.computed:
+                    self._model.truncate(request.seq, request.computed)
+            except ForetokenError as error:
+                request.fail(str(error))
             if request.sampler.position != len(request.view.tokens):
-                request.finish, request.error = FinishReason.ERROR, "interrupted in the middle of a round"
+                request.fail("interrupted in the middle of a round")
 
     def decoding(self) -> list[Request]:
         """Running requests whose prompt is computed."""
         return [request for request in self.running if request.decoding and request.finish is None]
 
-    def prefilling(self, budget: int) -> list[tuple[Request, int]]:
-        """(request, rows) of prompts to prefill in this forward, `budget` rows in all, oldest first."""
-        chosen: list[tuple[Request, int]] = []
-        for request in self.running:
-            if request.decoding or request.finish is not None or budget <= 0:
-                continue
-            rows = min(request.pending, budget)
-            chosen.append((request, rows))
-            budget -= rows
-        return chosen
+    def prefilling(self, room: int, *, decoding: bool = False) -> list[tuple[Request, int]]:
+        """(request, rows) of prompts to prefill in a forward with room for so many more rows, which also
+        decodes or does not.
+        """
+        prompts = [request for request in self.running if not request.decoding and request.finish is None]
+        rows = prefill_rows(room, decoding=decoding)
+        return share(prompts, rows, self._model.capabilities.max_rows)
 
     def load(self, decoding: list[Request]) -> Load:
         depth = max((request.computed for request in decoding), default=0)
         pending = sum(request.pending for request in self.running if not request.decoding)
-        return Load(len(decoding), min(pending, self._model.capabilities.max_batch), depth)
+        most = prefill_rows(self._model.capabilities.max_batch, decoding=bool(decoding))
+        return Load(len(decoding), min(pending, most), depth)
 
     def find(self, request_id: int) -> Request | None:
         for request in (*self.running, *self.waiting):
@@ -77,12 +102,29 @@ class Scheduler:
                 return request
         return None
 
+    def preempt(self) -> bool:
+        """The KV cache is full: of the running requests one of the lowest priority, the youngest of these,
+        gives its cells back and waits. Its tokens stay; they are computed again when its turn comes. False
+        if there is none but the one that needs room.
+        """
+        if len(self.running) < 2:
+            return False
+        request = max(self.running, key=turn)
+        self.running.remove(request)
+        self.cache.drop(request.seq)
+        request.seq, request.computed = -1, 0
+        self.enqueue(request)
+        self.preemptions += 1
+        self._full = True
+        return True
+
     def remove(self, request: Request, *, keep: bool) -> None:
         """The request is over; `keep` leaves its KV cells for a prompt that begins the same way."""
         if request.seq < 0:
             self.waiting.remove(request)
             return
         self.running.remove(request)
+        self._full = False
         if keep:
             self.cache.release(request.seq, request.view.tokens[: request.computed])
         else:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from foretoken.protocols import RequestView
+from foretoken.sampling.guide import Guide
 from foretoken.sampling.history import TokenCounts
 from foretoken.sampling.noise import DRAFT, MATCH, TokenIds, depth_stream, make_key
 from foretoken.sampling.processors import (
@@ -27,7 +28,7 @@ from foretoken.sampling.processors import (
     truncates,
 )
 from foretoken.sampling.sampler import choose_token, early_bans, processed
-from foretoken.types import Logits, Probs, SamplingParams
+from foretoken.types import Constraint, Logits, Probs, SamplingParams
 
 REMEMBERED = 64
 """Requests whose rules and counts are kept; the least recently used is rebuilt when it comes back."""
@@ -35,13 +36,14 @@ REMEMBERED = 64
 
 @dataclass(slots=True)
 class _Request:
-    """What is kept of a request: its rules, and counts that follow its growing history."""
+    """What is kept of a request: its rules, and what follows its growing history: counts and guide."""
 
     params: SamplingParams
     prompt_length: int
     rules: RowRules
     banned: TokenIds
     counts: TokenCounts | None
+    guide: Guide | None
     counted: int
     last: int
 
@@ -53,10 +55,17 @@ class CoupledSampler:
     - rule `match`: argmax(log q + G) with the target's noise for that position;
     - rules `rejection` and `block`: a draw from q with noise of its own, fresh in every round, and q.
 
-    The probability returned is the token's under the processed q.
+    The probability returned is the token's under the processed q. `follow` makes the guide of a request's
+    constraint; without it constraints are left to the target.
     """
 
-    def __init__(self, vocab_size: int, end_tokens: frozenset[int]) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        end_tokens: frozenset[int],
+        follow: Callable[[Constraint], Guide] | None = None,
+    ) -> None:
+        self._follow = follow
         self._vocab_size = vocab_size
         self._end_tokens = end_tokens
         self._requests: OrderedDict[int, _Request] = OrderedDict()
@@ -83,7 +92,8 @@ class CoupledSampler:
         generated = len(request.tokens) + len(prefix) - request.prompt_length
         banned = known.banned if generated < request.params.min_tokens else None
         counts = None if known.counts is None else known.counts.extended(prefix)
-        return known.rules.apply(logits, banned, counts)
+        row = known.rules.apply(logits, banned, counts)
+        return row if known.guide is None else known.guide.mask(row, prefix)
 
     def _know(self, request: RequestView) -> _Request:
         """The request's entry, brought up to its history: in time proportional to what is new."""
@@ -95,9 +105,13 @@ class CoupledSampler:
                 self._requests.popitem(last=False)
         self._requests.move_to_end(request.id)
         tokens = request.tokens
-        if known.counts is not None and known.counted < len(tokens):
-            for token in tokens[known.counted :]:
-                known.counts.add(token)
+        if known.counted < len(tokens) and not (known.counts is None and known.guide is None):
+            new = tokens[known.counted :]
+            if known.counts is not None:
+                for token in new:
+                    known.counts.add(token)
+            if known.guide is not None:
+                known.guide.advance(new)
             known.counted, known.last = len(tokens), tokens[-1]
         return known
 
@@ -108,7 +122,7 @@ class CoupledSampler:
         """
         if known.params is not request.params or known.prompt_length != request.prompt_length:
             return True
-        if known.counts is None:
+        if known.counts is None and known.guide is None:
             return False
         tokens = request.tokens
         return known.counted > len(tokens) or bool(known.counted and tokens[known.counted - 1] != known.last)
@@ -119,8 +133,11 @@ class CoupledSampler:
         rules = RowRules(params)
         counts = TokenCounts(self._vocab_size, request.tokens[:start]) if rules.counting else None
         banned = early_bans(params, self._end_tokens)
+        guide = None
+        if params.constraint is not None and self._follow is not None:
+            guide = self._follow(params.constraint)
         last = request.tokens[start - 1] if start else -1
-        return _Request(params, request.prompt_length, rules, banned, counts, start, last)
+        return _Request(params, request.prompt_length, rules, banned, counts, guide, start, last)
 
 
 def _probability(row: Logits, params: SamplingParams, token: int) -> float:

@@ -1,9 +1,9 @@
 """Logits processors: pure functions over one row, in vLLM's order.
 
 bans (end tokens before `min_tokens`) → logit bias → repetition, frequency and presence penalty →
-temperature → min-p → top-k → top-p. The first half maps a row to a row; the second half shrinks it to its
-survivors, a pair (token ids ascending, logits ÷ temperature in float64), so that noise and probabilities
-are computed only for tokens that can still be chosen.
+constraint mask (`guide`) → temperature → min-p → top-k → top-p. The first half maps a row to a row; the
+second half shrinks it to its survivors, a pair (token ids ascending, logits ÷ temperature in float64), so
+that noise and probabilities are computed only for tokens that can still be chosen.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def peak(row: Logits) -> float:
             hint="The model file may be damaged, or its KV cache type too coarse for it.",
         )
     if best == -math.inf:
-        raise RequestError("No token is left to choose.", hint="Relax logit_bias or min_tokens.")
+        raise RequestError("No token is left to choose.", hint="Relax logit_bias, min_tokens or constraint.")
     return best
 
 

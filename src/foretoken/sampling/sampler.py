@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from foretoken.sampling.guide import Guide
 from foretoken.sampling.history import TokenCounts
 from foretoken.sampling.noise import (
     ACCEPT,
@@ -30,7 +31,7 @@ from foretoken.sampling.processors import (
     truncates,
 )
 from foretoken.sampling.validation import validate_params
-from foretoken.types import Logits, Probs, SamplingParams, TokenLogprob
+from foretoken.types import Draft, Logits, Probs, SamplingParams, TokenLogprob
 
 __all__ = ["RequestSampler", "choose_token", "processed", "validate_params"]
 
@@ -73,8 +74,10 @@ class RequestSampler:
         vocab_size: int,
         end_tokens: frozenset[int],
         prompt: Sequence[int],
+        guide: Guide | None = None,
     ) -> None:
         self._params = params
+        self._guide = guide
         self._seed = seed
         self._length = len(prompt)
         self._generated = 0
@@ -83,6 +86,8 @@ class RequestSampler:
         self._banned = early_bans(params, end_tokens)
         self._greedy = is_greedy(params)
         self._plain = not self._rules.active and not self._banned.size
+        self.completed_at: int | None = None
+        """The `position` at which the request's constraint was complete; None before, and without one."""
 
     @property
     def position(self) -> int:
@@ -94,6 +99,8 @@ class RequestSampler:
 
         Raises BackendError for logits that are not numbers, RequestError if every token is banned.
         """
+        if self._guide is not None:
+            return self._choose_guided(self._guide, row, extra)
         if self._plain and self._greedy:
             # numpy's argmax stops at the first NaN; every token passes here, so no second pass to look.
             best = int(row.argmax())
@@ -103,9 +110,30 @@ class RequestSampler:
         key = make_key(self._seed, self._length + len(extra), MATCH)
         return choose_token(self._adjust(row, extra), self._params, key)
 
+    def _choose_guided(self, guide: Guide, row: Logits, extra: Sequence[int]) -> int:
+        row, params = self._adjust(row, extra), self._params
+        key = make_key(self._seed, self._length + len(extra), MATCH)
+        if not extra:
+            forced = guide.forced()
+            if forced and row[forced[0]] > -np.inf:
+                return forced[0]
+            if not forced and not truncates(params):
+                # A maximum over all tokens that is allowed is the maximum over those allowed: no mask needed.
+                token = choose_token(row, params, key)
+                if guide.allows(token):
+                    return token
+        return choose_token(guide.mask(row, extra), params, key)
+
     def distribution(self, row: Logits, extra: Sequence[int] = ()) -> Probs:
         """What `choose` samples from, after the history and `extra`. Raises as `choose` does."""
-        return processed(self._adjust(row, extra), self._params)
+        adjusted = self._adjust(row, extra)
+        if self._guide is not None:
+            adjusted = self._guide.mask(adjusted, extra)
+        return processed(adjusted, self._params)
+
+    def prune(self, draft: Draft) -> Draft | None:
+        """The part of a draft that the request's constraint leaves a chance; None if that is nothing."""
+        return draft if self._guide is None else self._guide.prune(draft)
 
     def logprob(self, row: Logits, token: int) -> TokenLogprob:
         """The token's log-probability under the unmodified logits (vLLM's `raw_logprobs`), in nats, with the
@@ -118,7 +146,11 @@ class RequestSampler:
         return TokenLogprob(token, float(row[token]) - whole, top)
 
     def advance(self, token: int) -> None:
-        """A token was committed."""
+        """A token was committed. Raises RequestError for one that the constraint forbids."""
+        if self._guide is not None:
+            self._guide.advance((token,))
+            if self._guide.complete and self.completed_at is None:
+                self.completed_at = self._length + 1
         self._length += 1
         self._generated += 1
         if self._counts is not None:

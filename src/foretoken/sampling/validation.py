@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from foretoken.errors import RequestError
-from foretoken.types import SamplingParams, VerifyRule
+from foretoken.types import Constraint, ConstraintKind, SamplingParams, VerifyRule
 
 BIAS_LIMIT = 100.0
 """OpenAI's range of `logit_bias`."""
@@ -54,7 +54,21 @@ def validate_params(params: object, vocab_size: int) -> SamplingParams:
         raise _wrong("min_tokens", checked.min_tokens, f"at most max_tokens, which is {checked.max_tokens}")
     if not isinstance(params.verify, str) or params.verify not in get_args(VerifyRule):
         raise _wrong("verify", params.verify, "one of " + ", ".join(get_args(VerifyRule)))
+    _check_constraint(params.constraint)
     return checked
+
+
+def _check_constraint(constraint: object) -> None:
+    """Whether it is one; what is in it is checked where it is compiled."""
+    if constraint is None:
+        return
+    if not isinstance(constraint, Constraint):
+        raise _wrong("constraint", constraint, "None or a Constraint, as in Constraint('regex', '[0-9]+')")
+    kinds = get_args(ConstraintKind)
+    if not isinstance(constraint.kind, str) or constraint.kind not in kinds:
+        raise _wrong("constraint.kind", constraint.kind, "one of " + ", ".join(kinds))
+    if not isinstance(constraint.source, str):
+        raise _wrong("constraint.source", constraint.source, "text; a JSON schema as json.dumps writes it")
 
 
 def _stop(stops: object) -> tuple[str, ...]:

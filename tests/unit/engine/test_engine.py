@@ -218,12 +218,13 @@ def test_backend_failure_ends_the_request_not_the_engine() -> None:
     assert engine.generate(PROMPT, max_tokens=10).finish_reason is FinishReason.LENGTH
 
 
-def test_out_of_kv_ends_the_youngest_request_only() -> None:
+def test_out_of_kv_holds_up_the_youngest_request_only() -> None:
     engine = Engine(Failing(4, OutOfKVError("full"), sequences=2))
     ids = [engine.add([i + 1], SamplingParams(max_tokens=10, ignore_eos=True)) for i in range(2)]
     old, young = engine.run(ids)
     assert list(old.tokens) == plain([1], max_tokens=10, ignore_eos=True)
-    assert young.finish_reason is FinishReason.ERROR
+    assert list(young.tokens) == plain([2], max_tokens=10, ignore_eos=True)
+    assert (engine.preemptions, young.error) == (1, None)
 
 
 def test_a_failing_drafter_is_dropped_with_a_note_and_the_text_is_unharmed() -> None:

@@ -147,3 +147,18 @@ def test_what_is_reused_is_always_the_prompt_s_own_beginning(
         assert model.tokens(seq) == prompt
         assert shared < len(prompt)
     assert None not in [cache.acquire([1]) for _ in range(sequences)], "all are free again"
+
+
+def test_the_prefix_that_was_not_used_for_the_longest_time_is_evicted_first() -> None:
+    model, cache = cache_of(3)
+    for token in (10, 20, 30):
+        answer(model, cache, [token] * 5)
+    answer(model, cache, [10] * 6)
+    held = cache.acquire([20] * 5)
+    assert held == (1, 4)
+    assert cache.evict()
+    assert [model.length(seq) for seq in range(3)] == [6, 4, 0]
+    assert cache.evict()
+    assert not cache.evict(), "a busy sequence is not touched"
+    assert [model.length(seq) for seq in range(3)] == [0, 4, 0]
+    assert cache.acquire([10] * 6) in [(0, 0), (2, 0)]

@@ -12,10 +12,10 @@ from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEv
 from foretoken.drafters.draft_model import DraftModelDrafter
 from foretoken.engine.stats import PlainRounds, RequestStats
 from foretoken.engine.verify import verify
-from foretoken.errors import ConfigError, RequestError
+from foretoken.errors import BackendError, ConfigError, RequestError
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft
+from foretoken.types import Draft, Logits, Rows
 
 PROMPT = list(b"abcabc")
 BANS_ALL = SamplingParams(max_tokens=10, min_tokens=1, stop_tokens=tuple(range(258)))
@@ -236,3 +236,93 @@ def test_a_prompt_that_never_ran_has_no_prompt_time() -> None:
 def test_greedy_with_a_sampled_rule_is_still_exact() -> None:
     result = Engine(FakeModel()).generate(PROMPT, max_tokens=3, verify="rejection")
     assert result.speculation.exact
+
+
+class Faulty(FakeModel):
+    """Fails in one operation on one sequence, as long as `broken` names it."""
+
+    broken: tuple[str, int] = ("", -1)
+
+    def _break(self, operation: str, seq: int) -> None:
+        if self.broken == (operation, seq):
+            raise BackendError(f"{operation} failed")
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        for rows in batch:
+            self._break("forward", rows.seq)
+        return super().forward(batch)
+
+    def truncate(self, seq: int, length: int) -> None:
+        self._break("truncate", seq)
+        super().truncate(seq, length)
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        self._break("fork", dst)
+        super().fork(src, dst, length)
+
+
+def test_a_failing_forward_ends_the_requests_in_it_and_no_other() -> None:
+    model = Faulty(max_batch=64, sequences=3)
+    engine = Engine(model)
+    ids = [engine.add(prompt, TEN) for prompt in (PROMPT, [5] * 500, [6] * 600)]
+    engine.step()
+    model.broken = ("forward", 1)
+    events = engine.step()
+    assert [(event.request, type(event)) for event in events] == [
+        (ids[0], FinishEvent),
+        (ids[1], FinishEvent),
+    ], "the third had no rows in that forward"
+    assert {event.error for event in events if isinstance(event, FinishEvent)} == {"forward failed"}
+    assert engine.kv_tokens == model.cells == 0, "nothing of what failed is kept"
+    model.broken = ("", -1)
+    [result] = engine.run([ids[2]])
+    assert result.tokens == Engine(FakeModel()).generate([6] * 600, TEN).tokens
+
+
+def test_a_request_whose_draft_cannot_be_taken_back_ends_alone_with_all_its_tokens() -> None:
+    model = Faulty()
+    engine = Engine(model, drafters=[ScriptedDrafter(lambda _: [1, 2])])
+    streams = [engine.stream(prompt, TEN) for prompt in (PROMPT, [7, 8])]
+    for stream in streams:
+        next(stream)
+    model.broken = ("truncate", 0)
+    bad, good = (list(stream) for stream in streams)
+    assert isinstance(bad[-1], FinishEvent)
+    assert (bad[-1].reason, bad[-1].error) == (FinishReason.ERROR, "truncate failed")
+    assert bad[-1].usage.completion_tokens == len(bad), "the one read before, and all but the last event"
+    assert isinstance(good[-1], FinishEvent)
+    assert good[-1].reason is FinishReason.LENGTH
+
+
+def test_a_prefix_that_cannot_be_reused_is_computed_again() -> None:
+    for operation, seq in (("fork", 1), ("truncate", 0)):
+        model = Faulty(sequences=2)
+        engine = Engine(model)
+        shared = [1] * 20
+        first = engine.generate([*shared, *range(30)], max_tokens=5, ignore_eos=True)
+        model.broken = (operation, seq)
+        prompt = shared if operation == "fork" else [*shared, *range(29), 9]
+        again = engine.generate(prompt, max_tokens=5, ignore_eos=True)
+        assert (again.finish_reason, again.usage.cached_tokens) == (FinishReason.LENGTH, 0)
+        assert again.tokens == Engine(FakeModel()).generate(prompt, max_tokens=5, ignore_eos=True).tokens
+        assert first.error is None
+
+
+def test_a_round_that_cannot_be_mended_ends_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Faulty()
+    engine = Engine(model)
+    ids = [engine.add(PROMPT, TEN), engine.add([7, 8], TEN)]
+    engine.step()
+    with monkeypatch.context() as patch:
+
+        def torn(*_: object) -> object:
+            raise KeyboardInterrupt
+
+        patch.setattr("foretoken.engine.round.verify", torn)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    model.broken = ("truncate", 0)
+    events = [event for _ in range(12) for event in engine.step()]
+    ends = {event.request: event for event in events if isinstance(event, FinishEvent)}
+    assert (ends[ids[0]].reason, ends[ids[0]].error) == (FinishReason.ERROR, "truncate failed")
+    assert ends[ids[1]].reason is FinishReason.LENGTH

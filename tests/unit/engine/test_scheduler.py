@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from foretoken.engine.prefill import PREFILL_ROWS
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.scheduler import Scheduler
 from foretoken.protocols import RequestView
@@ -24,7 +25,8 @@ def model() -> FakeModel:
 def scheduler_of(model: FakeModel, *prompts: list[int]) -> tuple[Scheduler, list[Request]]:
     scheduler = Scheduler(model)
     requests = [request(number, prompt, model) for number, prompt in enumerate(prompts, 1)]
-    scheduler.waiting.extend(requests)
+    for waiting in requests:
+        scheduler.enqueue(waiting)
     return scheduler, requests
 
 
@@ -60,7 +62,7 @@ def test_a_request_begins_with_what_is_cached(model: FakeModel) -> None:
     compute(scheduler, model, first, 4)
     scheduler.remove(first, keep=True)
     again = request(2, [1, 2, 3, 4, 7, 9], model)
-    scheduler.waiting.append(again)
+    scheduler.enqueue(again)
     admit(scheduler)
     assert (again.cached, again.computed, again.pending) == (4, 4, 2)
     assert not again.decoding
@@ -72,7 +74,7 @@ def test_a_failed_request_leaves_nothing_behind(model: FakeModel) -> None:
     compute(scheduler, model, first, 4)
     scheduler.remove(first, keep=False)
     again = request(2, [1, 2, 3, 4, 5], model)
-    scheduler.waiting.append(again)
+    scheduler.enqueue(again)
     admit(scheduler)
     assert again.cached == 0
 
@@ -109,9 +111,21 @@ def test_the_load_is_what_shares_the_forward(model: FakeModel) -> None:
     compute(scheduler, model, first, 3)
     load = scheduler.load(scheduler.decoding())
     assert (load.decoding, load.prefill_rows, load.depth) == (1, 16, 3), "at most a batch of rows"
+    assert scheduler.prefilling(13, decoding=True) == [(second, 13)]
     compute(scheduler, model, second, 16)
     compute(scheduler, model, second, 16)
     assert scheduler.load(scheduler.decoding()).prefill_rows == 8
+
+
+def test_prompts_beside_decoding_are_a_small_part_of_the_load() -> None:
+    model = FakeModel(sequences=2, max_batch=512)
+    scheduler, [first, second] = scheduler_of(model, [1, 2, 3], [4] * 400)
+    admit(scheduler)
+    assert scheduler.load([]).prefill_rows == 403
+    compute(scheduler, model, first, 3)
+    assert scheduler.load([first]).prefill_rows == PREFILL_ROWS
+    assert scheduler.prefilling(500, decoding=True) == [(second, PREFILL_ROWS)]
+    assert scheduler.prefilling(500) == [(second, 400)]
 
 
 def test_requests_are_found_wherever_they_are(model: FakeModel) -> None:

@@ -21,6 +21,7 @@ class LlamaCppTokenizer:
 
     def __init__(self, model: Any, template: str | None) -> None:
         self._open_vocab: Any = lib.llama_model_get_vocab(model)
+        self.chat_template = template
         self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.bos = int(lib.llama_vocab_bos(self._vocab))
         self._adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab)) and self.bos >= 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from foretoken.engine.prompt import encode_chat
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
@@ -19,10 +18,11 @@ from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.schemas import ChatMessage, ChatRequest
+from foretoken.server.openai.tool_use import AnswerReader, ToolUse, add_call_deltas, tool_use
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
-from foretoken.types import FinishEvent, TokenEvent
+from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
 
 Chunk = dict[str, Any]
 
@@ -35,8 +35,9 @@ def chat_router(pool: ModelPool) -> APIRouter:
     async def chat(body: ChatRequest, request: Request) -> Response:
         served = await pool.get(body.model)
         caller = caller_of(request)
-        job = chat_job(served.tokenizer, body, caller.scope)
-        chunks = chat_chunks(served, several(job, body.n), caller.name)
+        use = chat_tools(served.tokenizer, body)
+        job = chat_job(served.tokenizer, body, use, caller.scope)
+        chunks = chat_chunks(served, several(job, body.n), use, caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return stream_response(_events(await begun(request, chunks), usage=usage))
@@ -45,7 +46,15 @@ def chat_router(pool: ModelPool) -> APIRouter:
     return router
 
 
-def chat_job(tokenizer: Tokenizer, body: ChatRequest, scope: str) -> Job:
+def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
+    """What the answer may call. Raises RequestError."""
+    if body.parallel_tool_calls is not None and not body.tools:
+        raise RequestError("parallel_tool_calls is for requests with tools.")
+    parallel = body.parallel_tool_calls is not False
+    return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
+
+
+def chat_job(tokenizer: Tokenizer, body: ChatRequest, use: ToolUse, scope: str) -> Job:
     """The engine's request for a body. Raises RequestError."""
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.")
@@ -53,7 +62,7 @@ def chat_job(tokenizer: Tokenizer, body: ChatRequest, scope: str) -> Job:
         raise RequestError("stream_options is for requests with stream set to true.")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    prompt = encode_chat(tokenizer, [as_message(message) for message in body.messages])
+    prompt = use.encode(tokenizer, [as_message(message) for message in body.messages])
     prediction = _text(body.prediction.content) if body.prediction else ""
     params = body.sampling(max_tokens=most, logprobs=logprobs)
     return Job(prompt=prompt, params=params, prediction=prediction, scope=scope)
@@ -77,7 +86,7 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
 
 
 async def chat_chunks(
-    served: Served, jobs: Sequence[Job], caller: str = "local"
+    served: Served, jobs: Sequence[Job], use: ToolUse, caller: str = "local"
 ) -> AsyncGenerator[Chunk, None]:
     """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
     head = {
@@ -87,28 +96,51 @@ async def chat_chunks(
         "model": served.name,
     }
     ends: list[FinishEvent] = []
-    begun: set[int] = set()
+    writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
     async with aclosing(choices(served, jobs, caller)) as events:
         async for index, event in events:
-            if index not in begun:
-                begun.add(index)
-                yield {**head, "choices": [_choice(index, {"role": "assistant", "content": ""})]}
-            if isinstance(event, TokenEvent):
-                logprobs = chat_logprobs(served.tokenizer, [event]) if event.logprob else None
-                if event.text or logprobs:
-                    yield {**head, "choices": [_choice(index, {"content": event.text}, logprobs=logprobs)]}
-                continue
-            ends.append(event)
-            if event.text:
-                yield {**head, "choices": [_choice(index, {"content": event.text})]}
-            yield {**head, "choices": [_choice(index, {}, finish=str(event.reason))]}
+            for choice in writers[index].write(event):
+                yield {**head, "choices": [choice]}
+            if isinstance(event, FinishEvent):
+                ends.append(event)
     yield {**head, "choices": [], "usage": report.usage(ends), **report.extras(ends)}
 
 
-def _choice(
-    index: int, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
-) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+class ChoiceWriter:
+    """Turns one answer's events into the choices of chunks. `reader` finds its calls; None: it has none."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, reader: AnswerReader | None) -> None:
+        self._index = index
+        self._tokenizer = tokenizer
+        self._reader = reader
+        self._begun = False
+
+    def write(self, event: Event) -> Iterator[dict[str, Any]]:
+        """The choices of chunks that an event brings."""
+        if not self._begun:
+            self._begun = True
+            yield self._choice({"role": "assistant", "content": ""})
+        if isinstance(event, TokenEvent):
+            deltas: list[Chunk] = [{"content": event.text}]
+            if self._reader is not None:
+                deltas = self._reader.read(event)
+            logprobs = chat_logprobs(self._tokenizer, [event]) if event.logprob else None
+            if logprobs:
+                first, *deltas = deltas or [{}]
+                yield self._choice(first, logprobs=logprobs)
+            yield from (self._choice(delta) for delta in deltas if delta.get("content") != "")
+            return
+        deltas = [{"content": event.text}]
+        if self._reader is not None:
+            deltas = self._reader.end(event.text)
+        yield from (self._choice(delta) for delta in deltas if delta.get("content") != "")
+        called = self._reader is not None and self._reader.called and event.reason is FinishReason.STOP
+        yield self._choice({}, finish="tool_calls" if called else str(event.reason))
+
+    def _choice(
+        self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
+    ) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
 async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncGenerator[str, None]:
@@ -144,8 +176,12 @@ def _empty(index: int) -> dict[str, Any]:
 
 
 def _add(answer: dict[str, Any], choice: Chunk) -> None:
-    delta, logprobs = choice["delta"], choice["logprobs"]
-    answer["message"]["content"] += delta.get("content") or ""
+    delta, logprobs, message = choice["delta"], choice["logprobs"], answer["message"]
+    message["content"] = (message["content"] or "") + (delta.get("content") or "")
+    if "tool_calls" in delta:
+        add_call_deltas(message.setdefault("tool_calls", []), delta["tool_calls"])
+    if message.get("tool_calls") and not message["content"]:
+        message["content"] = None
     if logprobs:
         answer["logprobs"] = answer["logprobs"] or {"content": [], "refusal": None}
         answer["logprobs"]["content"] += logprobs["content"]

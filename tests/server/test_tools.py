@@ -1,0 +1,115 @@
+"""Tool calls through the real OpenAI client: a model that writes them, and what becomes of that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from http_server import Running, serving
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+MESSAGES: list[Any] = [{"role": "user", "content": "how is the weather in Oslo?"}]
+
+
+def client_of(running: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30)
+
+
+def ask(running: Running, **options: Any) -> Any:
+    given: dict[str, Any] = {"model": "fake", "messages": MESSAGES, "tools": [WEATHER], "temperature": 0}
+    with client_of(running) as client:
+        answer = client.chat.completions.create(**{**given, **options})
+        return list(answer) if options.get("stream") else answer
+
+
+@pytest.mark.parametrize("before", ["", "Let me look. "])
+def test_a_call_is_taken_out_of_the_text(before: str) -> None:
+    with serving(script=before + CALL) as running:
+        choice = ask(running).choices[0]
+        chunks = ask(running, stream=True)
+    assert choice.finish_reason == "tool_calls"
+    assert (choice.message.content or "").strip() == before.strip()
+    [call] = choice.message.tool_calls
+    assert call.type == "function"
+    assert call.id.startswith("call_")
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Oslo"}
+
+    pieces = [c.delta.tool_calls[0] for chunk in chunks for c in chunk.choices if c.delta.tool_calls]
+    assert pieces[0].function.name == "get_weather"
+    assert len(pieces) > 3, "arguments are streamed as they come"
+    assert "".join(piece.function.arguments for piece in pieces) == call.function.arguments
+    text = "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
+    assert text == (choice.message.content or "")
+    assert [c.finish_reason for chunk in chunks for c in chunk.choices][-1] == "tool_calls"
+
+
+def test_without_tools_it_is_text() -> None:
+    with serving(script=CALL) as running:
+        choice = ask(running, tools=openai.NOT_GIVEN).choices[0]
+        none = ask(running, tool_choice="none").choices[0]
+    assert choice.message.content == none.message.content == CALL
+    assert choice.finish_reason == none.finish_reason == "stop"
+
+
+def test_a_function_that_was_not_offered_is_text() -> None:
+    with serving(script=CALL.replace("get_weather", "launch")) as running:
+        choice = ask(running).choices[0]
+    assert choice.message.tool_calls is None
+    assert "launch" in choice.message.content
+
+
+def test_the_conversation_goes_on_with_the_result() -> None:
+    with serving(script=CALL) as running:
+        message = ask(running).choices[0].message
+        call = message.tool_calls[0]
+        result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+        history = [*MESSAGES, message.model_dump(exclude_none=True), result]
+        answer = ask(running, messages=history)
+    assert answer.usage.prompt_tokens > 0
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_tools_are_described_to_a_model_whose_template_knows_none() -> None:
+    with serving(script="hello") as running:
+        with_tools = ask(running).usage.prompt_tokens
+        without = ask(running, tools=openai.NOT_GIVEN).usage.prompt_tokens
+        assert "get_weather" in seen_prompt(running)
+    assert with_tools > without
+
+
+def seen_prompt(running: Running) -> str:
+    model: Any = running.engines["fake"].model
+    longest = max((rows for batch in model.forwards for rows in batch), key=lambda rows: len(rows.tokens))
+    return bytes(token for token in longest.tokens if token < 256).decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": [{"type": "function"}]}, "function is missing"),
+        ({"tools": [WEATHER, WEATHER]}, "two functions named 'get_weather'"),
+        ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "'fly'"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": openai.NOT_GIVEN, "tool_choice": "required"}, "there are no tools"),
+        ({"tools": openai.NOT_GIVEN, "parallel_tool_calls": True}, "requests with tools"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_said(options: dict[str, Any], message: str) -> None:
+    with serving(script="hello") as running, pytest.raises(openai.BadRequestError, match=message):
+        ask(running, **options)
