@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
+import openai
 import uvicorn
 
 from foretoken import Engine
@@ -104,3 +105,8 @@ def serving(
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server did not stop"
+
+
+def client_of(running: Running) -> openai.OpenAI:
+    """OpenAI's client for this server, which does not try again."""
+    return openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30)

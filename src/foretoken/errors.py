@@ -17,6 +17,7 @@
     ├── AuthenticationError          no API key, or not one of ours        exit 2, HTTP 401
     ├── PermissionDeniedError        this caller may not do that           exit 2, HTTP 403
     ├── RateLimitError               this key asks too often               exit 2, HTTP 429
+    ├── DeadlineExceededError        the request took too long             exit 1, HTTP 504
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
     └── BackendError                 the backend failed                    exit 1, HTTP 500
 """
@@ -145,6 +146,13 @@ class RateLimitError(ForetokenError):
     def __init__(self, message: str, *, retry_after: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
+
+
+class DeadlineExceededError(ForetokenError):
+    """The request took longer than it was given."""
+
+    code = "deadline_exceeded"
+    status = 504
 
 
 class MissingDependencyError(ForetokenError):

@@ -116,6 +116,8 @@ def test_metrics_of_a_running_server() -> None:
         ask(running)
         found = values(httpx.get(f"{running.url}/metrics").text)
     assert found[("foretoken_generation_tokens_total", "fake")] > 0
+    assert found[("foretoken_num_requests_running", "fake")] == 0
+    assert found[("foretoken_kv_cache_tokens", "fake")] == 0
     assert sum(value for name, value in found.items() if name[0] == "foretoken_requests_total") == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from http_server import Running, serving
+from http_server import Running, client_of, serving
 
 WEATHER = {
     "type": "function",
@@ -24,10 +24,6 @@ WEATHER = {
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 MESSAGES: list[Any] = [{"role": "user", "content": "how is the weather in Oslo?"}]
-
-
-def client_of(running: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=30)
 
 
 def ask(running: Running, **options: Any) -> Any:

@@ -14,8 +14,14 @@ def turn(request: Request) -> tuple[int, int]:
     return -request.priority, request.id
 
 
-def check_terms(priority: object, deadline_s: object) -> None:
-    """Raises RequestError for a priority or a deadline that is none."""
+def check_terms(priority: object, deadline_s: object, max_draft: object) -> None:
+    """Raises RequestError for a priority, a deadline or a cap on drafts that is none."""
+    if max_draft is not None and (
+        not isinstance(max_draft, int) or isinstance(max_draft, bool) or max_draft < 0
+    ):
+        raise RequestError(
+            f"max_draft={max_draft!r} is not valid.", hint="A cap is a whole number of tokens; 0 is none."
+        )
     if not isinstance(priority, int) or isinstance(priority, bool):
         raise RequestError(
             f"priority={priority!r} is not valid.", hint="A priority is a whole number; higher goes first."

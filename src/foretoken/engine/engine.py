@@ -163,15 +163,17 @@ class Engine:
         scope: str = "",
         priority: int = 0,
         deadline_s: float | None = None,
+        max_draft: int | None = None,
     ) -> int:
         """Queue a request; returns its id. Raises RequestError, ContextLengthError, QueueFullError.
 
         `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
         from one scope is used in another. Of those waiting, requests of a higher `priority` run first. One
-        that is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`.
+        that is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`. At most
+        `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it.
         """
         self._check_open()
-        check_terms(priority, deadline_s)
+        check_terms(priority, deadline_s, max_draft)
         check_queue(self.waiting_count, self._scheduler.places, self.max_waiting)
         params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
         tokens = self.encode(prompt)
@@ -187,6 +189,8 @@ class Engine:
             vocab_size=self.model.info.vocab_size,
         )
         request.priority = priority
+        if max_draft is not None:
+            request.max_draft = max_draft
         request.deadline = None if deadline_s is None else self._clock() + deadline_s
         self._scheduler.enqueue(request)
         return view.id

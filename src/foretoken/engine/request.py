@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -28,6 +29,7 @@ class Request:
     max_total: int
     priority: int = 0
     deadline: float | None = None
+    max_draft: int = sys.maxsize
     seq: int = -1
     computed: int = 0
     cached: int = 0
@@ -62,7 +64,7 @@ class Request:
     @property
     def room(self) -> int:
         """How many draft tokens could still matter: the last token allowed is the target's own."""
-        return self.max_total - len(self.view.tokens) - 1
+        return min(self.max_total - len(self.view.tokens) - 1, self.max_draft)
 
     def accept(self, token: int) -> str:
         """Commit a token: returns the text to show, and sets `finish` if the request is over with it."""

@@ -29,6 +29,8 @@ class Setup:
             return None
         if self.reason is not None:
             return self.reason
+        if not request.max_draft:
+            return "switched off for this request"
         if not self.drafters:
             return "every drafter failed (see the notes)"
         return self.planner.reason() or "no draft worth verifying was found for this request"

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from foretoken.errors import BackendError
+from foretoken.errors import BackendError, CapacityError, DeadlineExceededError
 from foretoken.server.pool import Served
 from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason
@@ -28,7 +28,7 @@ async def choices(served: Served, jobs: Sequence[Job], caller: str = "local") ->
     """The events of all answers as they come, each with the answer's number; `caller` is for the log.
     Leaving it aborts them all.
 
-    Raises what `EngineWorker.stream` raises, and BackendError for an answer that failed.
+    Raises what `EngineWorker.stream` and `checked` raise.
     """
     if len(jobs) == 1:
         async with aclosing(served.stream(jobs[0], caller)) as events:
@@ -64,7 +64,15 @@ async def choices(served: Served, jobs: Sequence[Job], caller: str = "local") ->
 
 
 def checked(event: Event) -> Event:
-    """The event, unless it says that its request failed. Raises BackendError."""
-    if isinstance(event, FinishEvent) and event.reason in (FinishReason.ERROR, FinishReason.ABORT):
-        raise BackendError(event.error or "The request was ended by the server.")
+    """The event, unless it says that its request failed.
+
+    Raises DeadlineExceededError, CapacityError when the model was unloaded, BackendError.
+    """
+    if isinstance(event, FinishEvent):
+        if event.reason is FinishReason.ERROR:
+            raise BackendError(event.error or "The request failed.")
+        if event.reason is FinishReason.ABORT:
+            if event.error:
+                raise DeadlineExceededError(event.error)
+            raise CapacityError("The model is being unloaded.", hint="Try again.")
     return event

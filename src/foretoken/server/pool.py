@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ModelNotFoundError
-from foretoken.protocols import Tokenizer
+from foretoken.protocols import Model, Tokenizer
 from foretoken.server.settings import Limits, ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
 from foretoken.server.worker import EngineWorker, Job
@@ -97,7 +97,7 @@ class ModelPool:
         settings = self.settings.models[name]
         worker = EngineWorker(lambda: self._load(settings))
         await worker.start()
-        model = await worker.call(lambda engine: engine.model)
+        model = await worker.call(self._set_up)
         served = Served(
             name,
             worker,
@@ -113,6 +113,10 @@ class ModelPool:
             await worker.close()
             raise
         return served
+
+    def _set_up(self, engine: Engine) -> Model:
+        engine.max_waiting = self.settings.limits.max_waiting
+        return engine.model
 
     async def _make_room(self, size: int) -> None:
         """Unload what was not used for longest, until a model of so many bytes fits the budget."""

@@ -65,6 +65,15 @@ class Telemetry:
             return Counter(f"foretoken_{name}", text, labels, registry=registry)
 
         self._running = Gauge("foretoken_num_requests", "Requests in the server", model, registry=registry)
+        self._load = {
+            name: Gauge(f"foretoken_{name}", text, model, registry=registry)
+            for name, text in (
+                ("num_requests_running", "Requests that are read or answered"),
+                ("num_requests_waiting", "Requests that wait for a place"),
+                ("kv_cache_tokens", "Tokens that running requests hold in the KV cache"),
+                ("preemptions", "Times that a request had to give its place up"),
+            )
+        }
         self._requests = counter("requests", "Requests by how they ended", [*model, "finished_reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
@@ -95,6 +104,11 @@ class Telemetry:
     def exposition(self) -> bytes:
         """The metrics in Prometheus's text format."""
         return generate_latest(self.registry)
+
+    def loaded(self, model: str, load: Mapping[str, int]) -> None:
+        """How busy a model is just now, by the names of the gauges."""
+        for name, value in load.items():
+            self._load[name].labels(model).set(value)
 
     async def watch(
         self, model: str, caller: str, events: AsyncGenerator[Event, None]

@@ -32,7 +32,9 @@ class Job:
     params: SamplingParams
     prediction: str = ""
     scope: str = ""
-    speculate: bool = True
+    priority: int = 0
+    deadline_s: float | None = None
+    max_draft: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,7 +96,15 @@ class EngineWorker:
         request: int | None = None
 
         def add(engine: Engine) -> int:
-            added = engine.add(list(job.prompt), job.params, prediction=job.prediction, scope=job.scope)
+            added = engine.add(
+                list(job.prompt),
+                job.params,
+                prediction=job.prediction,
+                scope=job.scope,
+                priority=job.priority,
+                deadline_s=job.deadline_s,
+                max_draft=job.max_draft,
+            )
             self._sinks[added] = sink
             return added
 

@@ -180,7 +180,7 @@ def test_who_may_be_told_not_to_remember() -> None:
         for name, command in commands.items()
         if command is not None and "no_remember" in {parameter.name for parameter in command.params}
     }
-    assert told == {"run", "chat"}
+    assert told == {"run", "chat", "serve"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from foretoken.protocols import Tokenizer
 from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
+from foretoken.server.jobs import make_job
+from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.schemas import ChatMessage, ChatRequest
 from foretoken.server.openai.tool_use import AnswerReader, ToolUse, add_call_deltas, tool_use
@@ -36,7 +38,7 @@ def chat_router(pool: ModelPool) -> APIRouter:
         served = await pool.get(body.model)
         caller = caller_of(request)
         use = chat_tools(served.tokenizer, body)
-        job = chat_job(served.tokenizer, body, use, caller.scope)
+        job = chat_job(served, body, use, caller.scope)
         chunks = chat_chunks(served, several(job, body.n), use, caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
@@ -54,7 +56,7 @@ def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
     return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
 
 
-def chat_job(tokenizer: Tokenizer, body: ChatRequest, use: ToolUse, scope: str) -> Job:
+def chat_job(served: Served, body: ChatRequest, use: ToolUse, scope: str) -> Job:
     """The engine's request for a body. Raises RequestError."""
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.")
@@ -62,10 +64,26 @@ def chat_job(tokenizer: Tokenizer, body: ChatRequest, use: ToolUse, scope: str) 
         raise RequestError("stream_options is for requests with stream set to true.")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    prompt = use.encode(tokenizer, [as_message(message) for message in body.messages])
+    prompt = use.encode(served.tokenizer, [as_message(message) for message in body.messages])
     prediction = _text(body.prediction.content) if body.prediction else ""
-    params = body.sampling(max_tokens=most, logprobs=logprobs)
-    return Job(prompt=prompt, params=params, prediction=prediction, scope=scope)
+    constraint = constraint_of(
+        body.response_format,
+        body.grammar,
+        body.regex,
+        use.forced,
+        most_bytes=served.limits.max_schema_bytes,
+    )
+    params = body.sampling(max_tokens=most, logprobs=logprobs, constraint=constraint)
+    return make_job(
+        served.limits,
+        prompt,
+        params,
+        answers=body.n,
+        prediction=prediction,
+        scope=scope,
+        priority=body.priority,
+        max_draft=body.max_draft,
+    )
 
 
 def as_message(message: ChatMessage) -> dict[str, Any]:

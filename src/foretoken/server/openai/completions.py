@@ -17,6 +17,8 @@ from foretoken.protocols import Tokenizer
 from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
+from foretoken.server.jobs import make_job
+from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import completion_logprobs
 from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
 from foretoken.server.pool import ModelPool, Served
@@ -35,7 +37,7 @@ def completion_router(pool: ModelPool) -> APIRouter:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = await pool.get(body.model)
         caller = caller_of(request)
-        jobs, echoes = completion_jobs(served.tokenizer, body, caller.scope)
+        jobs, echoes = completion_jobs(served, body, caller.scope)
         chunks = completion_chunks(served, jobs, echoes, caller.name)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
@@ -45,7 +47,7 @@ def completion_router(pool: ModelPool) -> APIRouter:
     return router
 
 
-def completion_jobs(tokenizer: Tokenizer, body: CompletionRequest, scope: str) -> tuple[list[Job], list[str]]:
+def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tuple[list[Job], list[str]]:
     """The engine's requests, `n` for every prompt, and what each answer begins with. Raises RequestError."""
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
@@ -55,12 +57,24 @@ def completion_jobs(tokenizer: Tokenizer, body: CompletionRequest, scope: str) -
         raise RequestError("best_of is not supported.", hint="Ask for n answers and choose among them.")
     if body.echo and body.logprobs is not None:
         raise RequestError("echo cannot be combined with logprobs: prompts are not scored.")
-    params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs)
+    most_bytes = served.limits.max_schema_bytes
+    constraint = constraint_of(None, body.grammar, body.regex, most_bytes=most_bytes)
+    params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs, constraint=constraint)
+    tokenizer = served.tokenizer
     jobs: list[Job] = []
     echoes: list[str] = []
     for prompt in _prompts(body.prompt):
         tokens = encode_prompt(tokenizer, prompt)
-        jobs += several(Job(prompt=tokens, params=params, scope=scope), body.n)
+        job = make_job(
+            served.limits,
+            tokens,
+            params,
+            answers=body.n,
+            scope=scope,
+            priority=body.priority,
+            max_draft=body.max_draft,
+        )
+        jobs += several(job, body.n)
         echoes += [_text(tokenizer, prompt) if body.echo else ""] * body.n
     if len(jobs) > MOST_ANSWERS:
         raise RequestError(f"{len(jobs)} answers at once are too many; at most {MOST_ANSWERS}.")

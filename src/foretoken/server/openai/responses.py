@@ -18,10 +18,11 @@ from foretoken.protocols import Tokenizer
 from foretoken.server.caller import caller_of
 from foretoken.server.errors import unexpected
 from foretoken.server.generation import Choice, choices
+from foretoken.server.jobs import make_job
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.response_events import Event, ResponseWriter
 from foretoken.server.openai.response_schemas import ResponseRequest
-from foretoken.server.pool import ModelPool
+from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
 from foretoken.types import FinishEvent
@@ -35,7 +36,7 @@ def responses_router(pool: ModelPool) -> APIRouter:
     async def responses(body: ResponseRequest, request: Request) -> Response:
         served = await pool.get(body.model)
         caller = caller_of(request)
-        job = response_job(served.tokenizer, body, caller.scope)
+        job = response_job(served, body, caller.scope)
         writer = ResponseWriter(body, served.name)
         events = response_events(choices(served, [job], caller.name), served.tokenizer, writer)
         if body.stream:
@@ -45,13 +46,14 @@ def responses_router(pool: ModelPool) -> APIRouter:
     return router
 
 
-def response_job(tokenizer: Tokenizer, body: ResponseRequest, scope: str) -> Job:
+def response_job(served: Served, body: ResponseRequest, scope: str) -> Job:
     """The engine's request for a body. Raises RequestError."""
     if body.top_logprobs and body.logprobs is None:
         raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
-    return Job(prompt=encode_chat(tokenizer, body.messages()), params=body.sampling(), scope=scope)
+    prompt = encode_chat(served.tokenizer, body.messages())
+    return make_job(served.limits, prompt, body.sampling(), scope=scope)
 
 
 async def response_events(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from foretoken.types import SamplingParams
+from foretoken.types import Constraint, SamplingParams
 
 MOST_ANSWERS = 16
 MOST_STOPS = 16
@@ -48,8 +48,19 @@ class SamplingBody(Body):
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
     stop_token_ids: list[int] | None = None
+    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0)] | None = None
+    priority: int = 0
 
-    def sampling(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    @property
+    def max_draft(self) -> int | None:
+        """The cap on drafts that `speculate` says."""
+        if self.speculate == "off":
+            return 0
+        return self.speculate if isinstance(self.speculate, int) else None
+
+    def sampling(
+        self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
+    ) -> SamplingParams:
         """The engine's parameters. Raises RequestError for a value it cannot do."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return SamplingParams(
@@ -68,6 +79,7 @@ class SamplingBody(Body):
             stop_tokens=tuple(self.stop_token_ids or ()),
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
+            constraint=constraint,
         )
 
 
@@ -100,6 +112,24 @@ class Prediction(Body):
     content: str | list[dict[str, Any]]
 
 
+class JsonSchema(BaseModel):
+    """OpenAI's `json_schema` object. `strict` makes no difference: a schema is always followed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """What the answer has to be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class ChatRequest(SamplingBody):
     """POST /v1/chat/completions."""
 
@@ -109,6 +139,9 @@ class ChatRequest(SamplingBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     prediction: Prediction | None = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    regex: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -120,6 +153,8 @@ class CompletionRequest(SamplingBody):
     prompt: str | list[str] | list[int] | list[list[int]]
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    grammar: str | None = None
+    regex: str | None = None
     echo: bool = False
     suffix: str | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None

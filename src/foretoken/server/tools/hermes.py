@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,7 @@ from foretoken.server.tools.choice import Tool, ToolChoice
 from foretoken.server.tools.dialect import Forced, ToolParser, new_call_id
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import ObjectCall
-from foretoken.server.tools.schema import call_schema
+from foretoken.server.tools.schema import call_schema, embedded
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -44,7 +43,7 @@ class Hermes:
         """See Dialect. The answer begins inside the first tag."""
         if not choice.forced:
             return None
-        schema = json.dumps(call_schema(choice.callable(tools), arguments="arguments"))
+        schema = embedded(call_schema(choice.callable(tools), arguments="arguments"))
         more = "" if choice.once else f' ("\\n{OPEN}\\n" call)*'
         return Forced(
             "grammar", f'start: call{more}\ncall: body "\\n{CLOSE}"\nbody: %json {schema}\n', f"{OPEN}\n"

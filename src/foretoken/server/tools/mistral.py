@@ -16,7 +16,7 @@ from foretoken.server.tools.choice import Tool, ToolChoice
 from foretoken.server.tools.dialect import Forced, ToolParser, new_call_id
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import NamedCall, ObjectCall
-from foretoken.server.tools.schema import call_schema, definitions
+from foretoken.server.tools.schema import call_schema, definitions, embedded
 
 TOOL_CALLS: Final = "[TOOL_CALLS]"
 ARGS: Final = "[ARGS]"
@@ -76,7 +76,7 @@ def _named_calls(tools: Sequence[Tool], *, once: bool) -> Forced:
     if once and len(tools) == 1:
         return Forced("json_schema", json.dumps(_arguments(tools[0])), f"{TOOL_CALLS}{tools[0].name}{ARGS}")
     rules = [f'"{tool.name}{ARGS}" arguments_{index}' for index, tool in enumerate(tools)]
-    bodies = [f"arguments_{index}: %json {json.dumps(_arguments(tool))}" for index, tool in enumerate(tools)]
+    bodies = [f"arguments_{index}: %json {embedded(_arguments(tool))}" for index, tool in enumerate(tools)]
     more = "" if once else f' ("{TOOL_CALLS}" call)*'
     source = "\n".join([f"start: call{more}", f"call: {' | '.join(rules)}", *bodies, ""])
     return Forced("grammar", source, TOOL_CALLS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from foretoken.sampling.constraint import WHITESPACE
 from foretoken.server.tools.choice import Tool
 
 _DEFINITIONS: Final = "#/$defs"
@@ -30,6 +32,11 @@ def call_schema(tools: Sequence[Tool], *, arguments: str) -> dict[str, Any]:
     ]
     body: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {**body, "$defs": definitions(tools)}
+
+
+def embedded(schema: Mapping[str, Any]) -> str:
+    """The schema as it stands in a Lark grammar: with as little white space as one alone allows."""
+    return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
 
 
 def definitions(tools: Sequence[Tool]) -> dict[str, Any]:

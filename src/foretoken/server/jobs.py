@@ -1,0 +1,57 @@
+"""Requests for the engine, within what the server allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from foretoken.errors import ContextLengthError, RequestError
+from foretoken.server.settings import Limits
+from foretoken.server.worker import Job
+from foretoken.types import SamplingParams
+
+
+def make_job(
+    limits: Limits,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    answers: int = 1,
+    prediction: str = "",
+    scope: str = "",
+    priority: int = 0,
+    max_draft: int | None = None,
+) -> Job:
+    """The engine's request for one of `answers` answers to a prompt. Raises what `check_limits` raises."""
+    check_limits(limits, len(prompt), params, answers)
+    if params.max_tokens is None and limits.max_completion_tokens is not None:
+        params = replace(params, max_tokens=limits.max_completion_tokens)
+    return Job(
+        prompt=prompt,
+        params=params,
+        prediction=prediction,
+        scope=scope,
+        priority=priority,
+        deadline_s=limits.request_timeout_s,
+        max_draft=max_draft,
+    )
+
+
+def check_limits(limits: Limits, prompt_tokens: int, params: SamplingParams, answers: int) -> None:
+    """Raises RequestError and ContextLengthError for a request that asks for more than the server allows."""
+    if answers > limits.max_n:
+        raise RequestError(f"n: {answers} answers at once are too many; at most {limits.max_n}.")
+    if len(params.stop) > limits.max_stop:
+        raise RequestError(f"stop: {len(params.stop)} are too many; at most {limits.max_stop}.")
+    if len(params.logit_bias) > limits.max_logit_bias:
+        raise RequestError(
+            f"logit_bias: {len(params.logit_bias)} tokens are too many; at most {limits.max_logit_bias}."
+        )
+    if limits.max_prompt_tokens is not None and prompt_tokens > limits.max_prompt_tokens:
+        raise ContextLengthError(
+            f"The prompt has {prompt_tokens} tokens; at most {limits.max_prompt_tokens} are allowed here.",
+            hint="Shorten it.",
+        )
+    most = limits.max_completion_tokens
+    if most is not None and params.max_tokens is not None and params.max_tokens > most:
+        raise RequestError(f"max_tokens: {params.max_tokens} are too many; at most {most} are allowed here.")
