@@ -52,6 +52,8 @@ CASES = {
 class Words:
     """A tokenizer of bytes and longer tokens, as merges make them; `space` puts one before every text."""
 
+    chat_template: str | None = None
+
     def __init__(self, *, space: bool = False) -> None:
         self._texts = token_texts(384)
         self.vocab_size = len(self._texts)
