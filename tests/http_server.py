@@ -17,7 +17,7 @@ import uvicorn
 from foretoken import Engine
 from foretoken.server.app import build_app
 from foretoken.server.pool import ModelPool
-from foretoken.server.settings import ModelSettings, ServerSettings
+from foretoken.server.settings import ModelSettings, SamplingDefaults, ServerSettings
 from foretoken.testing import FakeModel, LogitsFunction, markov_logits
 from foretoken.types import Logits
 
@@ -76,6 +76,7 @@ def serving(
     speculate: str = "suffix;ngram-simple:n=3,m=8",
     script: str | None = None,
     settings: ServerSettings | None = None,
+    sampling: SamplingDefaults | None = None,
     **options: int | float,
 ) -> Iterator[Running]:
     """A server with a model for each name ("fake" if none), stopped at the end."""
@@ -88,7 +89,10 @@ def serving(
         running.engines[model.path] = engine
         return engine
 
-    models = {name: ModelSettings(path=name, speculate=speculate) for name in names or ("fake",)}
+    models = {
+        name: ModelSettings(path=name, speculate=speculate, sampling=sampling or SamplingDefaults())
+        for name in names or ("fake",)
+    }
     pool = ModelPool(replace(settings or ServerSettings(), models=models), load)
     config = uvicorn.Config(build_app(pool), host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)

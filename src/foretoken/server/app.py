@@ -42,6 +42,8 @@ def build_app(pool: ModelPool, *, allow_public: bool = False) -> FastAPI:
 
     app = FastAPI(title="Foretoken", version=version("foretoken"), lifespan=lifespan, docs_url="/docs")
     errors.install(app)
+    app.add_middleware(Gate, settings=pool.settings, allow_public=allow_public)
+    # Around the gate: a browser asks first, without the key, and reads no error without these headers.
     if pool.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -49,7 +51,6 @@ def build_app(pool: ModelPool, *, allow_public: bool = False) -> FastAPI:
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    app.add_middleware(Gate, settings=pool.settings, allow_public=allow_public)
     for make_router in (
         chat_router,
         responses_router,
@@ -58,11 +59,12 @@ def build_app(pool: ModelPool, *, allow_public: bool = False) -> FastAPI:
         messages_router,
         token_router,
         health_router,
-        metrics_router,
         speculation_router,
         admin_router,
     ):
         app.include_router(make_router(pool))
+    if pool.settings.metrics:
+        app.include_router(metrics_router(pool))
     return app
 
 

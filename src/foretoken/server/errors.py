@@ -102,6 +102,13 @@ def install(app: FastAPI) -> None:
         body = error_body(message, status=error.status_code, code=message_code(error.status_code))
         return respond(request.url.path, body, error.status_code, error.headers)
 
+    @app.exception_handler(UnicodeEncodeError)
+    async def surrogate(request: Request, error: UnicodeEncodeError) -> JSONResponse:  # noqa: ARG001
+        """JSON can hold half a character, an escaped surrogate. Only a body can bring one in here."""
+        message = "The body has an escape such as \\ud800 that stands for half a character."
+        body = error_body(message, status=400, code="invalid_request")
+        return respond(request.url.path, body, 400)
+
     @app.exception_handler(ClientGoneError)
     async def gone(request: Request, error: ClientGoneError) -> Response:  # noqa: ARG001
         return Response(status_code=CLIENT_CLOSED)  # nobody reads it

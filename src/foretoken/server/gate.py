@@ -80,7 +80,8 @@ class Gate:
 
 def _check_type(headers: Headers) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and int(headers.get("content-length") or 0):
+    has_body = "transfer-encoding" in headers or int(headers.get("content-length") or 0)
+    if kind != "application/json" and has_body:
         raise ContentTypeError(
             f"The body has the type {kind or 'nothing'!r}.",
             hint="Send JSON, as 'Content-Type: application/json'.",

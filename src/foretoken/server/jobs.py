@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pydantic import BaseModel
+
 from foretoken.errors import ContextLengthError, RequestError
-from foretoken.server.settings import Limits
+from foretoken.server.settings import Limits, SamplingDefaults
 from foretoken.server.worker import Job
 from foretoken.types import SamplingParams
+
+MOST_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+"""What the APIs call the most tokens of an answer."""
+
+
+def with_defaults(params: SamplingParams, defaults: SamplingDefaults, body: BaseModel) -> SamplingParams:
+    """`params`, made from `body`, with the model's own defaults for what the body does not say."""
+    said = {name for name in body.model_fields_set if getattr(body, name) is not None}
+    if said & MOST_TOKENS:
+        said.add("max_tokens")
+    return replace(params, **{name: value for name, value in defaults.given().items() if name not in said})
 
 
 def make_job(

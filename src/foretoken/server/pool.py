@@ -85,34 +85,31 @@ class ModelPool:
     async def get(self, name: str | None = None) -> Served:
         """A model, loaded if need be. Raises ModelNotFoundError, CapacityError, and what loading raises."""
         found = self.resolve(name)
-        if found not in self._loaded:
+        if not self._usable(found):
             async with self._changing:
-                if found not in self._loaded:
+                if not self._usable(found):
+                    self._loaded.pop(found, None)
                     self._loaded[found] = await self._start(found)
         served = self._loaded[found]
         served.last_used = time.monotonic()
         return served
 
+    def _usable(self, name: str) -> bool:
+        """Whether a model is loaded, and its engine has not ended on its own since."""
+        return name in self._loaded and self._loaded[name].worker.alive
+
     async def _start(self, name: str) -> Served:
         settings = self.settings.models[name]
         worker = EngineWorker(lambda: self._load(settings))
         await worker.start()
-        model = await worker.call(self._set_up)
-        served = Served(
-            name,
-            worker,
-            model.info,
-            model.tokenizer,
-            settings,
-            self.telemetry,
-            self.settings.limits,
-        )
         try:
+            model = await worker.call(self._set_up)
             await self._make_room(model.info.size_bytes)
-        except CapacityError:
+        except BaseException:
             await worker.close()
             raise
-        return served
+        limits = self.settings.limits
+        return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits)
 
     def _set_up(self, engine: Engine) -> Model:
         engine.max_waiting = self.settings.limits.max_waiting
@@ -123,15 +120,20 @@ class ModelPool:
         budget = self.settings.memory_budget_bytes
         if budget is None:
             return
+        used = sum(served.info.size_bytes for served in self._loaded.values())
+        leaving: list[Served] = []
         for served in sorted(self._loaded.values(), key=lambda served: served.last_used):
-            if sum(other.info.size_bytes for other in self._loaded.values()) + size <= budget:
-                return
+            if used + size <= budget:
+                break
             if not served.settings.pinned and not served.running:
-                await self._stop(served)
-        if sum(other.info.size_bytes for other in self._loaded.values()) + size > budget:
-            raise CapacityError(
-                "The models in use leave no room for this one.", hint="Try again later, or unload one."
-            )
+                leaving.append(served)
+                used -= served.info.size_bytes
+        if used + size > budget:  # then nobody has to leave for nothing
+            raise _no_room()
+        for served in leaving:
+            if served.running:  # since we began
+                raise _no_room()
+            await self._stop(served)
 
     async def _stop(self, served: Served) -> None:
         del self._loaded[served.name]
@@ -163,3 +165,9 @@ class ModelPool:
         async with self._changing:
             for served in list(self._loaded.values()):
                 await self._stop(served)
+
+
+def _no_room() -> CapacityError:
+    return CapacityError(
+        "The models in use leave no room for this one.", hint="Try again later, or unload one."
+    )

@@ -23,6 +23,9 @@ from foretoken.types import Event, FinishEvent, SamplingParams
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
+Work = Callable[[Engine | None], None]
+"""Something for the engine's thread; None instead of an engine says that it is gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -43,6 +46,8 @@ class _Sink:
 
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Event | ForetokenError] = field(default_factory=asyncio.Queue)
+    request: int | None = None
+    """Set by the engine's thread, which alone knows for certain whether the request was added."""
 
 
 class EngineWorker:
@@ -53,17 +58,27 @@ class EngineWorker:
 
     def __init__(self, load: Callable[[], Engine]) -> None:
         self._load = load
-        self._inbox: SimpleQueue[Callable[[Engine], None] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         self._sinks: dict[int, _Sink] = {}
         self._thread: threading.Thread | None = None
         self._ended = False
+        self._posting = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still takes requests; False after `close`, or once it is beyond repair."""
+        return self._thread is not None and not self._ended
 
     async def start(self) -> None:
         """Load the model. Raises what loading raises."""
         ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="foretoken-engine", daemon=True)
         self._thread.start()
-        await asyncio.wrap_future(ready)
+        try:
+            await asyncio.wrap_future(ready)
+        except asyncio.CancelledError:
+            self._inbox.put(None)  # nobody will use what is still being loaded
+            raise
 
     async def close(self) -> None:
         """Abort what is running, each request with its finish event, and free the model. Safe to repeat."""
@@ -75,8 +90,11 @@ class EngineWorker:
         """Have the engine's thread do something between two rounds. Raises what that raises."""
         answer: Future[Result] = Future()
 
-        def work(engine: Engine) -> None:
+        def work(engine: Engine | None) -> None:
             if not answer.set_running_or_notify_cancel():
+                return
+            if engine is None:
+                answer.set_exception(_not_loaded())
                 return
             try:
                 answer.set_result(ask(engine))
@@ -93,10 +111,10 @@ class EngineWorker:
         Raises RequestError and CapacityError before the first event, BackendError if the engine is gone.
         """
         sink = _Sink(asyncio.get_running_loop())
-        request: int | None = None
+        over = False
 
-        def add(engine: Engine) -> int:
-            added = engine.add(
+        def add(engine: Engine) -> None:
+            sink.request = engine.add(
                 list(job.prompt),
                 job.params,
                 prediction=job.prediction,
@@ -105,40 +123,41 @@ class EngineWorker:
                 deadline_s=job.deadline_s,
                 max_draft=job.max_draft,
             )
-            self._sinks[added] = sink
-            return added
+            self._sinks[sink.request] = sink
 
         try:
-            request = await self.call(add)
-            while True:
+            await self.call(add)
+            while not over:
                 event = await sink.queue.get()
                 if isinstance(event, ForetokenError):
                     raise event
-                if isinstance(event, FinishEvent):
-                    request = None
+                over = isinstance(event, FinishEvent)
                 yield event
-                if request is None:
-                    return
         finally:
-            if request is not None:
-                self._abort(request)
+            if not over:
+                self._abort(sink)
 
-    def _abort(self, request: int) -> None:
-        def work(engine: Engine) -> None:
-            self._sinks.pop(request, None)
-            engine.abort(request)
+    def _abort(self, sink: _Sink) -> None:
+        """Also right for a caller that left while `add` was under way: this comes after it in the inbox."""
+
+        def work(engine: Engine | None) -> None:
+            if engine is not None and sink.request is not None:
+                self._sinks.pop(sink.request, None)
+                engine.abort(sink.request)
 
         with suppress(CapacityError):
             self._post(work)
 
-    def _post(self, work: Callable[[Engine], None]) -> None:
-        if self._ended or self._thread is None:
-            raise CapacityError("The model is not loaded.", hint="Try again when it is.")
-        self._inbox.put(work)
+    def _post(self, work: Work) -> None:
+        with self._posting:  # what is put after the end would never be done, and its caller wait for ever
+            if not self.alive:
+                raise _not_loaded()
+            self._inbox.put(work)
 
     # --- on the engine's thread ------------------------------------------------------------------------
 
     def _run(self, ready: Future[None]) -> None:
+        ready.set_running_or_notify_cancel()
         try:
             engine = self._load()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever started us
@@ -150,8 +169,11 @@ class EngineWorker:
             while self._work(engine):
                 if not engine.idle:
                     self._deliver(self._step(engine))
+        except Exception:
+            logger.exception("The engine cannot go on.")
         finally:
-            self._ended = True
+            with self._posting:
+                self._ended = True
             self._end(engine)
 
     def _work(self, engine: Engine) -> bool:
@@ -190,16 +212,29 @@ class EngineWorker:
                 del self._sinks[request]
 
     def _end(self, engine: Engine) -> None:
-        for request in list(self._sinks):
-            self._deliver(engine.abort(request))
-        engine.close()
-        while True:  # whoever is still waiting for an answer
+        """Whatever fails here, everybody who waits gets an answer."""
+        for request, sink in list(self._sinks.items()):
+            try:
+                self._deliver(engine.abort(request))
+            except Exception:
+                logger.exception("A request could not be ended.")
+            if self._sinks.pop(request, None) is not None:
+                _put(sink, [_not_loaded()])
+        try:
+            engine.close()
+        except Exception:
+            logger.exception("The model could not be freed.")
+        while True:
             try:
                 work = self._inbox.get_nowait()
             except Empty:
                 return
             if work is not None:
-                work(engine)
+                work(None)
+
+
+def _not_loaded() -> CapacityError:
+    return CapacityError("The model is not loaded.", hint="Try again when it is.")
 
 
 def _put(sink: _Sink, events: Sequence[Event | ForetokenError]) -> None:

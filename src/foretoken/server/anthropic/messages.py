@@ -15,7 +15,7 @@ from foretoken.server.anthropic.prompt import encode_messages
 from foretoken.server.anthropic.schemas import CountTokensRequest, MessagesRequest
 from foretoken.server.caller import caller_of
 from foretoken.server.errors import of_error, unexpected
-from foretoken.server.jobs import make_job
+from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.pool import ModelPool
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
 
@@ -29,7 +29,8 @@ def messages_router(pool: ModelPool) -> APIRouter:
         served = await pool.get(body.model)
         caller = caller_of(request)
         prompt = encode_messages(served.tokenizer, body)
-        job = make_job(served.limits, prompt, body.sampling(), scope=caller.scope)
+        params = with_defaults(body.sampling(), served.settings.sampling, body)
+        job = make_job(served.limits, prompt, params, scope=caller.scope)
         events = message_events(served, job, caller.name)
         if not body.stream:
             return JSONResponse(await unless_gone(request, fold_message(events)))

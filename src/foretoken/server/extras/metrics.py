@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from foretoken.engine.engine import Engine
+from foretoken.errors import CapacityError
 from foretoken.server.pool import ModelPool
+
+PATIENCE_S = 0.25
+"""How long the scrape waits for an engine in the middle of a forward; then its last values stand."""
 
 
 def metrics_router(pool: ModelPool) -> APIRouter:
@@ -17,7 +24,9 @@ def metrics_router(pool: ModelPool) -> APIRouter:
     @router.get("/metrics", response_model=None)
     async def metrics() -> Response:
         for name, served in pool.loaded.items():
-            pool.telemetry.loaded(name, await served.worker.call(load_of))
+            with suppress(TimeoutError, CapacityError):
+                async with asyncio.timeout(PATIENCE_S):
+                    pool.telemetry.loaded(name, await served.worker.call(load_of))
         return Response(pool.telemetry.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     return router

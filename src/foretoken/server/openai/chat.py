@@ -16,7 +16,7 @@ from foretoken.protocols import Tokenizer
 from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
-from foretoken.server.jobs import make_job
+from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.schemas import ChatMessage, ChatRequest
@@ -74,6 +74,7 @@ def chat_job(served: Served, body: ChatRequest, use: ToolUse, scope: str) -> Job
         most_bytes=served.limits.max_schema_bytes,
     )
     params = body.sampling(max_tokens=most, logprobs=logprobs, constraint=constraint)
+    params = with_defaults(params, served.settings.sampling, body)
     return make_job(
         served.limits,
         prompt,

@@ -11,15 +11,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from foretoken.engine.prompt import encode_prompt
+from foretoken.engine.prompt import check_tokens, encode_prompt
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
-from foretoken.server.jobs import make_job
+from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.constraints import constraint_of
-from foretoken.server.openai.logprobs import completion_logprobs
+from foretoken.server.openai.logprobs import AnswerText, completion_logprobs
 from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
@@ -38,7 +38,7 @@ def completion_router(pool: ModelPool) -> APIRouter:
         served = await pool.get(body.model)
         caller = caller_of(request)
         jobs, echoes = completion_jobs(served, body, caller.scope)
-        chunks = completion_chunks(served, jobs, echoes, caller.name)
+        chunks = completion_chunks(served, jobs, echoes, caller.name, body.n)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return stream_response(_events(await begun(request, chunks), usage=usage))
@@ -60,11 +60,13 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(None, body.grammar, body.regex, most_bytes=most_bytes)
     params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs, constraint=constraint)
+    params = with_defaults(params, served.settings.sampling, body)
     tokenizer = served.tokenizer
     jobs: list[Job] = []
     echoes: list[str] = []
     for prompt in _prompts(body.prompt):
         tokens = encode_prompt(tokenizer, prompt)
+        check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
         job = make_job(
             served.limits,
             tokens,
@@ -97,9 +99,11 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 
 async def completion_chunks(
-    served: Served, jobs: Sequence[Job], echoes: Sequence[str], caller: str = "local"
+    served: Served, jobs: Sequence[Job], echoes: Sequence[str], caller: str = "local", n: int = 1
 ) -> AsyncGenerator[Chunk, None]:
-    """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
+    """OpenAI's chunks of all answers, `n` to each prompt; the last has no choices, but the usage and what
+    speculation did.
+    """
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -107,7 +111,7 @@ async def completion_chunks(
         "model": served.name,
     }
     ends: dict[int, FinishEvent] = {}
-    offsets = [0] * len(jobs)
+    texts = [AnswerText(served.tokenizer) for _ in jobs]
     for index, echo in enumerate(echoes):
         if echo:
             yield {**head, "choices": [_choice(index, echo)]}
@@ -115,21 +119,28 @@ async def completion_chunks(
         async for index, event in events:
             logprobs = None
             if isinstance(event, TokenEvent):
-                logprobs = completion_logprobs(served.tokenizer, event, offsets[index])
-                offsets[index] += len(event.text)
+                if event.logprob is not None:
+                    logprobs = completion_logprobs(served.tokenizer, event, texts[index].add(event.token))
             else:
                 ends[index] = event
             finish = str(event.reason) if isinstance(event, FinishEvent) else None
             if event.text or finish or logprobs:
                 yield {**head, "choices": [_choice(index, event.text, finish=finish, logprobs=logprobs)]}
     finished = [ends[index] for index in sorted(ends)]
-    yield {**head, "choices": [], "usage": _usage(finished, len(jobs)), **report.extras(finished)}
+    yield {**head, "choices": [], "usage": _usage(finished, n), **report.extras(finished)}
 
 
-def _usage(ends: Sequence[FinishEvent], answers: int) -> dict[str, Any]:
+def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:
+    """The usage of `n` answers to each prompt, in their order. Each prompt counts once."""
+    firsts = ends[::n]
+    prompts = sum(end.usage.prompt_tokens for end in firsts)
     usage = report.usage(ends)
-    prompts = sum(end.usage.prompt_tokens for end in ends) if answers > 1 else usage["prompt_tokens"]
-    return {**usage, "prompt_tokens": prompts, "total_tokens": prompts + usage["completion_tokens"]}
+    return {
+        **usage,
+        "prompt_tokens": prompts,
+        "total_tokens": prompts + usage["completion_tokens"],
+        "prompt_tokens_details": {"cached_tokens": sum(end.usage.cached_tokens for end in firsts)},
+    }
 
 
 def _choice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,21 @@ def chat_logprobs(tokenizer: Tokenizer, events: Sequence[TokenEvent]) -> dict[st
         top = [_entry(tokenizer, token, value) for token, value in event.logprob.top]
         content.append({**_entry(tokenizer, event.token, event.logprob.logprob), "top_logprobs": top})
     return {"content": content, "refusal": None}
+
+
+class AnswerText:
+    """Where each token of an answer begins in its text, whether or not the text was shown at once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def add(self, token: int) -> int:
+        """The next token: returns how many characters come before it."""
+        before = self._length
+        self._length += len(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        return before
 
 
 def completion_logprobs(tokenizer: Tokenizer, event: TokenEvent, offset: int) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from foretoken.server import report
 from foretoken.server.openai.response_schemas import ResponseRequest
-from foretoken.types import FinishEvent, FinishReason
+from foretoken.types import FinishEvent, FinishReason, SamplingParams
 
 Item = dict[str, Any]
 Event = dict[str, Any]
@@ -24,13 +24,14 @@ FAILED = "response.failed"
 
 @dataclass(slots=True)
 class ResponseWriter:
-    """Writes the events of the answer to `body` by the model `model`.
+    """Writes the events of the answer to `body` by the model `model`, sampled with `params`.
 
     `begin` once, `text` for every piece of text, `finish` at the end; `fail` instead of what is left.
     """
 
     body: ResponseRequest
     model: str
+    params: SamplingParams
     _id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")
     _item_id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(16)}")
     _created: int = field(default_factory=lambda: int(time.time()))
@@ -107,8 +108,7 @@ class ResponseWriter:
 
     def _response(self, status: str, *, output: list[Item], **changes: Any) -> dict[str, Any]:
         """The response object: what was asked for, as it was understood, and what has come of it."""
-        body = self.body
-        params = body.sampling()
+        body, params = self.body, self.params
         return {
             "id": self._id,
             "object": "response",

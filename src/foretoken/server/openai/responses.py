@@ -18,7 +18,7 @@ from foretoken.protocols import Tokenizer
 from foretoken.server.caller import caller_of
 from foretoken.server.errors import unexpected
 from foretoken.server.generation import Choice, choices
-from foretoken.server.jobs import make_job
+from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.response_events import Event, ResponseWriter
 from foretoken.server.openai.response_schemas import ResponseRequest
@@ -37,7 +37,7 @@ def responses_router(pool: ModelPool) -> APIRouter:
         served = await pool.get(body.model)
         caller = caller_of(request)
         job = response_job(served, body, caller.scope)
-        writer = ResponseWriter(body, served.name)
+        writer = ResponseWriter(body, served.name, job.params)
         events = response_events(choices(served, [job], caller.name), served.tokenizer, writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
@@ -53,7 +53,8 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> Job:
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
     prompt = encode_chat(served.tokenizer, body.messages())
-    return make_job(served.limits, prompt, body.sampling(), scope=scope)
+    params = with_defaults(body.sampling(), served.settings.sampling, body)
+    return make_job(served.limits, prompt, params, scope=scope)
 
 
 async def response_events(

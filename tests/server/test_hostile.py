@@ -1,0 +1,156 @@
+"""What a client can send to break things, and settings that must do what they say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from foretoken import Engine
+from foretoken.server.auth import hash_key
+from foretoken.server.settings import KeySettings, SamplingDefaults, ServerSettings
+from foretoken.types import Event
+from http_server import Running, serving
+
+ORIGIN = "https://chat.example.org"
+USER = {"role": "user", "content": "hi"}
+
+
+def post(server: Running, path: str, body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", content=json.dumps(body), headers=JSON, timeout=30)
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("tokens", [[-1], [99_999], [10**30]])
+def test_token_ids_are_checked_before_they_are_looked_up(server: Running, tokens: list[int]) -> None:
+    reply = post(server, "/v1/completions", {"prompt": tokens, "echo": True, "max_tokens": 1})
+    assert reply.status_code == 400
+    assert "vocabulary" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "prediction": {"type": "content", "content": "\ud800"}},
+        ),
+        ("/tokenize", {"content": "\ud800"}),
+    ],
+)
+def test_half_a_character_is_the_client_s_error(server: Running, path: str, body: Any) -> None:
+    reply = post(server, path, body)
+    assert reply.status_code == 400
+    assert "half a character" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "prompts"), [("abc", 3, 1), (["abc", "de"], 2, 2), (["abc", "de"], 1, 2)]
+)
+def test_each_prompt_of_a_completion_counts_once(server: Running, prompt: Any, n: int, prompts: int) -> None:
+    usage = post(server, "/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 2}).json()["usage"]
+    alone = [
+        post(server, "/v1/completions", {"prompt": text, "max_tokens": 2}).json()["usage"]["prompt_tokens"]
+        for text in ([prompt] if isinstance(prompt, str) else prompt)
+    ]
+    assert len(alone) == prompts
+    assert usage["prompt_tokens"] == sum(alone)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_text_offsets_count_text_that_is_held_back() -> None:
+    with serving(script="abcdef") as running:
+        reply = post(
+            running,
+            "/v1/completions",
+            {"prompt": "assistant: ", "logprobs": 1, "stop": "bcX", "temperature": 0, "max_tokens": 9},
+        ).json()["choices"][0]
+    assert reply["text"] == "abcdef"
+    assert reply["logprobs"]["text_offset"][:6] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_browser_may_ask_before_it_sends_a_key() -> None:
+    key = KeySettings(name="web", hash=hash_key("ft-web"))
+    with serving(settings=ServerSettings(cors_origins=(ORIGIN,), keys=(key,))) as running:
+        url = f"{running.url}/v1/models"
+        ask = {"origin": ORIGIN, "access-control-request-method": "GET"}
+        asked = httpx.options(url, headers={**ask, "access-control-request-headers": "authorization"})
+        assert asked.status_code == 200
+        assert asked.headers["access-control-allow-origin"] == ORIGIN
+        refused = httpx.get(url, headers={"origin": ORIGIN})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == ORIGIN
+        assert httpx.options(url, headers={**ask, "origin": "https://evil.example"}).status_code == 400
+
+
+def test_a_body_of_unknown_length_needs_its_type_too(server: Running) -> None:
+    reply = httpx.post(
+        f"{server.url}/v1/chat/completions", content=iter([b"{}"]), headers={"content-type": "text/plain"}
+    )
+    assert reply.status_code == 415
+
+
+def test_metrics_can_be_switched_off() -> None:
+    with serving(settings=ServerSettings(metrics=False)) as running:
+        assert httpx.get(f"{running.url}/metrics").status_code == 404
+
+
+def test_metrics_do_not_wait_for_a_long_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_round, go_on = threading.Event(), threading.Event()
+    step = Engine.step
+
+    def slow(engine: Engine) -> list[Event]:
+        in_round.set()
+        go_on.wait(20)
+        return step(engine)
+
+    with serving() as running:
+        post(running, "/v1/chat/completions", {"messages": [USER], "max_tokens": 1})
+        monkeypatch.setattr(Engine, "step", slow)
+        asking = threading.Thread(
+            target=post, args=(running, "/v1/chat/completions", {"messages": [USER], "max_tokens": 1})
+        )
+        asking.start()
+        try:
+            assert in_round.wait(10)
+            assert "foretoken_num_requests" in httpx.get(f"{running.url}/metrics", timeout=10).text
+        finally:
+            go_on.set()
+            asking.join(20)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+def test_a_model_s_own_defaults_are_for_what_a_request_leaves_open(path: str, body: dict[str, Any]) -> None:
+    with serving(sampling=SamplingDefaults(temperature=0.0, max_tokens=5), end=-40.0) as running:
+        most = "max_output_tokens" if "responses" in path else "max_tokens"
+
+        def answer(**said: Any) -> tuple[str, int]:
+            reply = post(running, path, {**body, **said}).json()
+            text = json.dumps(reply["output"][0]["content"] if "output" in reply else reply["choices"])
+            usage = reply["usage"]
+            return text, usage.get("completion_tokens", usage.get("output_tokens"))
+
+        assert answer() == answer()
+        assert answer()[1] == 5
+        assert answer(**{most: 7})[1] == 7
+        assert len({answer(temperature=1.5, **{most: 30})[0] for _ in range(3)}) > 1
+
+
+def test_messages_take_the_model_s_defaults_too() -> None:
+    with serving(sampling=SamplingDefaults(temperature=0.0), end=-40.0) as running:
+        body = {"model": "fake", "messages": [USER], "max_tokens": 30}
+        texts = {post(running, "/v1/messages", body).json()["content"][0]["text"] for _ in range(3)}
+    assert len(texts) == 1

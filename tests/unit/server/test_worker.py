@@ -1,0 +1,207 @@
+"""The engine's thread and the event loop: nobody waits for ever, and nothing runs for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import pytest
+
+from foretoken import Engine, SamplingParams
+from foretoken.errors import BackendError, CapacityError
+from foretoken.server.worker import EngineWorker, Job
+from foretoken.testing import FakeModel
+from foretoken.types import Event, FinishEvent, FinishReason
+
+JOB = Job(prompt=[1, 2, 3], params=SamplingParams(max_tokens=20))
+ENDLESS = Job(prompt=[1, 2, 3], params=SamplingParams(ignore_eos=True))
+
+
+class Breaking(Engine):
+    """An engine whose parts fail on demand."""
+
+    abort_fails = False
+    step_fails = False
+    close_fails = False
+
+    def abort(self, request_id: int) -> list[Event]:
+        if self.abort_fails:
+            raise ValueError("abort")
+        return super().abort(request_id)
+
+    def step(self) -> list[Event]:
+        if self.step_fails:
+            raise ValueError("step")
+        return super().step()
+
+    def close(self) -> None:
+        super().close()
+        if self.close_fails:
+            raise ValueError("close")
+
+
+def run(scenario: Callable[[EngineWorker, Breaking], Awaitable[None]]) -> None:
+    """The scenario with a worker around an engine, which is closed at the end."""
+    engine = Breaking(FakeModel(64, context_length=1_000_000))
+
+    async def main() -> None:
+        worker = EngineWorker(lambda: engine)
+        await worker.start()
+        try:
+            await asyncio.wait_for(scenario(worker, engine), 20)
+        finally:
+            await asyncio.wait_for(worker.close(), 20)
+
+    asyncio.run(main())
+
+
+async def collect(events: AsyncGenerator[Event, None]) -> list[Event]:
+    return [event async for event in events]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_a_caller_that_leaves_while_its_request_is_being_added_leaves_nothing_behind() -> None:
+    adding, go_on = threading.Event(), threading.Event()
+
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        add = engine.add
+
+        def slow(*args: object, **options: object) -> int:
+            adding.set()
+            go_on.wait(10)
+            return add(*args, **options)  # type: ignore[arg-type]
+
+        engine.add = slow  # type: ignore[method-assign]
+        reading = asyncio.create_task(collect(worker.stream(ENDLESS)))
+        await asyncio.to_thread(adding.wait, 10)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        go_on.set()
+        assert await worker.call(lambda engine: engine.idle)
+
+    run(scenario)
+
+
+def test_a_reader_that_leaves_early_frees_its_place() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        events = worker.stream(ENDLESS)
+        await anext(events)
+        await events.aclose()
+        assert await worker.call(lambda engine: engine.idle)
+
+    run(scenario)
+
+
+def test_what_a_question_raises_comes_back_and_the_engine_goes_on() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await worker.call(lambda engine: 1 // 0)
+        assert isinstance((await collect(worker.stream(JOB)))[-1], FinishEvent)
+
+    run(scenario)
+
+
+def test_closing_ends_streams_with_their_last_event() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        events = worker.stream(ENDLESS)
+        await anext(events)
+        await worker.close()
+        last = (await collect(events))[-1]
+        assert isinstance(last, FinishEvent)
+        assert last.reason is FinishReason.ABORT
+        with pytest.raises(CapacityError):
+            await worker.call(lambda engine: None)
+
+    run(scenario)
+
+
+def test_what_was_asked_before_the_end_and_not_done_is_refused() -> None:
+    """An engine that is closed must not be asked."""
+    go_on = threading.Event()
+
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        busy = asyncio.create_task(worker.call(lambda engine: go_on.wait(10)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(worker.close())
+        await asyncio.sleep(0.01)
+        late = asyncio.create_task(worker.call(lambda engine: "done"))
+        request = asyncio.create_task(collect(worker.stream(JOB)))
+        await asyncio.sleep(0.01)
+        go_on.set()
+        await asyncio.gather(busy, closing)
+        for refused in (late, request):
+            with pytest.raises(CapacityError):
+                await refused
+
+    run(scenario)
+
+
+def test_a_failed_round_ends_its_requests_and_the_next_ones_run() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.step_fails = True
+        with pytest.raises(BackendError):
+            await collect(worker.stream(JOB))
+        engine.step_fails = False
+        assert isinstance((await collect(worker.stream(JOB)))[-1], FinishEvent)
+
+    run(scenario)
+
+
+def test_an_engine_that_cannot_even_abort_ends_and_says_so() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        events, left = worker.stream(ENDLESS), worker.stream(ENDLESS)
+        await anext(events)
+        await anext(left)
+        engine.abort_fails = True
+        await left.aclose()
+        with pytest.raises(CapacityError):
+            await collect(events)
+        await until(lambda: not worker.alive)
+
+    run(scenario)
+
+
+def test_a_model_that_cannot_be_freed_leaves_nobody_waiting() -> None:
+    go_on = threading.Event()
+
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.close_fails = True
+        busy = asyncio.create_task(worker.call(lambda engine: go_on.wait(10)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(worker.close())
+        await asyncio.sleep(0.01)
+        late = asyncio.create_task(worker.call(lambda engine: "done"))
+        await asyncio.sleep(0.01)
+        go_on.set()
+        with pytest.raises(CapacityError):
+            await late
+        await asyncio.gather(busy, closing)
+
+    run(scenario)
+
+
+def test_loading_that_nobody_waits_for_any_more_frees_the_model() -> None:
+    loading, go_on = threading.Event(), threading.Event()
+    model = FakeModel(64)
+    engine = Engine(model)
+
+    def load() -> Engine:
+        loading.set()
+        go_on.wait(10)
+        return engine
+
+    async def main() -> None:
+        worker = EngineWorker(load)
+        starting = asyncio.create_task(worker.start())
+        await asyncio.to_thread(loading.wait, 10)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        go_on.set()
+        await asyncio.wait_for(until(lambda: not worker.alive), 10)
+
+    asyncio.run(main())
