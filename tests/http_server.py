@@ -15,7 +15,7 @@ import openai
 import uvicorn
 
 from foretoken import Engine
-from foretoken.server.app import build_app
+from foretoken.server.app import Reload, build_app
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, SamplingDefaults, ServerSettings
 from foretoken.testing import FakeModel, LogitsFunction, markov_logits
@@ -75,6 +75,7 @@ def serving(
     *names: str,
     speculate: str = "suffix;ngram-simple:n=3,m=8",
     script: str | None = None,
+    reload: Reload | None = None,
     settings: ServerSettings | None = None,
     sampling: SamplingDefaults | None = None,
     **options: int | float,
@@ -94,7 +95,9 @@ def serving(
         for name in names or ("fake",)
     }
     pool = ModelPool(replace(settings or ServerSettings(), models=models), load)
-    config = uvicorn.Config(build_app(pool), host="127.0.0.1", port=0, log_level="error", ws="none")
+    config = uvicorn.Config(
+        build_app(pool, reload=reload), host="127.0.0.1", port=0, log_level="error", ws="none"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
@@ -135,6 +136,12 @@ class FakeModel:
         self._tree: dict[int, tuple[list[int], list[list[int]]]] = {}
         self.forwards: list[tuple[Rows, ...]] = []
         self.closed = False
+
+    def clock(self) -> float:
+        """Virtual seconds: every forward has taken 10 ms, whatever its size, and nothing else any time. An
+        `Engine(model, clock=model.clock)` decides the same on every machine.
+        """
+        return 0.01 * len(self.forwards)
 
     def with_capabilities(self, **changes: object) -> FakeModel:
         """The same model with other capabilities (for example `batch_invariant=False`)."""
@@ -338,8 +345,9 @@ def assert_lossless(
     """Run every prompt with and without the drafters and compare token for token.
 
     `concurrent` adds all prompts at once; `planner` makes the planner that chooses between the drafters (by
-    default they all draft, always). Returns how many draft tokens each origin had accepted, so that a
-    test can also check that something was drafted. Raises AssertionError naming the first difference.
+    default they all draft, always). A model with a `clock`, as FakeModel has, is run in that time. Returns
+    how many draft tokens each origin had accepted, so that a test can also check that something was drafted.
+    Raises AssertionError naming the first difference.
     """
     from foretoken.engine.engine import Engine
 
@@ -348,7 +356,10 @@ def assert_lossless(
     for speculated in (False, True):
         target = model()
         engine = Engine(
-            target, drafters=drafters(target) if speculated else (), planner=planner and planner()
+            target,
+            drafters=drafters(target) if speculated else (),
+            planner=planner and planner(),
+            clock=getattr(target, "clock", perf_counter),
         )
         texts: list[list[int]] = []
         if concurrent:

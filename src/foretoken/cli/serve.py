@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from foretoken.registry import check_speculation
 
 if TYPE_CHECKING:
     from foretoken.server.settings import ServerSettings
+    from foretoken.server.settings_file import SettingsWatcher
 
 DEFAULT_NAME = "default"
 
@@ -70,12 +72,15 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     try:
         from foretoken.server.auth import check_bind
         from foretoken.server.run import run_server
+        from foretoken.server.settings import ServerSettings
     except ImportError as error:
         raise MissingDependencyError(
             f"The server needs the package {error.name!r}.", hint="pip install 'foretoken[server]'"
         ) from None
     allow_public = options.pop("allow_public")
-    settings = _settings(models, options)
+    overlay = _overlay(models, options)
+    watcher = _watcher(options.pop("settings_file"))
+    settings = overlay(watcher.current if watcher else ServerSettings())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
     _log_requests(settings.log_format)
     console = stderr_console()
@@ -85,43 +90,56 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
             status.stop()
             console.print(f"{model} on {url}", highlight=False, soft_wrap=True)
 
-        run_server(settings, allow_public=allow_public, listening=listening)
+        def reload() -> ServerSettings | ConfigError | None:
+            found = watcher.poll() if watcher else None
+            return overlay(found) if isinstance(found, ServerSettings) else found
+
+        run_server(settings, allow_public=allow_public, reload=reload, listening=listening)
     return 0
 
 
-def _settings(models: tuple[str, ...], options: dict[str, Any]) -> ServerSettings:
-    """The settings file's, with what the command line says on top. Raises ConfigError, ModelError."""
-    from foretoken.server.settings import ModelSettings, ServerSettings
-    from foretoken.server.settings_file import FILE_NAME, read_settings
+def _watcher(chosen: Path | None) -> SettingsWatcher | None:
+    """The settings file, if there is one. Raises ConfigError."""
+    from foretoken.server.settings_file import FILE_NAME, SettingsWatcher
 
-    chosen = options.pop("settings_file")
     file = chosen or Path(FILE_NAME)
-    settings = read_settings(file) if chosen or file.exists() else ServerSettings()
+    return SettingsWatcher(file) if chosen or file.exists() else None
+
+
+def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[ServerSettings], ServerSettings]:
+    """What the command line says, to be put on top of the settings file's. Raises ConfigError, ModelError."""
+    from foretoken.server.settings import ModelSettings
+
     speculation = take_speculation(options)
     check_speculation(speculation)
-    remember = take_remember(options)
+    remember = take_remember(options)["remember"]
     loading = {**take_model_options(options), "sequences": options.pop("sequences")}
     named = {
         name: ModelSettings(path=str(path), speculate=str(speculation), **loading)
-        for name, path in _named(models, default=not settings.models).items()
+        for name, path in _named(models).items()
     }
-    flags = {name: value for name, value in options.items() if value is not None}
-    return replace(
-        settings,
-        models={**named, **settings.models},
-        cache_dir=settings.cache_dir or cache_dir(),
-        remember=settings.remember and remember.get("remember", True),
-        **flags,
-    )
+    flags = {
+        name: value for name in ("host", "port", "log_format") if (value := options.pop(name)) is not None
+    }
+
+    def overlay(settings: ServerSettings) -> ServerSettings:
+        own = {**named, **settings.models}
+        if not own:
+            path = resolve(None, models_dir(cache_dir()))
+            own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
+        return replace(
+            settings,
+            models=own,
+            cache_dir=settings.cache_dir or cache_dir(),
+            remember=settings.remember and remember,
+            **flags,
+        )
+
+    return overlay
 
 
-def _named(models: tuple[str, ...], *, default: bool) -> dict[str, Path]:
-    """The model files by the names that clients use; the default model if none, where that is wanted.
-
-    Raises ModelNotFoundError, ConfigError.
-    """
-    if not models:
-        return {DEFAULT_NAME: resolve(None, models_dir(cache_dir()))} if default else {}
+def _named(models: tuple[str, ...]) -> dict[str, Path]:
+    """The model files by the names that clients use. Raises ModelNotFoundError, ConfigError."""
     named: dict[str, Path] = {}
     for model in models:
         path = resolve(model, models_dir(cache_dir()))

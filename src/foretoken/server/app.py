@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
+from foretoken.errors import ConfigError
 from foretoken.server import errors
 from foretoken.server.anthropic.messages import messages_router
 from foretoken.server.extras.admin import admin_router
@@ -23,26 +25,34 @@ from foretoken.server.openai.completions import completion_router
 from foretoken.server.openai.models import model_router
 from foretoken.server.openai.responses import responses_router
 from foretoken.server.pool import ModelPool
+from foretoken.server.settings import ServerSettings
+from foretoken.server.settings_file import diff
 
-SWEEP_S = 5.0
-"""Seconds between two looks at models that nobody uses."""
+SWEEP_S = 2.0
+"""Seconds between two looks at models that nobody uses, and at the settings file."""
+
+logger = logging.getLogger(__name__)
 
 
-def build_app(pool: ModelPool, *, allow_public: bool = False) -> FastAPI:
+Reload = Callable[[], ServerSettings | ConfigError | None]
+"""New settings, why they cannot be used, or None if nothing changed."""
+
+
+def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | None = None) -> FastAPI:
     """The server around `pool`, which it closes when it ends. `allow_public`: whoever reaches it may use it,
-    also without keys and under any name.
+    also without keys and under any name. `reload` is asked every few seconds.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
-        sweeping = asyncio.create_task(_sweep(pool))
+        sweeping = asyncio.create_task(_look_after(pool, reload))
         yield
         sweeping.cancel()
         await pool.close()
 
     app = FastAPI(title="Foretoken", version=version("foretoken"), lifespan=lifespan, docs_url="/docs")
     errors.install(app)
-    app.add_middleware(Gate, settings=pool.settings, allow_public=allow_public)
+    app.add_middleware(Gate, current=lambda: pool.settings, allow_public=allow_public)
     # Around the gate: a browser asks first, without the key, and reads no error without these headers.
     if pool.settings.cors_origins:
         app.add_middleware(
@@ -68,7 +78,23 @@ def build_app(pool: ModelPool, *, allow_public: bool = False) -> FastAPI:
     return app
 
 
-async def _sweep(pool: ModelPool) -> None:
+async def _look_after(pool: ModelPool, reload: Reload | None) -> None:
+    """Unload what nobody uses, and take new settings up."""
     while True:
         await asyncio.sleep(SWEEP_S)
-        await pool.sweep()
+        try:
+            if reload is not None:
+                _take(pool, reload())
+            await pool.sweep()
+        except Exception:
+            logger.exception("Looking after the models failed; trying again.")
+
+
+def _take(pool: ModelPool, found: ServerSettings | ConfigError | None) -> None:
+    if isinstance(found, ConfigError):
+        logger.warning("The settings stay as they were. %s", found)
+    elif found is not None:
+        change = diff(pool.settings, found)
+        pool.use(found)
+        if change.restart:
+            logger.warning("Only a restart changes %s.", ", ".join(change.restart))

@@ -6,7 +6,7 @@ too large is refused before it is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,16 +38,18 @@ class ContentTypeError(RequestError):
 
 
 class Gate:
-    """ASGI middleware. `use` replaces the settings; running requests are not touched."""
+    """ASGI middleware. `current` gives the settings, which may be others with each request."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, *, allow_public: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, current: Callable[[], ServerSettings], *, allow_public: bool = False
+    ) -> None:
         self._app = app
         self._limiter = RateLimiter()
         self._allow_public = allow_public
-        self.use(settings)
+        self._current = current
+        self._use(current())
 
-    def use(self, settings: ServerSettings) -> None:
-        """From now on these keys and limits count."""
+    def _use(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._authenticator = Authenticator(settings.keys, settings.admin_key_hash)
 
@@ -61,7 +63,9 @@ class Gate:
             await error_response(error, scope["path"])(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, settings = Headers(scope=scope), self._settings
+        headers, settings = Headers(scope=scope), self._current()
+        if settings is not self._settings:
+            self._use(settings)
         check_host_header(headers.get("host"), settings.host, settings.keys, allow_public=self._allow_public)
         if scope["path"] in OPEN:
             await self._app(scope, receive, send)

@@ -150,15 +150,31 @@ class ModelPool:
         return served is not None
 
     async def sweep(self) -> None:
-        """Unload models that nobody has asked for long."""
-        timeout = self.settings.idle_timeout_s
-        if timeout is None:
-            return
+        """Unload models that nobody has asked for long, and those that new settings have changed."""
         async with self._changing:
             for served in list(self._loaded.values()):
-                idle = time.monotonic() - served.last_used
-                if idle > timeout and not served.running and not served.settings.pinned:
+                if not served.running and (self._forgotten(served) or self._outdated(served)):
                     await self._stop(served)
+
+    def _forgotten(self, served: Served) -> bool:
+        timeout = self.settings.idle_timeout_s
+        if timeout is None or served.settings.pinned:
+            return False
+        return time.monotonic() - served.last_used > timeout
+
+    def use(self, settings: ServerSettings) -> None:
+        """New settings, from the next request on. A model that has to be loaded anew for them is unloaded by
+        the next `sweep` that finds it idle, and answers as before until then.
+        """
+        self.settings = settings
+        for name, served in self._loaded.items():
+            served.limits = settings.limits
+            model = settings.models.get(name)
+            if model is not None and model.loads_like(served.settings):
+                served.settings = model
+
+    def _outdated(self, served: Served) -> bool:
+        return self.settings.models.get(served.name) is not served.settings
 
     async def close(self) -> None:
         """End all requests and free all models."""

@@ -9,7 +9,7 @@ import uvicorn
 
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError
-from foretoken.server.app import build_app
+from foretoken.server.app import Reload, build_app
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
@@ -36,10 +36,14 @@ class _Server(uvicorn.Server):
 
 
 def run_server(
-    settings: ServerSettings, *, allow_public: bool = False, listening: Callable[[str, str], None]
+    settings: ServerSettings,
+    *,
+    allow_public: bool = False,
+    reload: Reload | None = None,
+    listening: Callable[[str, str], None],
 ) -> None:
     """Serve until interrupted; `listening` hears of the first model's name and the URL. What is running then
-    is finished first; a second interrupt ends it.
+    is finished first; a second interrupt ends it. `reload` gives new settings while it runs.
 
     Raises what loading the first model raises, CapacityError if the port is taken.
     """
@@ -47,7 +51,7 @@ def run_server(
     _check_free(host, port)
     telemetry = Telemetry(as_json=settings.log_format == "json")
     pool = ModelPool(settings, loader(settings), telemetry)
-    app = build_app(pool, allow_public=allow_public)
+    app = build_app(pool, allow_public=allow_public, reload=reload)
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
     _Server(config, pool, listening).run()
 

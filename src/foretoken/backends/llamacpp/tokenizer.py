@@ -29,7 +29,6 @@ class LlamaCppTokenizer:
             token for token in range(self.vocab_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
         self._pieces: dict[int, bytes] = {}
-        self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         eos = int(lib.llama_vocab_eos(self._vocab))
         self._template = ChatTemplate(
             template, bos_token=self.token_text(self.bos), eos_token=self.token_text(eos)
@@ -78,11 +77,13 @@ class LlamaCppTokenizer:
         return piece
 
     def _piece(self, token: int, *, special: bool) -> bytes:
-        size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
+        # A buffer of its own: a server asks from two threads, and the call lets the other one run.
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         if size < 0:
-            self._buffer = ctypes.create_string_buffer(-size)
-            size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
-        return self._buffer.raw[: max(0, size)]
+            buffer = ctypes.create_string_buffer(-size)
+            size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[: max(0, size)]
 
     def apply_chat_template(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
