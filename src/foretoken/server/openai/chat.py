@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
@@ -17,16 +17,14 @@ from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
+from foretoken.server.openai.chunks import Chunk, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.schemas import ChatMessage, ChatRequest
 from foretoken.server.openai.tool_use import AnswerReader, ToolUse, add_call_deltas, tool_use
 from foretoken.server.pool import ModelPool, Served
-from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
-
-Chunk = dict[str, Any]
 
 
 def chat_router(pool: ModelPool) -> APIRouter:
@@ -40,10 +38,7 @@ def chat_router(pool: ModelPool) -> APIRouter:
         use = chat_tools(served.tokenizer, body)
         job = chat_job(served, body, use, caller.scope)
         chunks = chat_chunks(served, several(job, body.n), use, caller.name)
-        if body.stream:
-            usage = body.stream_options is not None and body.stream_options.include_usage
-            return stream_response(_events(await begun(request, chunks), usage=usage))
-        return JSONResponse(await unless_gone(request, fold_chat(chunks)))
+        return await respond(request, body, chunks, add_chat_choice, "chat.completion")
 
     return router
 
@@ -114,15 +109,16 @@ async def chat_chunks(
         "created": int(time.time()),
         "model": served.name,
     }
-    ends: list[FinishEvent] = []
+    ends: dict[int, FinishEvent] = {}
     writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
     async with aclosing(choices(served, jobs, caller)) as events:
         async for index, event in events:
             for choice in writers[index].write(event):
                 yield {**head, "choices": [choice]}
             if isinstance(event, FinishEvent):
-                ends.append(event)
-    yield {**head, "choices": [], "usage": report.usage(ends), **report.extras(ends)}
+                ends[index] = event
+    finished = [ends[index] for index in sorted(ends)]
+    yield {**head, "choices": [], "usage": report.usage(finished), **report.extras(finished)}
 
 
 class ChoiceWriter:
@@ -162,39 +158,14 @@ class ChoiceWriter:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
-async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncGenerator[str, None]:
-    """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
-    asked for usage; timings and speculation are in that one.
-    """
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if chunk["choices"] or usage:
-                yield sse(chunk)
-    yield sse(DONE)
-
-
-async def fold_chat(chunks: AsyncGenerator[Chunk, None]) -> dict[str, Any]:
-    """The whole answer that a stream of chunks describes."""
-    answers: dict[int, dict[str, Any]] = {}
-    last: Chunk = {}
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            last = chunk
-            for choice in chunk["choices"]:
-                _add(answers.setdefault(choice["index"], _empty(choice["index"])), choice)
-    return {
-        **last,
-        "object": "chat.completion",
-        "choices": [answers[index] for index in sorted(answers)],
-    }
-
-
 def _empty(index: int) -> dict[str, Any]:
     message = {"role": "assistant", "content": "", "refusal": None}
     return {"index": index, "message": message, "logprobs": None, "finish_reason": None}
 
 
-def _add(answer: dict[str, Any], choice: Chunk) -> None:
+def add_chat_choice(before: Chunk | None, choice: Chunk) -> Chunk:
+    """Fold the choice of a chunk into the choice of the whole answer."""
+    answer = before or _empty(choice["index"])
     delta, logprobs, message = choice["delta"], choice["logprobs"], answer["message"]
     message["content"] = (message["content"] or "") + (delta.get("content") or "")
     if "tool_calls" in delta:
@@ -205,3 +176,4 @@ def _add(answer: dict[str, Any], choice: Chunk) -> None:
         answer["logprobs"] = answer["logprobs"] or {"content": [], "refusal": None}
         answer["logprobs"]["content"] += logprobs["content"]
     answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+    return answer

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from foretoken.engine.prompt import check_tokens, encode_prompt
 from foretoken.errors import RequestError
@@ -18,15 +18,13 @@ from foretoken.server import report
 from foretoken.server.caller import caller_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
+from foretoken.server.openai.chunks import Chunk, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import AnswerText, completion_logprobs
 from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
 from foretoken.server.pool import ModelPool, Served
-from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
 from foretoken.types import FinishEvent, TokenEvent
-
-Chunk = dict[str, Any]
 
 
 def completion_router(pool: ModelPool) -> APIRouter:
@@ -39,10 +37,7 @@ def completion_router(pool: ModelPool) -> APIRouter:
         caller = caller_of(request)
         jobs, echoes = completion_jobs(served, body, caller.scope)
         chunks = completion_chunks(served, jobs, echoes, caller.name, body.n)
-        if body.stream:
-            usage = body.stream_options is not None and body.stream_options.include_usage
-            return stream_response(_events(await begun(request, chunks), usage=usage))
-        return JSONResponse(await unless_gone(request, fold_completion(chunks)))
+        return await respond(request, body, chunks, add_choice, "text_completion")
 
     return router
 
@@ -149,27 +144,13 @@ def _choice(
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncGenerator[str, None]:
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if chunk["choices"] or usage:
-                yield sse(chunk)
-    yield sse(DONE)
-
-
-async def fold_completion(chunks: AsyncGenerator[Chunk, None]) -> dict[str, Any]:
-    """The whole answer that a stream of chunks describes."""
-    answers: dict[int, dict[str, Any]] = {}
-    last: Chunk = {}
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            last = chunk
-            for choice in chunk["choices"]:
-                answer = answers.setdefault(choice["index"], _choice(choice["index"], ""))
-                answer["text"] += choice["text"]
-                answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
-                answer["logprobs"] = _joined(answer["logprobs"], choice["logprobs"])
-    return {**last, "choices": [answers[index] for index in sorted(answers)]}
+def add_choice(before: Chunk | None, choice: Chunk) -> Chunk:
+    """Fold the choice of a chunk into the choice of the whole answer."""
+    answer = before or _choice(choice["index"], "")
+    answer["text"] += choice["text"]
+    answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+    answer["logprobs"] = _joined(answer["logprobs"], choice["logprobs"])
+    return answer
 
 
 def _joined(before: Chunk | None, more: Chunk | None) -> Chunk | None:
