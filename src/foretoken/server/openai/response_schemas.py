@@ -8,11 +8,12 @@ background by its id.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from foretoken.server.openai.schemas import MOST_LOGPROBS, Body, Stop
+from foretoken.server.openai.schemas import MOST_LOGPROBS, Body, Choosing
 from foretoken.types import SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
@@ -126,8 +127,8 @@ MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
 
-class ResponseRequest(Body):
-    """POST /v1/responses. `seed` to `stop` are not OpenAI's: they are those of the chat completions."""
+class ResponseRequest(Choosing):
+    """POST /v1/responses. Some ways of choosing tokens are not OpenAI's here: see `Choosing`."""
 
     model: str | None = None
     input: Annotated[
@@ -139,8 +140,6 @@ class ResponseRequest(Body):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     include: list[Included] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     text: TextConfig | None = None
@@ -166,14 +165,6 @@ class ResponseRequest(Body):
     conversation: Annotated[None, only([None], why=_HAND_BACK)] = None
     prompt: Annotated[None, only([None], why="this server keeps no prompt templates")] = None
 
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    stop: Stop | None = None
-
     @property
     def logprobs(self) -> int | None:
         """How many alternatives to report beside each token; None: no log-probabilities at all."""
@@ -188,17 +179,4 @@ class ResponseRequest(Body):
 
     def sampling(self) -> SamplingParams:
         """The engine's parameters, with the same defaults as the chat completions."""
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            seed=self.seed,
-            max_tokens=self.max_output_tokens,
-            stop=tuple(stops),
-            logprobs=self.logprobs,
-        )
+        return replace(self.chosen(), max_tokens=self.max_output_tokens, logprobs=self.logprobs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from foretoken.errors import RequestError
 from foretoken.types import Constraint, SamplingParams
 
 MOST_ANSWERS = 16
@@ -27,24 +29,44 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class SamplingBody(Body):
-    """Fields that both APIs share, and further sampling fields of llama.cpp's server and vLLM."""
+class Choosing(Body):
+    """How tokens are chosen: OpenAI's fields, and further ones of llama.cpp's server and vLLM."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Stop | None = None
+
+    def chosen(self) -> SamplingParams:
+        """The engine's parameters for these fields; 1 is the default temperature."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            seed=self.seed,
+            stop=tuple(stops),
+        )
+
+
+class SamplingBody(Choosing):
+    """Fields that the two completion APIs share."""
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Stop | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     user: str | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
     stop_token_ids: list[int] | None = None
@@ -62,20 +84,11 @@ class SamplingBody(Body):
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
     ) -> SamplingParams:
         """The engine's parameters. Raises RequestError for a value it cannot do."""
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
+        return replace(
+            self.chosen(),
             logit_bias=_bias(self.logit_bias or {}),
-            seed=self.seed,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
-            stop=tuple(stops),
             stop_tokens=tuple(self.stop_token_ids or ()),
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
@@ -84,8 +97,6 @@ class SamplingBody(Body):
 
 
 def _bias(bias: dict[str, float]) -> dict[int, float]:
-    from foretoken.errors import RequestError
-
     try:
         return {int(token): value for token, value in bias.items()}
     except ValueError:
