@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from foretoken import Engine
+from foretoken.sampling.constraint import _Compiler
 from foretoken.server.auth import hash_key
 from foretoken.server.settings import KeySettings, SamplingDefaults, ServerSettings
-from foretoken.types import Event
+from foretoken.types import Constraint, Event
 from http_server import Running, serving
 
 ORIGIN = "https://chat.example.org"
@@ -154,3 +155,94 @@ def test_messages_take_the_model_s_defaults_too() -> None:
         body = {"model": "fake", "messages": [USER], "max_tokens": 30}
         texts = {post(running, "/v1/messages", body).json()["content"][0]["text"] for _ in range(3)}
     assert len(texts) == 1
+
+
+def with_key(**limits: int) -> tuple[ServerSettings, dict[str, str]]:
+    """A server's settings with one key, and the headers of who has it."""
+    key = KeySettings(name="alice", hash=hash_key("ft-alice"), **limits)
+    return ServerSettings(keys=(key,)), {"authorization": "Bearer ft-alice"}
+
+
+def test_a_key_asks_for_no_higher_priority_than_it_may() -> None:
+    settings, headers = with_key(max_priority=2)
+    with serving(settings=settings) as server:
+        for priority, status in ((2, 200), (-5, 200), (3, 403)):
+            body = {"messages": [USER], "max_tokens": 2, "priority": priority}
+            reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+            assert reply.status_code == status, reply.text
+        assert "2" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER], "n": 3}),
+        ("/v1/completions", {"prompt": "a", "n": 3}),
+        ("/v1/completions", {"prompt": ["a", "b", "c"]}),
+    ],
+)
+def test_every_answer_counts_as_one_that_runs(path: str, body: dict[str, Any]) -> None:
+    settings, headers = with_key(max_concurrent=2)
+    with serving(settings=settings) as server:
+        reply = httpx.post(f"{server.url}{path}", json={**body, "max_tokens": 2}, headers=headers, timeout=30)
+        assert reply.status_code == 400
+        assert "3 answers at once" in reply.json()["error"]["message"]
+
+
+def test_names_of_models_are_for_those_with_a_key() -> None:
+    settings, headers = with_key()
+    with serving("secret-project", settings=settings) as server:
+        assert httpx.get(f"{server.url}/health", timeout=30).json() == {"status": "ok"}
+        assert "secret-project" in httpx.get(f"{server.url}/v1/models", headers=headers, timeout=30).text
+
+
+def test_a_long_text_does_not_hold_up_others() -> None:
+    """While a thread reads one caller's text, the event loop answers the next."""
+    reading, go_on = threading.Event(), threading.Event()
+    with serving() as server:
+        httpx.post(f"{server.url}/tokenize", json={"content": "load"}, timeout=30)
+        tokenizer = server.engines["fake"].model.tokenizer
+        encode = tokenizer.encode
+
+        def slow(text: str, **options: bool) -> list[int]:
+            if text == "long":
+                reading.set()
+                assert go_on.wait(20)
+            return encode(text, **options)
+
+        tokenizer.encode = slow  # type: ignore[method-assign]
+        thread = threading.Thread(
+            target=httpx.post,
+            args=(f"{server.url}/tokenize",),
+            kwargs={"json": {"content": "long"}, "timeout": 30},
+        )
+        thread.start()
+        assert reading.wait(10)
+        try:
+            assert httpx.get(f"{server.url}/health", timeout=10).status_code == 200
+            short = httpx.post(f"{server.url}/tokenize", json={"content": "short"}, timeout=10)
+            assert short.json()["tokens"] == encode("short")
+        finally:
+            go_on.set()
+            thread.join(20)
+
+
+def test_a_constraint_is_compiled_before_the_engine_hears_of_it() -> None:
+    threads: list[str] = []
+    schema = {"type": "object", "properties": {"here": {"const": 1}}, "required": ["here"]}
+    body = {
+        "messages": [USER],
+        "max_tokens": 8,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+    }
+    with pytest.MonkeyPatch.context() as patch, serving() as server:
+        compile_ = _Compiler._compile
+
+        def spying(self: _Compiler, constraint: Constraint) -> Any:
+            threads.append(threading.current_thread().name)
+            return compile_(self, constraint)
+
+        patch.setattr(_Compiler, "_compile", spying)
+        assert post(server, "/v1/chat/completions", body).status_code == 200
+    assert len(threads) == 1
+    assert threads[0].startswith("foretoken-prepare")

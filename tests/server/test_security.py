@@ -111,7 +111,8 @@ def test_only_the_admin_loads_and_unloads(guarded: Running) -> None:
     assert httpx.post(url, headers={"x-api-key": ALICE}).status_code == 403
     assert ask(guarded, ALICE).status_code == 200
     assert httpx.post(url, headers={"x-api-key": ADMIN}).json()["was_loaded"] is True
-    assert httpx.get(f"{guarded.url}/health").json()["models"] == {"fake": False}
+    listed = httpx.get(f"{guarded.url}/v1/models", headers={"x-api-key": ALICE}).json()["data"]
+    assert [entry["loaded"] for entry in listed] == [False]
     assert ask(guarded, ALICE).status_code == 200
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foretoken.server.auth import hash_key, new_key
-from foretoken.server.settings import KeySettings
+from foretoken.server.settings import PRIORITIES, KeySettings
 from foretoken.server.settings_edit import add_key, remove_key, set_admin_key
 from foretoken.server.settings_file import FILE_NAME, read_settings
 
@@ -59,10 +59,19 @@ def keys() -> None:
     type=click.IntRange(1),
     default=None,
     show_default="no limit",
-    help="Most requests at once.",
+    help="Most answers at once.",
+)
+@click.option(
+    "--priority",
+    type=click.IntRange(-PRIORITIES, PRIORITIES),
+    default=0,
+    show_default=True,
+    help="Highest priority that its requests may ask for.",
 )
 @_file_option
-def new(name: str, *, scope: str | None, rate: int | None, concurrent: int | None, file: Path) -> None:
+def new(
+    name: str, *, scope: str | None, rate: int | None, concurrent: int | None, priority: int, file: Path
+) -> None:
     """Make a key and print it, once: only its hash is kept."""
     key = new_key()
     add_key(
@@ -73,6 +82,7 @@ def new(name: str, *, scope: str | None, rate: int | None, concurrent: int | Non
             scope=scope,
             requests_per_minute=rate,
             max_concurrent=concurrent,
+            max_priority=priority,
         ),
     )
     _show(key, f"The key {name!r} is in {file}, as a hash. It is shown only now:")

@@ -9,6 +9,16 @@ from __future__ import annotations
 from foretoken.library.catalogue import StoredModel, default_model, list_models, models_dir
 from foretoken.library.hub import pull
 from foretoken.library.names import resolve
+from foretoken.library.split import model_files
 from foretoken.library.transfer import Progress
 
-__all__ = ["Progress", "StoredModel", "default_model", "list_models", "models_dir", "pull", "resolve"]
+__all__ = [
+    "Progress",
+    "StoredModel",
+    "default_model",
+    "list_models",
+    "model_files",
+    "models_dir",
+    "pull",
+    "resolve",
+]

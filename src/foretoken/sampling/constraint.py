@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -47,7 +48,7 @@ _MESSAGE_LENGTH = 300
 
 
 def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_eos: bool = False) -> Guide:
-    """A guide at the beginning of an answer.
+    """A guide at the beginning of an answer. Any thread may ask; one that is kept is had without waiting.
 
     Raises RequestError for a constraint that cannot be used, saying why, and MissingDependencyError.
     """
@@ -55,7 +56,9 @@ def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_e
     try:
         compiler = _compilers.get(tokenizer)
         if compiler is None:
-            compiler = _compilers[tokenizer] = _Compiler(tokenizer)
+            with _building:
+                compiler = _compilers.get(tokenizer) or _Compiler(tokenizer)
+                _compilers[tokenizer] = compiler
     except TypeError:  # a tokenizer that cannot be referred to weakly: build it every time
         compiler = _Compiler(tokenizer)
     return compiler.guide(constraint, ignore_eos=ignore_eos)
@@ -93,14 +96,18 @@ class _Compiler:
         self._ends = tokenizer.end_tokens
         self._vocabulary = _build(tokenizer)
         self._kept: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+        self._keeping = Lock()
 
     def guide(self, constraint: Constraint, *, ignore_eos: bool) -> Guide:
-        start = self._kept.get(constraint)
+        with self._keeping:
+            start = self._kept.get(constraint)
         if start is None:
-            start = self._kept[constraint] = self._compile(constraint)
+            start = self._compile(constraint)  # two threads may: better than one that waits for the other
+        with self._keeping:
+            self._kept[constraint] = start
+            self._kept.move_to_end(constraint)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(constraint)
         return Guide(start, self._vocab_size, self._ends, ignore_eos=ignore_eos)
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
@@ -116,6 +123,7 @@ class _Compiler:
 
 
 _compilers: WeakKeyDictionary[Tokenizer, _Compiler] = WeakKeyDictionary()
+_building = Lock()
 
 
 def _grammar(constraint: Constraint) -> str:

@@ -96,5 +96,13 @@ def _take(pool: ModelPool, found: ServerSettings | ConfigError | None) -> None:
     elif found is not None:
         change = diff(pool.settings, found)
         pool.use(found)
+        for what, names in (
+            ("new models", change.added),
+            ("models gone", change.removed),
+            ("models changed", change.changed),
+            ("other settings changed", change.live),
+        ):
+            if names:
+                logger.info("Settings were read again; %s: %s", what, ", ".join(names))
         if change.restart:
             logger.warning("Only a restart changes %s.", ", ".join(change.restart))

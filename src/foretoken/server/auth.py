@@ -47,6 +47,7 @@ class Caller:
     admin: bool = False
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
+    max_priority: int | None = None
 
     def require_admin(self) -> None:
         """Raises PermissionDeniedError for everybody but the admin."""
@@ -72,6 +73,7 @@ class Authenticator:
                     key.effective_scope,
                     requests_per_minute=key.requests_per_minute,
                     max_concurrent=key.max_concurrent,
+                    max_priority=key.max_priority,
                 ),
             )
             for key in keys
@@ -157,8 +159,8 @@ def check_host_header(
         return
     if not is_loopback(_without_port(header)):
         raise PermissionDeniedError(
-            "This server answers requests to localhost only.",
-            hint="Use the address 127.0.0.1. To serve another name, configure an API key.",
+            "This server answers requests that name localhost only; this one's Host header names another.",
+            hint="Use the address 127.0.0.1. To be reached by another name, configure an API key.",
         )
 
 

@@ -26,6 +26,12 @@ logger = logging.getLogger(__name__)
 CLIENT_CLOSED = 499
 """nginx's status for a client that did not wait."""
 
+HALF = "has an escape such as \\ud800 that stands for half a character."
+
+MOST_MESSAGE = 1000
+MOST_PARAM = 200
+"""Characters of a message and of a parameter's name: a client's megabyte does not come back."""
+
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -41,7 +47,12 @@ def error_body(
 ) -> dict[str, Any]:
     """The body of an error answer."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    param = None if param is None else _cut(param, MOST_PARAM)
+    return {"error": {"message": _cut(message, MOST_MESSAGE), "type": kind, "param": param, "code": code}}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 def of_error(error: ForetokenError) -> dict[str, Any]:
@@ -88,7 +99,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        message, param = describe(error.errors())
+        message, param = describe(error.errors(), error.body)
         body = error_body(message, status=400, code="invalid_request", param=param)
         return respond(request.url.path, body, 400)
 
@@ -105,8 +116,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnicodeEncodeError)
     async def surrogate(request: Request, error: UnicodeEncodeError) -> JSONResponse:  # noqa: ARG001
         """JSON can hold half a character, an escaped surrogate. Only a body can bring one in here."""
-        message = "The body has an escape such as \\ud800 that stands for half a character."
-        body = error_body(message, status=400, code="invalid_request")
+        body = error_body(f"The body {HALF}", status=400, code="invalid_request")
         return respond(request.url.path, body, 400)
 
     @app.exception_handler(ClientGoneError)
@@ -123,18 +133,41 @@ def message_code(status: int) -> str:
     return {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
 
 
-def describe(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """(what is wrong, which parameter) of pydantic's first complaint."""
-    first = errors[0]
-    place = [str(part) for part in first.get("loc", ()) if part != "body"]
-    param = ".".join(place) or None
+def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
+    """(what is wrong, which parameter) of pydantic's complaints about a body: the first, or the one of its
+    alternatives that leads deepest into the body.
+    """
+    at = errors[0].get("loc", ())[:2]
+    first = max(
+        (error for error in errors if error.get("loc", ())[:2] == at),
+        key=lambda error: len(_place(error, body)),
+    )
+    param = ".".join(_place(first, body)) or None
     kind, text = first.get("type", ""), str(first.get("msg", "is not valid"))
     if kind == "extra_forbidden":
-        return f"Unknown parameter: {param!r}. It is not supported and was not ignored.", param
+        shown = None if param is None else _cut(param, MOST_PARAM)
+        return f"Unknown parameter: {shown!r}. It is not supported and was not ignored.", param
     if kind == "missing":
-        return f"Missing required parameter: {param!r}.", param
+        return f"Missing required parameter: {param!r}." if param else "The body is empty.", param
+    if kind == "string_unicode":
+        return f"{param or 'The body'} {HALF}", param
     if kind == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return f"The body is not valid JSON: {reason}.", None
     text = text.removeprefix("Value error, ")
     return (f"{param}: {text}." if param else f"{text}.").replace("..", "."), param
+
+
+def _place(error: Mapping[str, Any], body: object) -> list[str]:
+    """Where in the body an error is. pydantic's own names for the alternatives of a type are left out."""
+    place: list[str] = []
+    for part in error.get("loc", ())[1:]:  # the first is "body"
+        if isinstance(body, Mapping) and part in body:
+            body = body[part]
+        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
+            body = body[part]
+        else:
+            continue
+        place.append(str(part))
+    missing = error.get("loc", ())[1:][-1:] if error.get("type") == "missing" else ()
+    return [*place, *map(str, missing)]

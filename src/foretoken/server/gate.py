@@ -7,12 +7,14 @@ too large is refused before it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretoken.errors import ForetokenError, RequestError
 from foretoken.server.auth import Authenticator, check_host_header
+from foretoken.server.caller import Visit
 from foretoken.server.errors import error_response
 from foretoken.server.rates import RateLimiter
 from foretoken.server.settings import ServerSettings
@@ -71,12 +73,12 @@ class Gate:
             await self._app(scope, receive, send)
             return
         caller = self._authenticator.check(headers.get("authorization"), headers.get("x-api-key"))
-        scope.setdefault("state", {})["caller"] = caller
         body = _Bounded(receive, send, settings.limits.max_body_bytes)
         if scope["method"] in JSON_ONLY:
             _check_type(headers)
             body.check(headers)
-        with self._limiter.admit(caller):
+        with self._limiter.admit(caller) as permit, ExitStack() as held:
+            scope.setdefault("state", {})["visit"] = Visit(caller, permit, held)
             await self._app(scope, body.receive, body.send)
         if body.refused:
             raise body.too_large()

@@ -1,4 +1,7 @@
-"""Requests for the engine, within what the server allows."""
+"""Requests for the engine, within what the server allows.
+
+Making one takes long for a long text: it is done where `Served.prepare` runs it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from dataclasses import replace
 from pydantic import BaseModel
 
 from foretoken.errors import ContextLengthError, RequestError
-from foretoken.server.settings import Limits, SamplingDefaults
+from foretoken.sampling.constraint import compile_constraint
+from foretoken.server.pool import Served
+from foretoken.server.settings import Limits
 from foretoken.server.worker import Job
 from foretoken.types import SamplingParams
 
@@ -16,16 +21,19 @@ MOST_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
 """What the APIs call the most tokens of an answer."""
 
 
-def with_defaults(params: SamplingParams, defaults: SamplingDefaults, body: BaseModel) -> SamplingParams:
+def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> SamplingParams:
     """`params`, made from `body`, with the model's own defaults for what the body does not say."""
+    defaults, most = served.settings.sampling.given(), served.limits.max_completion_tokens
+    if most is not None and "max_tokens" in defaults:  # a default is no wish: it never makes a request fail
+        defaults["max_tokens"] = min(defaults["max_tokens"], most)
     said = {name for name in body.model_fields_set if getattr(body, name) is not None}
     if said & MOST_TOKENS:
         said.add("max_tokens")
-    return replace(params, **{name: value for name, value in defaults.given().items() if name not in said})
+    return replace(params, **{name: value for name, value in defaults.items() if name not in said})
 
 
 def make_job(
-    limits: Limits,
+    served: Served,
     prompt: Sequence[int],
     params: SamplingParams,
     *,
@@ -35,8 +43,15 @@ def make_job(
     priority: int = 0,
     max_draft: int | None = None,
 ) -> Job:
-    """The engine's request for one of `answers` answers to a prompt. Raises what `check_limits` raises."""
+    """The engine's request for one of `answers` answers to a prompt. Its constraint is compiled already: the
+    engine finds it, and no round waits for it.
+
+    Raises what `check_limits` and `compile_constraint` raise.
+    """
+    limits = served.limits
     check_limits(limits, len(prompt), params, answers)
+    if params.constraint is not None:
+        compile_constraint(params.constraint, served.tokenizer)
     if params.max_tokens is None and limits.max_completion_tokens is not None:
         params = replace(params, max_tokens=limits.max_completion_tokens)
     return Job(

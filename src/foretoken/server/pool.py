@@ -2,6 +2,9 @@
 
 With a memory budget the model that was not used for longest makes room. A model that answers somebody just
 now is never unloaded for another.
+
+Whoever uses a model holds it: with `Served.hold` it is not unloaded for another, and what `Served.prepare`
+runs has ended before it is freed at all.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ModelNotFoundError
@@ -21,9 +26,15 @@ from foretoken.server.telemetry import Telemetry
 from foretoken.server.worker import EngineWorker, Job
 from foretoken.types import Event, ModelInfo
 
+Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 Load = Callable[[ModelSettings], Engine]
+Measure = Callable[[ModelSettings], int]
+"""How many bytes a model will take, as far as can be told before it is loaded."""
+
+PREPARING = 4
+"""Threads that prepare requests, of all models together: they share the processor with the forwards."""
 
 
 @dataclass(slots=True)
@@ -37,28 +48,63 @@ class Served:
     settings: ModelSettings
     telemetry: Telemetry
     limits: Limits
-    running: int = 0
+    threads: ThreadPoolExecutor
+    holders: int = 0
     last_used: float = field(default_factory=time.monotonic)
+    _preparing: set[Future[Any]] = field(default_factory=set)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the model from being unloaded for another, or because it is idle."""
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+            self.last_used = time.monotonic()
+
+    async def prepare(self, work: Callable[[], Result]) -> Result:
+        """What `work` makes of the tokenizer: on another thread, for a long text takes long. Raises what it
+        raises.
+        """
+        future = self.threads.submit(work)
+        self._preparing.add(future)
+        future.add_done_callback(self._preparing.discard)
+        return await asyncio.wrap_future(future)
 
     async def stream(self, job: Job, caller: str) -> AsyncGenerator[Event, None]:
         """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
-        self.running += 1
-        try:
+        with self.hold():
             async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as events:
                 async for event in events:
                     yield event
-        finally:
-            self.running -= 1
-            self.last_used = time.monotonic()
+
+    async def close(self) -> None:
+        """End its requests and free the model. Work that its caller left behind ends first."""
+        if self._preparing:
+            await asyncio.to_thread(wait, list(self._preparing))
+        await self.worker.close()
 
 
 class ModelPool:
-    """The models of `settings`, whose engines `load` makes. What they do is counted by `telemetry`."""
+    """The models of `settings`, whose engines `load` makes. What they do is counted by `telemetry`.
 
-    def __init__(self, settings: ServerSettings, load: Load, telemetry: Telemetry | None = None) -> None:
+    `measure` tells a model's size before it is loaded; without it the budget may be passed for as long as
+    loading takes.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        load: Load,
+        telemetry: Telemetry | None = None,
+        measure: Measure = lambda _: 0,
+    ) -> None:
         self.settings = settings
         self.telemetry = telemetry or Telemetry()
         self._load = load
+        self._measure = measure
+        self._threads = ThreadPoolExecutor(PREPARING, "foretoken-prepare")
         self._loaded: dict[str, Served] = {}
         self._changing = asyncio.Lock()
         self.created = int(time.time())
@@ -100,6 +146,7 @@ class ModelPool:
 
     async def _start(self, name: str) -> Served:
         settings = self.settings.models[name]
+        await self._make_room(await asyncio.to_thread(self._measure, settings))
         worker = EngineWorker(lambda: self._load(settings))
         await worker.start()
         try:
@@ -109,7 +156,8 @@ class ModelPool:
             await worker.close()
             raise
         limits = self.settings.limits
-        return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits)
+        threads = self._threads
+        return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits, threads)
 
     def _set_up(self, engine: Engine) -> Model:
         engine.max_waiting = self.settings.limits.max_waiting
@@ -125,20 +173,21 @@ class ModelPool:
         for served in sorted(self._loaded.values(), key=lambda served: served.last_used):
             if used + size <= budget:
                 break
-            if not served.settings.pinned and not served.running:
+            if not served.settings.pinned and not served.holders:
                 leaving.append(served)
                 used -= served.info.size_bytes
         if used + size > budget:  # then nobody has to leave for nothing
             raise _no_room()
         for served in leaving:
-            if served.running:  # since we began
+            if served.holders:  # since we began
                 raise _no_room()
             await self._stop(served)
 
     async def _stop(self, served: Served) -> None:
         del self._loaded[served.name]
         logger.info("Unloading %s", served.name)
-        await served.worker.close()
+        await served.close()
+        self.telemetry.unloaded(served.name)
 
     async def unload(self, name: str) -> bool:
         """Free a model; requests that run end with an error. Returns whether it was loaded."""
@@ -153,7 +202,7 @@ class ModelPool:
         """Unload models that nobody has asked for long, and those that new settings have changed."""
         async with self._changing:
             for served in list(self._loaded.values()):
-                if not served.running and (self._forgotten(served) or self._outdated(served)):
+                if not served.holders and (self._forgotten(served) or self._outdated(served)):
                     await self._stop(served)
 
     def _forgotten(self, served: Served) -> bool:
@@ -181,6 +230,7 @@ class ModelPool:
         async with self._changing:
             for served in list(self._loaded.values()):
                 await self._stop(served)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _no_room() -> CapacityError:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from foretoken.errors import RateLimitError
+from foretoken.errors import RateLimitError, RequestError
 from foretoken.server.auth import Caller
 
 MINUTE = 60.0
@@ -30,20 +30,49 @@ class _Account:
     spent: float = 0.0
     running: int = 0
 
+    def check_room(self, most: int | None, more: int) -> None:
+        """Raises RateLimitError where so many more would be too many at once."""
+        if most is not None and self.running + more > most:
+            raise RateLimitError(
+                f"{self.running} requests of this key are running, and at most {most} may.",
+                retry_after=BUSY_RETRY_S,
+                hint="Wait until one of them has ended.",
+            )
+
 
 class Permit:
-    """Leave to run one request. Give it back once it has ended: `release`, or leave the `with` block."""
+    """Leave to run one request. Give it back once it has ended: `release`, or leave the `with` block.
 
-    __slots__ = ("_account",)
+    `most`: how many of its caller may run at once, None is no limit.
+    """
 
-    def __init__(self, account: _Account) -> None:
+    __slots__ = ("_account", "_count", "_most")
+
+    def __init__(self, account: _Account, most: int | None) -> None:
         self._account: _Account | None = account
+        self._most = most
+        self._count = 1
         account.running += 1
+
+    def grow(self, more: int) -> None:
+        """The request has so many more parts that run at once. Raises RateLimitError, and RequestError where
+        waiting would not help.
+        """
+        if self._account is None:
+            return
+        if self._most is not None and self._count + more > self._most:
+            raise RequestError(
+                f"{self._count + more} answers at once are more than the {self._most} this key may have.",
+                hint="Ask for fewer in one request.",
+            )
+        self._account.check_room(self._most, more)
+        self._account.running += more
+        self._count += more
 
     def release(self) -> None:
         """The request has ended. Again: nothing."""
         if self._account is not None:
-            self._account.running -= 1
+            self._account.running -= self._count
             self._account = None
 
     def __enter__(self) -> Permit:
@@ -76,16 +105,11 @@ class RateLimiter:
         now = self._clock()
         self._sweep(now)
         account = self._accounts.get(caller.name) or _Account(now)
-        if caller.max_concurrent is not None and account.running >= caller.max_concurrent:
-            raise RateLimitError(
-                f"{caller.max_concurrent} requests of this key are running, and no more may.",
-                retry_after=BUSY_RETRY_S,
-                hint="Wait until one of them has ended.",
-            )
+        account.check_room(caller.max_concurrent, 1)
         account.spent = self._spent(account, caller.requests_per_minute, now)
         account.at = now
         self._accounts[caller.name] = account
-        return Permit(account)
+        return Permit(account, caller.max_concurrent)
 
     def _spent(self, account: _Account, per_minute: int | None, now: float) -> float:
         """What the caller will have spent with this request. Raises RateLimitError."""

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import uvicorn
 
 from foretoken.engine.engine import Engine
-from foretoken.errors import CapacityError
+from foretoken.engine.options import model_options
+from foretoken.errors import CapacityError, ForetokenError
+from foretoken.library import model_files, models_dir, resolve
 from foretoken.server.app import Reload, build_app
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
@@ -50,7 +52,7 @@ def run_server(
     host, port = settings.host, settings.port
     _check_free(host, port)
     telemetry = Telemetry(as_json=settings.log_format == "json")
-    pool = ModelPool(settings, loader(settings), telemetry)
+    pool = ModelPool(settings, loader(settings), telemetry, size_on_disk(settings))
     app = build_app(pool, allow_public=allow_public, reload=reload)
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
     _Server(config, pool, listening).run()
@@ -65,6 +67,20 @@ def loader(settings: ServerSettings) -> Callable[[ModelSettings], Engine]:
         return Engine.load(model.path, speculate=model.speculation(), **options)
 
     return load
+
+
+def size_on_disk(settings: ServerSettings) -> Callable[[ModelSettings], int]:
+    """What is known of a model's size before it is loaded: that of its files, 0 if they cannot be found."""
+
+    def measure(model: ModelSettings) -> int:
+        try:
+            folder = model_options({"cache_dir": settings.cache_dir})[1]
+            files = model_files(resolve(model.path, models_dir(folder)))
+            return sum(file.stat().st_size for file in files)
+        except (ForetokenError, OSError):
+            return 0  # loading it says what is wrong
+
+    return measure
 
 
 def _check_free(host: str, port: int) -> None:

@@ -26,6 +26,8 @@ RESERVED_NAMES = (LOCAL_CALLER, ADMIN_CALLER)
 
 DRAFT_MODEL = "draft-model"
 MIB = 1 << 20
+PRIORITIES = 1_000_000
+"""The highest priority; the lowest is as far below zero."""
 
 _LOADING = ModelOptions()
 
@@ -163,7 +165,8 @@ class KeySettings:
     """One API key: only its hash is kept (`auth.hash_key`).
 
     `scope`: whose past texts its requests learn and draft from; None is the key's own name. Keys with the
-    same scope share. `requests_per_minute` and `max_concurrent`: None is no limit.
+    same scope share. `requests_per_minute` and `max_concurrent`: None is no limit; each answer of `n` counts
+    as one that runs. `max_priority`: the highest priority that its requests may ask for.
     """
 
     name: str
@@ -171,6 +174,7 @@ class KeySettings:
     scope: str | None = None
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
+    max_priority: int = 0
 
     def __post_init__(self) -> None:
         checks.key_name("name", self.name)
@@ -182,6 +186,7 @@ class KeySettings:
         for name in ("requests_per_minute", "max_concurrent"):
             if getattr(self, name) is not None:
                 checks.whole(name, getattr(self, name), 1)
+        checks.whole("max_priority", self.max_priority, -PRIORITIES, PRIORITIES)
 
     @property
     def effective_scope(self) -> str:

@@ -18,7 +18,7 @@ from foretoken.server.settings import KeySettings
 from foretoken.server.settings_file import parse_settings, parse_toml, read_text
 
 ADMIN = "admin_key_hash"
-_FIELDS = ("name", "hash", "scope", "requests_per_minute", "max_concurrent")
+_FIELDS = ("name", "hash", "scope", "requests_per_minute", "max_concurrent", "max_priority")
 
 _HEADER = re.compile(r"[ \t]*\[")
 _KEYS_HEADER = re.compile(r"""[ \t]*\[\[[ \t]*(?:keys|"keys"|'keys')[ \t]*\]\]""")
@@ -34,7 +34,12 @@ def add_key(path: Path, key: KeySettings) -> None:
             f"{path} has a key named {key.name!r} already.",
             hint=f"Choose another name, or remove it first: foretoken keys remove {key.name}",
         )
-    values = {name: value for name in _FIELDS if (value := getattr(key, name)) is not None}
+    plain = KeySettings(name=key.name, hash=key.hash)
+    values = {
+        name: getattr(key, name)
+        for name in _FIELDS
+        if name in ("name", "hash") or getattr(key, name) != getattr(plain, name)
+    }
     end = _line_end(text)
     before = text + end * ((bool(text) and not text.endswith("\n")) + bool(text))
     lines = ["[[keys]]", *(f"{name} = {_toml(value)}" for name, value in values.items())]

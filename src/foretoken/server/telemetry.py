@@ -110,6 +110,11 @@ class Telemetry:
         for name, value in load.items():
             self._load[name].labels(model).set(value)
 
+    def unloaded(self, model: str) -> None:
+        """Nothing runs in a model that is not there: a gauge left as it was would lie."""
+        for gauge in self._load.values():
+            gauge.labels(model).set(0)
+
     async def watch(
         self, model: str, caller: str, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -52,5 +53,65 @@ def test_a_model_whose_engine_ended_is_loaded_again() -> None:
         again = await pool.get("small")
         assert again is not first
         assert await again.worker.call(lambda engine: engine.idle)
+
+    run(scenario)
+
+
+def test_a_model_that_somebody_holds_stays() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        small = await pool.get("small")
+        await pool.get("middle")
+        pool.use(replace(pool.settings, memory_budget_bytes=2))
+        with small.hold(), pytest.raises(CapacityError):
+            await pool._make_room(2)
+        await pool._make_room(2)
+        assert not pool.loaded
+
+    run(scenario)
+
+
+def test_a_size_that_is_known_beforehand_makes_room_before_loading() -> None:
+    at_load: list[set[str]] = []
+
+    async def scenario(pool: ModelPool) -> None:
+        pool._measure = lambda settings: SIZES[settings.path]
+        pool.use(replace(pool.settings, memory_budget_bytes=2))
+        await pool.get("small")
+        load = pool._load
+
+        def spying(settings: ModelSettings) -> Engine:
+            at_load.append(set(pool.loaded))
+            return load(settings)
+
+        pool._load = spying
+        await pool.get("middle")
+        with pytest.raises(CapacityError):
+            await pool.get("huge")
+        assert at_load == [set()], "small left before middle was loaded, and huge was never begun"
+
+    run(scenario)
+
+
+def test_what_is_being_prepared_ends_before_the_model_is_freed() -> None:
+    started, go_on = threading.Event(), threading.Event()
+    alive: list[bool] = []
+
+    async def scenario(pool: ModelPool) -> None:
+        served = await pool.get("small")
+
+        def work() -> None:
+            started.set()
+            assert go_on.wait(10)
+            alive.append(served.worker.alive)
+
+        caller = asyncio.create_task(served.prepare(work))
+        assert await asyncio.to_thread(started.wait, 10)
+        caller.cancel()  # its client has gone; the thread goes on all the same
+        unloading = asyncio.create_task(pool.unload("small"))
+        await asyncio.sleep(0.05)
+        assert not unloading.done()
+        go_on.set()
+        assert await unloading
+        assert alive == [True]
 
     run(scenario)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.errors import RateLimitError
+from foretoken.errors import RateLimitError, RequestError
 from foretoken.server.auth import Caller
 from foretoken.server.rates import RateLimiter
 
@@ -181,3 +181,15 @@ def test_nothing_is_forgotten_that_still_counts(limiter: RateLimiter, clock: Clo
     clock.now += 30
     limiter.admit(caller("bob"))
     assert refused(limiter, alice) == pytest.approx(30)
+
+
+def test_each_answer_of_a_request_counts(limiter: RateLimiter) -> None:
+    who = caller(concurrent=4)
+    with limiter.admit(who) as first:
+        first.grow(2)
+        with limiter.admit(who) as second, pytest.raises(RateLimitError, match="at most 4"):
+            second.grow(1)
+        with pytest.raises(RequestError, match="more than the 4"):
+            first.grow(2)
+    with limiter.admit(who) as again:
+        again.grow(3)

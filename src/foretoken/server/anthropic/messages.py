@@ -13,11 +13,12 @@ from foretoken.server.anthropic.errors import PATH, anthropic_error
 from foretoken.server.anthropic.events import Event, fold_message, message_events
 from foretoken.server.anthropic.prompt import encode_messages
 from foretoken.server.anthropic.schemas import CountTokensRequest, MessagesRequest
-from foretoken.server.caller import caller_of
+from foretoken.server.caller import visit_of
 from foretoken.server.errors import of_error, unexpected
 from foretoken.server.jobs import make_job, with_defaults
-from foretoken.server.pool import ModelPool
+from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
+from foretoken.server.worker import Job
 
 
 def messages_router(pool: ModelPool) -> APIRouter:
@@ -26,22 +27,28 @@ def messages_router(pool: ModelPool) -> APIRouter:
 
     @router.post(PATH, response_model=None)
     async def messages(body: MessagesRequest, request: Request) -> Response:
-        served = await pool.get(body.model)
-        caller = caller_of(request)
-        prompt = encode_messages(served.tokenizer, body)
-        params = with_defaults(body.sampling(), served.settings.sampling, body)
-        job = make_job(served.limits, prompt, params, scope=caller.scope)
-        events = message_events(served, job, caller.name)
+        visit = visit_of(request)
+        served = await visit.lease(pool, body.model)
+        job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
+        events = message_events(served, job, visit.caller.name)
         if not body.stream:
             return JSONResponse(await unless_gone(request, fold_message(events)))
         return stream_response(_as_text(await begun(request, events)))
 
     @router.post(f"{PATH}/count_tokens")
-    async def count_tokens(body: CountTokensRequest) -> dict[str, int]:
-        served = await pool.get(body.model)
-        return {"input_tokens": len(encode_messages(served.tokenizer, body))}
+    async def count_tokens(body: CountTokensRequest, request: Request) -> dict[str, int]:
+        served = await visit_of(request).lease(pool, body.model)
+        prompt = await served.prepare(lambda: encode_messages(served.tokenizer, body))
+        return {"input_tokens": len(prompt)}
 
     return router
+
+
+def message_job(served: Served, body: MessagesRequest, scope: str) -> Job:
+    """The engine's request for a body. Raises RequestError."""
+    prompt = encode_messages(served.tokenizer, body)
+    params = with_defaults(body.sampling(), served, body)
+    return make_job(served, prompt, params, scope=scope)
 
 
 async def _as_text(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:

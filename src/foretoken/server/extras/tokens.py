@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from foretoken.errors import RequestError
+from foretoken.protocols import Tokenizer
+from foretoken.server.caller import visit_of
 from foretoken.server.openai.schemas import Body
 from foretoken.server.pool import ModelPool
 
@@ -33,27 +35,32 @@ def token_router(pool: ModelPool) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        tokenizer = (await pool.get(body.model)).tokenizer
-        tokens = tokenizer.encode(body.content, special=body.parse_special, add_bos=body.add_special)
-        if not body.with_pieces:
-            return {"tokens": tokens}
-        pieces = [tokenizer.token_bytes(token) for token in tokens]
-        return {
-            "tokens": [
-                {"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces, strict=True)
-            ]
-        }
+    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+        served = await visit_of(request).lease(pool, body.model)
+        return await served.prepare(lambda: tokenized(served.tokenizer, body))
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
-        tokenizer = (await pool.get(body.model)).tokenizer
-        if any(not 0 <= token < tokenizer.vocab_size for token in body.tokens):
-            raise RequestError(f"tokens: ids are 0 to {tokenizer.vocab_size - 1}.")
-        data = b"".join(tokenizer.token_bytes(token) for token in body.tokens)
-        return {"content": data.decode("utf-8", "replace")}
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
+        served = await visit_of(request).lease(pool, body.model)
+        return await served.prepare(lambda: detokenized(served.tokenizer, body))
 
     return router
+
+
+def tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
+    """The token ids of a text, with their texts if they are asked for."""
+    tokens = tokenizer.encode(body.content, special=body.parse_special, add_bos=body.add_special)
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]}
+
+
+def detokenized(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
+    """The text of token ids. Raises RequestError for one that is none."""
+    if any(not 0 <= token < tokenizer.vocab_size for token in body.tokens):
+        raise RequestError(f"tokens: ids are 0 to {tokenizer.vocab_size - 1}.")
+    data = b"".join(tokenizer.token_bytes(token) for token in body.tokens)
+    return {"content": data.decode("utf-8", "replace")}
 
 
 def _piece(data: bytes) -> str | list[int]:

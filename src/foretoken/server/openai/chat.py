@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
-from foretoken.server.caller import caller_of
+from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.chunks import Chunk, respond
@@ -33,11 +33,11 @@ def chat_router(pool: ModelPool) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
-        served = await pool.get(body.model)
-        caller = caller_of(request)
-        use = chat_tools(served.tokenizer, body)
-        job = chat_job(served, body, use, caller.scope)
-        chunks = chat_chunks(served, several(job, body.n), use, caller.name)
+        visit = visit_of(request)
+        visit.answers(body.n, body.priority)
+        served = await visit.lease(pool, body.model)
+        use, job = await served.prepare(lambda: chat_job(served, body, visit.caller.scope))
+        chunks = chat_chunks(served, several(job, body.n), use, visit.caller.name)
         return await respond(request, body, chunks, add_chat_choice, "chat.completion")
 
     return router
@@ -51,8 +51,9 @@ def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
     return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
 
 
-def chat_job(served: Served, body: ChatRequest, use: ToolUse, scope: str) -> Job:
-    """The engine's request for a body. Raises RequestError."""
+def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Job]:
+    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    use = chat_tools(served.tokenizer, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.")
     if body.stream_options is not None and not body.stream:
@@ -69,9 +70,9 @@ def chat_job(served: Served, body: ChatRequest, use: ToolUse, scope: str) -> Job
         most_bytes=served.limits.max_schema_bytes,
     )
     params = body.sampling(max_tokens=most, logprobs=logprobs, constraint=constraint)
-    params = with_defaults(params, served.settings.sampling, body)
-    return make_job(
-        served.limits,
+    params = with_defaults(params, served, body)
+    return use, make_job(
+        served,
         prompt,
         params,
         answers=body.n,

@@ -15,7 +15,7 @@ from foretoken.engine.prompt import check_tokens, encode_prompt
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
-from foretoken.server.caller import caller_of
+from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.chunks import Chunk, respond
@@ -33,10 +33,11 @@ def completion_router(pool: ModelPool) -> APIRouter:
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        served = await pool.get(body.model)
-        caller = caller_of(request)
-        jobs, echoes = completion_jobs(served, body, caller.scope)
-        chunks = completion_chunks(served, jobs, echoes, caller.name, body.n)
+        visit = visit_of(request)
+        visit.answers(body.n * len(_prompts(body.prompt)), body.priority)
+        served = await visit.lease(pool, body.model)
+        jobs, echoes = await served.prepare(lambda: completion_jobs(served, body, visit.caller.scope))
+        chunks = completion_chunks(served, jobs, echoes, visit.caller.name, body.n)
         return await respond(request, body, chunks, add_choice, "text_completion")
 
     return router
@@ -55,7 +56,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(None, body.grammar, body.regex, most_bytes=most_bytes)
     params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs, constraint=constraint)
-    params = with_defaults(params, served.settings.sampling, body)
+    params = with_defaults(params, served, body)
     tokenizer = served.tokenizer
     jobs: list[Job] = []
     echoes: list[str] = []
@@ -63,7 +64,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
         tokens = encode_prompt(tokenizer, prompt)
         check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
         job = make_job(
-            served.limits,
+            served,
             tokens,
             params,
             answers=body.n,

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from foretoken.engine.prompt import encode_chat
 from foretoken.errors import ForetokenError, RequestError
 from foretoken.protocols import Tokenizer
-from foretoken.server.caller import caller_of
+from foretoken.server.caller import visit_of
 from foretoken.server.errors import unexpected
 from foretoken.server.generation import Choice, choices
 from foretoken.server.jobs import make_job, with_defaults
@@ -34,11 +34,11 @@ def responses_router(pool: ModelPool) -> APIRouter:
 
     @router.post("/v1/responses", response_model=None)
     async def responses(body: ResponseRequest, request: Request) -> Response:
-        served = await pool.get(body.model)
-        caller = caller_of(request)
-        job = response_job(served, body, caller.scope)
+        visit = visit_of(request)
+        served = await visit.lease(pool, body.model)
+        job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
         writer = ResponseWriter(body, served.name, job.params)
-        events = response_events(choices(served, [job], caller.name), served.tokenizer, writer)
+        events = response_events(choices(served, [job], visit.caller.name), served.tokenizer, writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
         return JSONResponse(await unless_gone(request, fold_response(events)))
@@ -53,8 +53,8 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> Job:
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
     prompt = encode_chat(served.tokenizer, body.messages())
-    params = with_defaults(body.sampling(), served.settings.sampling, body)
-    return make_job(served.limits, prompt, params, scope=scope)
+    params = with_defaults(body.sampling(), served, body)
+    return make_job(served, prompt, params, scope=scope)
 
 
 async def response_events(

@@ -13,14 +13,19 @@ from foretoken.types import Constraint, SamplingParams
 MOST_ANSWERS = 16
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number of 64 bits. No client means a larger one."""
 
+MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
 Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)]
 
 
 class Body(BaseModel):
     """Base of every request body."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # With a least length pydantic looks into strings, and refuses half characters, which JSON can hold and no
+    # answer could repeat.
+    model_config = ConfigDict(extra="forbid", strict=True, str_min_length=0)
 
 
 class StreamOptions(Body):
@@ -34,12 +39,12 @@ class Choosing(Body):
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_WHOLE)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE)] | None = None
     stop: Stop | None = None
 
     def chosen(self) -> SamplingParams:
@@ -67,11 +72,11 @@ class SamplingBody(Choosing):
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     user: str | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
+    min_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] = 0
     ignore_eos: bool = False
     stop_token_ids: list[int] | None = None
-    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0)] | None = None
-    priority: int = 0
+    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    priority: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] = 0
 
     @property
     def max_draft(self) -> int | None:
@@ -106,8 +111,6 @@ def _bias(bias: dict[str, float]) -> dict[int, float]:
 class ChatMessage(Body):
     """One message of a conversation."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
@@ -123,10 +126,10 @@ class Prediction(Body):
     content: str | list[dict[str, Any]]
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Body):
     """OpenAI's `json_schema` object. `strict` makes no difference: a schema is always followed."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
@@ -145,8 +148,8 @@ class ChatRequest(SamplingBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: MostTokens | None = None
+    max_completion_tokens: MostTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     prediction: Prediction | None = None
@@ -162,10 +165,10 @@ class CompletionRequest(SamplingBody):
     """POST /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: Annotated[int, Field(ge=1)] | None = 16
+    max_tokens: MostTokens | None = 16
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     grammar: str | None = None
     regex: str | None = None
     echo: bool = False
     suffix: str | None = None
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
