@@ -64,6 +64,7 @@ def tiny_llama(
     weight_type: WeightType = "f32",
     name: str = "Tiny Llama",
     chat_template: str | None = CHAT_TEMPLATE,
+    infill: tuple[int, int, int] | None = None,
     split_tensors: int = 0,
 ) -> Path:
     """Write a Llama that llama.cpp loads and runs (about 0.5 MB with f32 weights), and return its path.
@@ -71,8 +72,8 @@ def tiny_llama(
     `vocab` is the number of token ids, at least SMALLEST_VOCAB; two models share the ids they both have.
     `mixing` is how much attention and feed-forward add to the last token's embedding: at 0.15 greedy text
     falls into loops with variations, so that drafters find something; at 1 it hardly repeats at all.
-    With q8_0 and q4_0 weights `embd` must be a multiple of 32. `split_tensors` > 0 writes a split model with
-    that many tensors in a file and returns the first part.
+    `infill` are the tokens around a gap. With q8_0 and q4_0 weights `embd` must be a multiple of 32.
+    `split_tensors` > 0 writes a split model with that many tensors in a file and returns the first part.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split_tensors)
     writer.add_name(name)
@@ -81,6 +82,8 @@ def tiny_llama(
     shape = _Shape(vocab, layers, embd, heads, kv_heads)
     _add_hyperparameters(writer, shape, ctx_train)
     _add_tokenizer(writer, vocab, chat_template)
+    for place, token in zip(("pre", "suf", "mid"), infill or (), strict=False):
+        writer.add_uint32(f"tokenizer.ggml.fim_{place}_token_id", token)
     for tensor, weights in _llama_weights(shape, seed, mixing):
         _add_tensor(writer, tensor, weights, weight_type)
     _write(writer)

@@ -44,6 +44,13 @@ class Tokenizer(Protocol):
         """The source of the model's chat template, if it has one."""
         ...
 
+    @property
+    def infill_tokens(self) -> tuple[int, int, int] | None:
+        """The control tokens before what comes before a gap, before what comes after it, and before what fills
+        it; None if the model was not trained to fill gaps.
+        """
+        ...
+
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         """Token ids of `text`; `special` also recognises special tokens written in it."""
         ...
@@ -94,10 +101,15 @@ class Model(Protocol):
         ...
 
     def snapshot(self, seq: int) -> object:
-        """The sequence's state, to `restore` later. Opaque; costs memory."""
+        """The sequence's state, to `restore` later. Opaque; costs memory. With a `capabilities.snapshot_key`
+        it is a bytearray, the caller's own, which any model of that key restores, also in another process.
+        """
         ...
 
-    def restore(self, seq: int, snapshot: object) -> None: ...
+    def restore(self, seq: int, snapshot: object) -> None:
+        """Make a sequence what another was. Raises BackendError if that fails; the sequence is then empty."""
+        ...
+
     def release(self, seq: int) -> None:
         """Drop the sequence's cells."""
         ...

@@ -40,6 +40,7 @@ class FakeTokenizer:
     """
 
     chat_template: str | None = None
+    infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, vocab_size: int = 258) -> None:
         self.vocab_size = vocab_size
@@ -131,6 +132,7 @@ class FakeModel:
             max_batch=max_batch,
             sequences=sequences,
             trees=trees,
+            snapshot_key=f"{name}|{vocab_size}|{context_length}",
         )
         self._cache: dict[int, list[int]] = {}
         self._tree: dict[int, tuple[list[int], list[list[int]]]] = {}
@@ -215,12 +217,17 @@ class FakeModel:
         self._check_cells(length - self.length(dst))
         self._cache[dst] = self.tokens(src)[:length]
 
-    def snapshot(self, seq: int) -> object:
-        return self.tokens(seq)
+    def snapshot(self, seq: int) -> bytearray:
+        return bytearray(np.asarray(self.tokens(seq), "<i4").tobytes())
 
     def restore(self, seq: int, snapshot: object) -> None:
-        assert isinstance(snapshot, list)
-        self._cache[seq] = list(snapshot)
+        assert isinstance(snapshot, bytearray)
+        self.release(seq)
+        if len(snapshot) % 4:
+            raise BackendError("this is no snapshot")
+        tokens: list[int] = np.frombuffer(snapshot, "<i4").tolist()
+        self._check_cells(len(tokens))
+        self._cache[seq] = tokens
 
     def release(self, seq: int) -> None:
         self._cache.pop(seq, None)

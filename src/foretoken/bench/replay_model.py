@@ -26,6 +26,7 @@ class ReplayTokenizer:
     """Knows which tokens end an answer; a replay has no text."""
 
     chat_template: str | None = None
+    infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, vocab_size: int, end_tokens: Sequence[int]) -> None:
         self.vocab_size = vocab_size

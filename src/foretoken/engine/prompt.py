@@ -54,6 +54,23 @@ def encode_chat(
     return tokenizer.encode(text, special=True, add_bos=True)
 
 
+def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
+    """The token ids of a prompt whose answer belongs between two texts: before, after, then the gap, each
+    behind its control token (Bavarian et al. 2022, arXiv 2207.14255, "PSM").
+
+    Raises RequestError for a model that was not trained for it.
+    """
+    if tokenizer.infill_tokens is None:
+        raise RequestError(
+            "This model was not trained to fill gaps: its vocabulary has no tokens for it.",
+            hint="Use a code model that was, or leave the suffix out.",
+        )
+    first, second, third = tokenizer.infill_tokens
+    tokens = [first, *tokenizer.encode(before), second, *tokenizer.encode(after), third]
+    begin = tokenizer.encode("", special=True, add_bos=True)
+    return begin + tokens
+
+
 def _check_message(message: Message) -> Message:
     """The message with its content as one string: templates print whatever they get, None as "None"."""
     role = message.get("role")

@@ -162,3 +162,14 @@ def test_templates_know_the_model_s_sentence_tokens(folder: Path) -> None:
     model = load(gguf_factory.tiny_llama(folder / "ends.gguf", vocab=VOCAB, chat_template=source))
     assert model.tokenizer.apply_chat_template([{"role": "user", "content": ""}]) == "<|im_start|>|<|im_end|>"
     model.close()
+
+
+def test_tokens_around_a_gap(tokenizer: LlamaCppTokenizer, folder: Path) -> None:
+    assert tokenizer.infill_tokens is None
+    first = VOCAB - 3
+    path = gguf_factory.tiny_llama(folder / "fill.gguf", vocab=VOCAB, infill=(first, first + 1, first + 2))
+    model = load(path)
+    try:
+        assert model.tokenizer.infill_tokens == (first, first + 1, first + 2)
+    finally:
+        model.close()

@@ -53,6 +53,7 @@ class Words:
     """A tokenizer of bytes and longer tokens, as merges make them; `space` puts one before every text."""
 
     chat_template: str | None = None
+    infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, *, space: bool = False) -> None:
         self._texts = token_texts(384)

@@ -28,6 +28,7 @@ class LlamaCppTokenizer:
         self.end_tokens = frozenset(
             token for token in range(self.vocab_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
+        self.infill_tokens = _infill_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
         eos = int(lib.llama_vocab_eos(self._vocab))
         self._template = ChatTemplate(
@@ -89,3 +90,11 @@ class LlamaCppTokenizer:
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:
+    before, after, middle = (
+        int(find(vocab))
+        for find in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
+    )
+    return None if min(before, after, middle) < 0 else (before, after, middle)

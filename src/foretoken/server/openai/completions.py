@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from foretoken.engine.prompt import check_tokens, encode_prompt
+from foretoken.engine.prompt import check_tokens, encode_infill, encode_prompt
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
@@ -47,8 +47,6 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     """The engine's requests, `n` for every prompt, and what each answer begins with. Raises RequestError."""
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
-    if body.suffix is not None:
-        raise RequestError("suffix: filling in the middle is not supported.")
     if body.best_of is not None and body.best_of != body.n:
         raise RequestError("best_of is not supported.", hint="Ask for n answers and choose among them.")
     if body.echo and body.logprobs is not None:
@@ -61,7 +59,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     jobs: list[Job] = []
     echoes: list[str] = []
     for prompt in _prompts(body.prompt):
-        tokens = encode_prompt(tokenizer, prompt)
+        tokens = _encoded(tokenizer, prompt, body.suffix)
         check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
         job = make_job(
             served,
@@ -86,6 +84,15 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str |
     tokens = [part for part in given if isinstance(part, int)]
     several = [part for part in given if not isinstance(part, int)]
     return [tokens] if tokens or not given else several
+
+
+def _encoded(tokenizer: Tokenizer, prompt: str | list[int], suffix: str | None) -> list[int]:
+    """The tokens of a prompt, and of what should follow the answer. Raises RequestError."""
+    if suffix is None:
+        return encode_prompt(tokenizer, prompt)
+    if not isinstance(prompt, str):
+        raise RequestError("suffix: the prompt has to be text then.")
+    return encode_infill(tokenizer, prompt, suffix)
 
 
 def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
