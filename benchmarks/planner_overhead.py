@@ -1,11 +1,11 @@
 """What does deciding cost? The planner's own time in each round, by how many requests decode at once.
 
 Physics: between two forwards the planner says who may draft (`limits`), compares all drafts and lengths with
-not drafting (`choose`), and learns from the outcome (`observe`). That is Python on small lists, tens of
-microseconds; but a forward has just swept the processor's caches, so it must be timed between real forwards.
-The time of the drafters themselves is not in it (`benchmarks/drafters.py` has that). Rounds without a
-draft have nothing to compare, so the others are also shown apart. Limits: 150 µs a round
-with one request, 60 µs more for each further one.
+not drafting (`choose`), and learns from the outcome (`observe`); `engine.decisions` tells what that took.
+It is Python on small lists, tens of microseconds; but a forward has just swept the processor's caches, so it
+must be timed between real forwards. The time of the drafters themselves is not in it
+(`benchmarks/drafters.py` has that). Rounds without a draft have nothing to compare, so the others are also
+shown apart. Limits: 150 µs a round with one request, 60 µs more for each further one.
 
 With `--replay` the shipped traces are replayed on a cost curve, with no model at all: a quick look at how
 much there is to decide. The garbage collector is left as it is.
@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from statistics import fmean, median, quantiles
-from time import perf_counter
 
 from common import parser, progress
 from foretoken import Engine, SamplingParams
@@ -28,55 +25,14 @@ from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.static_drafters import shipped_traces
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO
-from foretoken.protocols import Planner, RequestView
-from foretoken.types import Draft, DraftLimit, Load, Round
+from foretoken.planner.decision import Decision
 
 FIRST_US, FURTHER_US = 150.0, 60.0
 CONTEXT = 1024
 
 
-class TimedPlanner:
-    """A planner whose time is taken: per round the requests, microseconds, and whether there was a choice."""
-
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
-        self._us = 0.0
-        self._chose = False
-        self.rounds: list[tuple[int, float, bool]] = []
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = perf_counter()
-        yield
-        self._us += 1e6 * (perf_counter() - began)
-
-    def limits(
-        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
-    ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        self._us, self._chose = 0.0, False
-        with self._timed():
-            return self._planner.limits(requests, drafters, load)
-
-    def choose(
-        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
-    ) -> list[Draft | None]:
-        self._chose = True
-        with self._timed():
-            return self._planner.choose(requests, candidates, load)
-
-    def observe(self, measured: Round) -> None:
-        with self._timed():
-            self._planner.observe(measured)
-        self.rounds.append((measured.load.decoding, self._us, self._chose))
-
-    def reason(self) -> str | None:
-        return self._planner.reason()
-
-    def start(self, request: RequestView) -> None:
-        self._planner.start(request)
-
-    def stop(self, request: RequestView) -> None:
-        self._planner.stop(request)
+Timed = tuple[int, float, bool]
+"""Of a round: requests, microseconds of the planner, and whether it had drafts to choose from."""
 
 
 def main() -> None:
@@ -87,7 +43,7 @@ def main() -> None:
         "--replay", metavar="CURVE", help="no model: the shipped traces on this cost curve"
     )
     args = arguments.parse_args()
-    rounds: list[tuple[int, float, bool]] = []
+    rounds: list[Timed] = []
     for number, level in enumerate(args.levels, 1):
         rounds += replayed(args.replay, level) if args.replay else decoded(args, level)
         progress(number, len(args.levels), f"{level} at once")
@@ -99,7 +55,7 @@ def main() -> None:
     print(json.dumps({"requests": rows, "holds": holds}))
 
 
-def decoded(args: Namespace, level: int) -> list[tuple[int, float, bool]]:
+def decoded(args: Namespace, level: int) -> list[Timed]:
     """Rounds with the real model, `level` requests at once."""
     with Engine.load(
         args.model,
@@ -115,7 +71,7 @@ def decoded(args: Namespace, level: int) -> list[tuple[int, float, bool]]:
         return timed_rounds(engine, short, level)
 
 
-def replayed(name: str, level: int) -> list[tuple[int, float, bool]]:
+def replayed(name: str, level: int) -> list[Timed]:
     """Rounds of the shipped traces, in virtual time."""
     traces = shipped_traces()
     model = ReplayModel(traces, find_curve(name), sequences=level)
@@ -125,21 +81,23 @@ def replayed(name: str, level: int) -> list[tuple[int, float, bool]]:
         return timed_rounds(engine, work, level)
 
 
-def timed_rounds(
-    engine: Engine, work: Sequence[tuple[list[int], int]], level: int
-) -> list[tuple[int, float, bool]]:
+def timed_rounds(engine: Engine, work: Sequence[tuple[list[int], int]], level: int) -> list[Timed]:
     """Run all of it and return the rounds in which as many requests as that decoded."""
-    runner = engine._runner
-    timed = TimedPlanner(runner.setup.planner)
-    runner.setup = replace(runner.setup, planner=timed)
+    rounds: list[Timed] = []
+
+    def heard(decision: Decision) -> None:
+        chose = any(choice.candidates for choice in decision.choices)
+        rounds.append((len(decision.choices), 1e3 * decision.planner_ms, chose))
+
+    engine.decisions.watch(heard)
     done = engine.run([engine.add(prompt, SamplingParams(max_tokens=tokens)) for prompt, tokens in work])
     failed = next((completion.error for completion in done if completion.error), None)
     if failed:
         raise SystemExit(f"Generation failed: {failed}")
-    return [row for row in timed.rounds if row[0] == level]
+    return [row for row in rounds if row[0] == level]
 
 
-def report(level: int, rounds: Sequence[tuple[int, float, bool]]) -> dict[str, float]:
+def report(level: int, rounds: Sequence[Timed]) -> dict[str, float]:
     """Print and return a level's numbers."""
     times = [us for requests, us, _ in rounds if requests == level]
     choosing = [us for requests, us, chose in rounds if requests == level and chose]

@@ -6,7 +6,7 @@ and called from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -46,8 +46,8 @@ class Tokenizer(Protocol):
 
     @property
     def infill_tokens(self) -> tuple[int, int, int] | None:
-        """The control tokens before what comes before a gap, before what comes after it, and before what fills
-        it; None if the model was not trained to fill gaps.
+        """The control tokens before what precedes a gap, before what follows it, and before what fills it; None
+        if the model was not trained to fill gaps.
         """
         ...
 
@@ -247,10 +247,14 @@ class GrammarCompiler(Protocol):
     def __call__(self, constraint: Constraint) -> GrammarState: ...
 
 
+def _unsaid(note: str) -> None:
+    """Where nobody listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
     """What a drafter's factory may use. `store` is None when nothing may be remembered on disk, `grammar`
-    when requests have no constraints.
+    when requests have no constraints. `notice` takes a line that the user should know.
     """
 
     target: ModelInfo
@@ -260,6 +264,7 @@ class DrafterContext:
     load_model: ModelLoader
     store: Path | None = None
     grammar: GrammarCompiler | None = None
+    notice: Callable[[str], None] = _unsaid
 
 
 class DrafterFactory(Protocol):

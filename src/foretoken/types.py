@@ -61,6 +61,7 @@ class Capabilities:
     when the model was loaded); `invariance_note` says why not, or how it was established.
     `max_rows`: the most rows of one sequence in a verifying forward. `max_batch`: the most rows of all
     sequences together in one forward. `sequences`: how many sequences the KV cache has room for.
+    `snapshot_key`: stands for all that makes snapshots valid; empty where they end with the process.
     """
 
     rollback: Rollback
@@ -73,6 +74,7 @@ class Capabilities:
     hidden_states: bool = False
     fork: bool = True
     rollback_bound: int = 0
+    snapshot_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,12 +375,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What else this round's forward carries: requests decoding, and prefill rows sharing the forward."""
+    """What else this round's forward carries. `depth`: the largest KV length of the requests decoding."""
 
     decoding: int
     prefill_rows: int
     depth: int
-    """The largest KV length among the decoding requests, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +388,7 @@ class Round:
 
     `draft_ms`: each drafter that was asked, with what it was told since the last time. `plan_ms`: deciding
     who drafts and what is verified, before the forward. `sample_ms`: choosing and committing tokens after
-    it, and telling the drafters.
+    it, and telling the drafters. `outcomes`: (request id, outcome) of every request that decoded.
     """
 
     load: Load
@@ -396,5 +397,4 @@ class Round:
     forward_ms: float
     sample_ms: float
     outcomes: tuple[tuple[int, Outcome], ...]
-    """(request id, outcome) of every request that decoded in this round."""
     plan_ms: float = 0.0

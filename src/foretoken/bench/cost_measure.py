@@ -6,6 +6,13 @@ and after each of the others. What is kept of a size is its ratio to the one-row
 slow spell changes little, and of the ratios of all passes the median, which a hiccup changes little. V(1) is
 the median of all one-row forwards at a depth, and V(n) is V(1) times the ratio. Nothing is smoothed: the
 curve has steps (docs/how-it-works.md), and more rows can take less time.
+
+A size whose median is settled is left out of the further passes. It is when three quarters of its ratios,
+and three at least, lie within 3 % of each other: one more could not move the median out of that band. Of
+forwards as long as five plain ones two that agree are enough: a hiccup that spoils a short one is a small
+part of a long one. And one is enough as long as 20 plain ones, if its rows are not much dearer than those of
+the next smaller size: nobody verifies so many unless nearly all are right, and such forwards would be most of
+the time. So a quiet machine is done after three passes, of which only the first is over everything.
 """
 
 from __future__ import annotations
@@ -13,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
+from math import inf
 from statistics import median
 from time import perf_counter
 
@@ -32,6 +41,15 @@ DEPTHS = (64, 512, 2048)
 LEAST_PASSES = 3
 """Fewer have no median that one slow pass could not spoil."""
 
+SETTLED = 0.03
+"""How far ratios that agree may be apart, as a share of the median."""
+
+LONG, VERY_LONG = 5.0, 20.0
+"""Plain forwards. One that takes as long averages over what disturbs a plain one."""
+
+DEARER = 1.3
+"""By how much a row may cost more than in the next smaller size; more is looked at again."""
+
 SEQUENCE = 0
 
 _CHUNK = 128
@@ -40,25 +58,31 @@ _CHUNK = 128
 _ROW = 0.3
 """One more row in plain forwards, roughly: for the progress bar."""
 
+_USUAL_PASSES = 2.2
+"""Over all that is measured: for the progress bar."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: V(n) for the `rows` at the `depths` (tokens), in `repeats` passes over all of them.
+    """What to measure: V(n) for the `rows` at the `depths` (tokens), in `repeats` passes at most over those
+    that are not settled.
 
-    After `seconds` no pass is begun beyond the LEAST_PASSES. Raises ValueError.
+    After `seconds` no pass is begun beyond the LEAST_PASSES. The largest depth ends where filling the KV
+    cache has taken `fill_seconds`. Raises ValueError.
     """
 
     rows: Sequence[int]
     depths: Sequence[int]
     repeats: int
     seconds: float
+    fill_seconds: float = inf
 
     def __post_init__(self) -> None:
         if not self.depths or min(*self.rows, *self.depths, self.repeats) < 1:
             raise ValueError("a plan has at least one depth, and every number in it is at least 1")
 
 
-FULL = Plan(ROWS, DEPTHS, repeats=7, seconds=8.0)
+FULL = Plan(ROWS, DEPTHS, repeats=7, seconds=8.0, fill_seconds=5.0)
 QUICK = Plan((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32), (256,), repeats=LEAST_PASSES, seconds=1.5)
 
 
@@ -67,13 +91,14 @@ class Measurement:
     """A measured profile, and `best`: the shortest time of each forward, as `profile.curve`, in milliseconds.
 
     `slowdown` is how many times longer a plain forward usually took than the shortest one: well above 1 on a
-    machine that had other things to do.
+    machine that had other things to do. `cut`: the largest depth of the plan, if it was not reached in time.
     """
 
     profile: Profile
     best: Mapping[int, Mapping[int, float]]
     passes: int
     slowdown: float
+    cut: int | None = None
 
 
 def measure_profile(
@@ -90,12 +115,13 @@ def measure_profile(
     done. Raises CapacityError for a context too short to measure in, and what a forward raises.
     """
     sizes, depths = _fitting(model, plan)
-    samples = {depth: _Samples(sizes) for depth in depths}
-    bar = _Bar(progress, plan.repeats)
+    bar = _Bar(progress, fill=_ROW * depths[-1])
+    bar.expect(_USUAL_PASSES * len(depths) * sum(map(_work, sizes)))
     sequence = _Sequence(model, depths, max(sizes), clock)
     try:
-        share = _share_of_fill(sizes, depths, plan)
-        sequence.fill(lambda tokens: bar.filled(tokens / max(depths), of=share))
+        sequence.fill(lambda tokens: bar.show(_ROW * tokens), plan.fill_seconds)
+        bar.begin(_ROW * sequence.depths[-1])
+        samples = {depth: _Samples(sizes) for depth in sequence.depths}
         passes = _passes(sequence, samples, plan, bar, clock)
     finally:
         model.release(SEQUENCE)
@@ -103,17 +129,18 @@ def measure_profile(
     profile = Profile(
         key=key_of(model.info),
         name=model.info.name,
-        curve={depth: samples[depth].curve() for depth in depths},
+        curve={depth: at.curve() for depth, at in samples.items()},
         measured_at=datetime.now(UTC),
         snapshot_ms=round(median(sequence.snapshot_times), 4),
         restore_ms=round(median(sequence.restore_times), 4),
-        rounds=passes * len(depths) * len(sizes),
+        rounds=sum(at.count for at in samples.values()),
     )
     return Measurement(
         profile=profile,
-        best={depth: samples[depth].best() for depth in depths},
+        best={depth: at.best() for depth, at in samples.items()},
         passes=passes,
-        slowdown=max(samples[depth].slowdown() for depth in depths),
+        slowdown=max(at.slowdown() for at in samples.values()),
+        cut=depths[-1] if depths[-1] > sequence.depths[-1] else None,
     )
 
 
@@ -130,15 +157,14 @@ def _fitting(model: Model, plan: Plan) -> tuple[list[int], list[int]]:
     return sizes, sorted({min(depth, deepest) for depth in plan.depths})
 
 
-def _share_of_fill(sizes: Sequence[int], depths: Sequence[int], plan: Plan) -> float:
-    fill = _ROW * max(depths)
-    one_pass = len(depths) * sum(map(_work, sizes))
-    return fill / (fill + plan.repeats * one_pass)
-
-
 def _work(size: int) -> float:
     """A forward and the plain one that follows it, in plain forwards."""
     return 2 + _ROW * (size - 1)
+
+
+def _work_left(samples: Mapping[int, _Samples]) -> float:
+    """A pass over what is not settled, in plain forwards."""
+    return sum(_work(size) for at in samples.values() for size in at.unsettled())
 
 
 def _passes(
@@ -148,18 +174,20 @@ def _passes(
     bar: _Bar,
     clock: Callable[[], float],
 ) -> int:
-    """Passes until the plan or the time is over; returns how many."""
+    """Passes until everything is settled, or the plan or the time is over; returns how many."""
     order = np.random.default_rng(0)
     began, done = clock(), 0
     while done < plan.repeats and (done < LEAST_PASSES or clock() - began < plan.seconds):
-        for number, depth in enumerate(sorted(samples, reverse=True)):
-            sequence.go_to(depth)
-            bar.begin(done + number / len(samples), 1 / len(samples))
-            sizes = [int(size) for size in order.permutation(samples[depth].sizes)]
-            samples[depth].add(sequence, sizes, bar.visited)
+        work = _work_left(samples)
+        if not work:
+            break
+        bar.expect(work * max(_USUAL_PASSES - done, 1.0))
+        for depth in sorted(samples, reverse=True):
+            sizes = [int(size) for size in order.permutation(samples[depth].unsettled())]
+            if sizes:
+                sequence.go_to(depth)
+                bar.begin(samples[depth].add(sequence, sizes, bar.show))
         done += 1
-        expected = int(plan.seconds * done / max(clock() - began, 1e-9)) + 1
-        bar.expect(min(max(expected, LEAST_PASSES), plan.repeats))
     return done
 
 
@@ -170,7 +198,7 @@ class _Sequence:
 
     def __init__(self, model: Model, depths: Sequence[int], most: int, clock: Callable[[], float]) -> None:
         self._model = model
-        self._depths = depths
+        self.depths = list(depths)
         self._truncates = model.capabilities.rollback is Rollback.TRUNCATE
         random = np.random.default_rng(7)
         self._tokens = [int(token) for token in random.integers(0, model.info.vocab_size, max(depths) + most)]
@@ -180,23 +208,29 @@ class _Sequence:
         self.snapshot_times: list[float] = []
         self.restore_times: list[float] = []
 
-    def fill(self, progress: Callable[[int], None]) -> None:
-        """Prefill to the largest depth; `progress` gets the tokens done."""
-        model, start = self._model, 0
+    def fill(self, progress: Callable[[int], None], seconds: float) -> None:
+        """Prefill to the largest depth, or as far as that gets in so many seconds, but past the depth before;
+        `progress` gets the tokens done. `depths` are then those that were reached.
+        """
+        model, start, began = self._model, 0, self._clock()
         model.release(SEQUENCE)
-        for depth in self._depths:
+        *before, deepest = self.depths
+        for depth in [*before, deepest]:
             while start < depth:
+                if start >= max(before, default=deepest) and self._clock() - began > seconds:
+                    break
                 end = min(start + _CHUNK, start + model.capabilities.max_batch, depth)
                 model.forward([Rows(SEQUENCE, start, self._tokens[start:end], 0)])
                 start = end
                 progress(start)
-            if depth == max(self._depths) or not self._truncates:
-                self._snapshots[depth] = model.snapshot(SEQUENCE)
+            if depth == deepest or not self._truncates:
+                self._snapshots[start] = model.snapshot(SEQUENCE)
+        self.depths = sorted({*before, start})
         self._depth = start
 
     def go_to(self, depth: int) -> None:
         """Make the sequence `depth` tokens long. On the way to the largest depth snapshots are timed."""
-        deepest = max(self._depths)
+        deepest = self.depths[-1]
         if depth == deepest:
             self.restore_times.append(self._ms(lambda: self._restore(deepest)))
             self.snapshot_times.append(self._ms(lambda: self._model.snapshot(SEQUENCE)))
@@ -234,22 +268,45 @@ class _Samples:
         self._times: dict[int, list[float]] = {size: [] for size in sizes}
         self._ratios: dict[int, list[float]] = {size: [] for size in sizes}
 
-    def add(self, sequence: _Sequence, order: Sequence[int], progress: Callable[[float], None]) -> None:
-        """Time one forward of each size, between plain ones. `progress` gets the part that is done."""
-        drafts = [size for size in order if size > 1]
+    @property
+    def count(self) -> int:
+        """The forwards that were timed."""
+        return len(self._singles) + sum(map(len, self._times.values()))
+
+    def unsettled(self) -> list[int]:
+        """The sizes whose ratio to a plain forward is still in doubt."""
+        return [
+            size
+            for smaller, size in pairwise(self.sizes)
+            if not settled(self._ratios[size]) and not self._long_enough(size, smaller)
+        ]
+
+    def _long_enough(self, size: int, smaller: int) -> bool:
+        """Whether one forward of this size says enough; `smaller` is the next smaller one."""
+        if not self._ratios[size] or not (self._ratios[smaller] or smaller == 1):
+            return False
+        ratio = median(self._ratios[size])
+        before = median(self._ratios[smaller]) if smaller > 1 else 1.0
+        return ratio >= VERY_LONG and ratio / size <= DEARER * before / smaller
+
+    def add(self, sequence: _Sequence, order: Sequence[int], progress: Callable[[float], None]) -> float:
+        """Time one forward of each size, between plain ones. `progress` gets the work that is done, in plain
+        forwards; returns all of it.
+        """
         singles = [sequence.forward_ms(1)]
         times: list[float] = []
-        work, total = 0.0, sum(map(_work, drafts))
-        for size in drafts:
+        work = 0.0
+        for size in order:
             times.append(sequence.forward_ms(size))
             singles.append(sequence.forward_ms(1))
             work += _work(size)
-            progress(work / total)
-        for i, (size, ms) in enumerate(zip(drafts, times, strict=True)):
+            progress(work)
+        for i, (size, ms) in enumerate(zip(order, times, strict=True)):
             near = singles[max(0, i - 1) : i + 3]  # two before, two after
             self._times[size].append(ms)
             self._ratios[size].append(ms / max(median(near), 1e-6))
         self._singles += singles
+        return work
 
     def curve(self) -> dict[int, float]:
         """V(n) in milliseconds."""
@@ -266,39 +323,45 @@ class _Samples:
         return median(self._singles) / max(min(self._singles), 1e-6)
 
 
-class _Bar:
-    """Progress as a fraction that only grows, though the number of passes becomes known on the way."""
+def settled(ratios: Sequence[float]) -> bool:
+    """Whether another measurement would hardly change the median: see above."""
+    middle = median(ratios) if ratios else 0.0
+    if len(ratios) < (2 if middle >= LONG else LEAST_PASSES):
+        return False
+    ranked = sorted(ratios)
+    most = max(-(-3 * len(ranked) // 4), 2)
+    narrowest = min(high - low for low, high in zip(ranked, ranked[most - 1 :], strict=False))
+    return narrowest <= SETTLED * middle
 
-    def __init__(self, report: Callable[[float], None] | None, repeats: int) -> None:
+
+class _Bar:
+    """Progress as a fraction that only grows, though how much is to be done shows on the way. Work is counted
+    in plain forwards.
+    """
+
+    def __init__(self, report: Callable[[float], None] | None, fill: float) -> None:
         self._report = report
-        self._expected = repeats
-        self._fill = 0.0
-        self._visit = (0.0, 0.0)
+        self._begun = self._expected = fill
+        self._done = 0.0
         self._shown = 0.0
 
-    def filled(self, share: float, of: float) -> None:
-        """`share` of the prefill is done, which is `of` the whole."""
-        self._fill = of
-        self._show(share * of)
+    def expect(self, more: float) -> None:
+        """So much there is still to do, beside what was begun."""
+        self._expected = self._begun + more
 
-    def expect(self, passes: int) -> None:
-        """So many passes there will be."""
-        self._expected = passes
+    def begin(self, work: float) -> None:
+        """So much more is done; what is shown from now on comes on top of it."""
+        self._done += work
+        self._begun = max(self._begun, self._done)
 
-    def begin(self, passes: float, size: float) -> None:
-        """So many passes are done; what begins now is `size` of one."""
-        self._visit = (passes, size)
-
-    def visited(self, part: float) -> None:
-        """A part of what began last is done."""
-        passes, size = self._visit
-        self._show(self._fill + (1 - self._fill) * min((passes + part * size) / self._expected, 1.0))
-
-    def done(self) -> None:
-        """Everything is."""
-        self._show(1.0)
-
-    def _show(self, fraction: float) -> None:
+    def show(self, work: float) -> None:
+        """So much of what was begun is done."""
+        fraction = min((self._done + work) / self._expected, 1.0)
         self._shown = max(self._shown, fraction)
         if self._report is not None:
             self._report(self._shown)
+
+    def done(self) -> None:
+        """Everything is."""
+        if self._report is not None:
+            self._report(1.0)

@@ -128,6 +128,11 @@ def _remarks(measurement: Measurement) -> Iterator[str]:
             f"Saving a sequence of {max(profile.curve):,} tokens takes {profile.snapshot_ms:.2f} ms, "
             f"bringing it back {profile.restore_ms:.2f} ms."
         )
+    if measurement.cut is not None:
+        yield (
+            f"Filling the KV cache with {measurement.cut:,} tokens would have taken long: it was measured "
+            f"with up to {max(profile.curve):,}. --depth {measurement.cut} goes there, however long it takes."
+        )
     if measurement.slowdown >= BUSY:
         yield (
             f"The machine was busy: a plain forward usually took {measurement.slowdown:.1f} times the "
@@ -150,6 +155,7 @@ def measurement_dict(measurement: Measurement) -> dict[str, Any]:
         "measured_at": profile.measured_at.isoformat(),
         "passes": measurement.passes,
         "slowdown": round(measurement.slowdown, 3),
+        "cut": measurement.cut,
         "snapshot_ms": profile.snapshot_ms,
         "restore_ms": profile.restore_ms,
         "depths": [
@@ -188,5 +194,6 @@ def to_curve(profile: Profile, depth: int = TYPICAL_DEPTH) -> Curve:
 def setting_text(key: ProfileKey) -> str:
     """What was measured with, in a line."""
     threads = f"{key.threads} thread{'' if key.threads == '1' else 's'}" if key.threads else ""
-    parts = (key.backend, key.device, threads, f"KV {key.kv_type}" if key.kv_type else "")
+    device = f"{key.device} ({key.processor})" if key.processor and key.device == "cpu" else key.device
+    parts = (key.backend, device, threads, f"KV {key.kv_type}" if key.kv_type else "")
     return ", ".join(part for part in parts if part)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretoken.bench.trace import Trace, TraceSet, read_traces, write_traces
+from foretoken.bench.trace_file import TraceFile, check_vocabulary
 from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
 from foretoken.types import Completion, SamplingParams
 
 SUCCESSORS = 4
@@ -42,16 +42,18 @@ def trace_set(engine: Engine, traces: Sequence[Trace]) -> TraceSet:
 
 
 def append_traces(path: Path, added: TraceSet) -> None:
-    """Write traces to a file that may hold earlier ones of the same model's vocabulary.
+    """Write traces to a file that may hold earlier ones of the same model's vocabulary. It is compressed if
+    its name ends in .gz.
 
     Raises ConfigError for a file that is not one, or holds another model's tokens; OSError.
     """
+    if path.suffix != ".gz":
+        with TraceFile(path, added) as file:
+            for trace in added.traces:
+                file.append(trace)
+        return
     if path.exists() and path.stat().st_size:
         present = read_traces(path)
-        if present.vocab_hash != added.vocab_hash:
-            raise ConfigError(
-                f"{path} holds traces of {present.model}, which has other tokens than {added.model}.",
-                hint="Record into another file.",
-            )
+        check_vocabulary(path, present.model, present.vocab_hash, added)
         added = replace(present, traces=(*present.traces, *added.traces))
     write_traces(path, added)

@@ -16,7 +16,7 @@ from foretoken.bench.hindsight import clairvoyant_cost, hindsight_cost
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
+from foretoken.errors import BackendError, ConfigError
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.reliability import Bin
 from foretoken.types import Completion, SamplingParams
@@ -126,13 +126,12 @@ def replay(
 def _replay_one(
     engine: Engine, model: ReplayModel, trace: Trace, curve: Curve, overhead_ms: float
 ) -> ReplayRow:
+    model.answer_with(trace)
     began = model.seconds
     params = SamplingParams(max_tokens=len(trace.output), ignore_eos=True)
     completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)
     if completion.tokens != trace.output:
-        raise ConfigError(
-            f"The trace {trace.id!r} cannot be followed.", hint="Two traces with the same prompt in one file?"
-        )
+        raise BackendError(f"The replay of the trace {trace.id!r} gave another answer than was recorded.")
     round_ms = curve.v1_ms + overhead_ms
     # Overhead makes every round dearer by the same: it belongs into the bounds as well.
     real = Curve(

@@ -91,6 +91,7 @@ class ReplayModel:
         )
         self._cells: dict[int, list[int]] = {}
         self._following: dict[int, Trace] = {}
+        self._only: Trace | None = None
         self._logits = np.zeros((0, traces.vocab_size), np.float32)
         self._set: list[tuple[int, int]] = []
         self.seconds = 0.0
@@ -98,6 +99,18 @@ class ReplayModel:
     def clock(self) -> float:
         """Virtual seconds since the replay began."""
         return self.seconds
+
+    def answer_with(self, trace: Trace) -> None:
+        """From now on only this trace is answered: in use the same prompt comes more than once, and a prompt
+        may begin as another one with its answer.
+        """
+        self._only = trace
+
+    def _recorded(self, cells: Sequence[int]) -> Trace | None:
+        """The trace whose prompt this is."""
+        if self._only is not None:
+            return self._only if self._only.prompt == tuple(cells) else None
+        return self._by_prompt.get(tuple(cells)) if len(cells) in self._prompt_lengths else None
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         wanted = sum(rows.logits for rows in batch)
@@ -111,7 +124,7 @@ class ReplayModel:
             cells.extend(rows.tokens)
             if not rows.logits:
                 continue  # a part of a prompt
-            if len(cells) in self._prompt_lengths and (found := self._by_prompt.get(tuple(cells))):
+            if found := self._recorded(cells):
                 self._following[rows.seq] = found
             else:
                 decoding += len(rows.tokens)

@@ -2,13 +2,15 @@
 
 One JSON object a line: `id`, `category`, `prompt` and `output` (token ids), and what else a drafter may use:
 `prediction` (token ids of the text the client expected), `successors` (for each output token the target's
-likeliest tokens at that position, best first). The first line is a header: format, model and vocabulary.
+likeliest tokens at that position, best first). The first line is a header: format, model and vocabulary. So a
+trace is added by writing a line, and a line that was cut short by a crash is the last one.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,8 @@ from foretoken.files import write_atomically
 
 FORMAT = "foretoken-traces"
 VERSION = 1
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,14 @@ class TraceSet:
 
 
 def write_traces(path: Path, traces: TraceSet) -> None:
-    """Write a trace file, compressed if its name ends in .gz. Raises OSError."""
+    """Write a trace file, compressed if its name ends in .gz; only the user can read it. Raises OSError."""
+    content = b"".join([header_line(traces), *map(trace_line, traces.traces)])
+    # Without a time stamp the same traces are the same bytes.
+    write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, mode=0o600)
+
+
+def header_line(traces: TraceSet) -> bytes:
+    """The first line of a file."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -59,14 +70,19 @@ def write_traces(path: Path, traces: TraceSet) -> None:
         "vocab_hash": traces.vocab_hash,
         "end_tokens": list(traces.end_tokens),
     }
-    lines = [json.dumps(header), *(json.dumps(_as_row(trace)) for trace in traces.traces)]
-    content = ("\n".join(lines) + "\n").encode()
-    # Without a time stamp the same traces are the same bytes.
-    write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, mode=0o644)
+    return json.dumps(header).encode() + b"\n"
+
+
+def trace_line(trace: Trace) -> bytes:
+    """A further line."""
+    return json.dumps(_as_row(trace)).encode() + b"\n"
 
 
 def read_traces(path: Path) -> TraceSet:
-    """Read a trace file. Raises ConfigError that names the file, the line and what is wrong with it."""
+    """Read a trace file. Raises ConfigError that names the file, the line and what is wrong with it.
+
+    A last line without an end, as a crash leaves one, is left out with a warning.
+    """
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
@@ -77,14 +93,10 @@ def read_traces(path: Path) -> TraceSet:
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"The trace file {path} cannot be read: {error}.") from None
     lines = text.splitlines()
-    header = _parsed(path, 1, lines[0] if lines else "")
-    if header.get("format") != FORMAT:
-        raise ConfigError(f"{path} is not a trace file.", hint=f"Its first line must say {FORMAT!r}.")
-    if header.get("version") != VERSION:
-        raise ConfigError(
-            f"{path} has version {header.get('version')!r} of the trace format; this reads {VERSION}.",
-            hint="Record it again.",
-        )
+    header = checked_header(path, lines[0] if lines else "")
+    if len(lines) > 1 and not text.endswith("\n") and not _is_json(lines[-1]):
+        _log.warning("%s, line %d: cut short, left out.", path, len(lines))
+        lines.pop()
     try:
         vocab_size = int(header["vocab_size"])
         traces = [
@@ -97,6 +109,27 @@ def read_traces(path: Path) -> TraceSet:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: the header lacks {error}.") from None
+
+
+def checked_header(path: Path, line: str) -> dict[str, Any]:
+    """The first line's JSON object. Raises ConfigError if it is not that of a trace file."""
+    header = _parsed(path, 1, line)
+    if header.get("format") != FORMAT:
+        raise ConfigError(f"{path} is not a trace file.", hint=f"Its first line must say {FORMAT!r}.")
+    if header.get("version") != VERSION:
+        raise ConfigError(
+            f"{path} has version {header.get('version')!r} of the trace format; this reads {VERSION}.",
+            hint="Record it again.",
+        )
+    return header
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def _as_row(trace: Trace) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from foretoken.backends.llamacpp.system import (
 from foretoken.cli import paths
 from foretoken.config import AUTO, ModelOptions, parse_speculation
 from foretoken.drafters.suffix_store import describe, remembered
+from foretoken.engine import prefix_file
 from foretoken.engine.assembly import assemble
 from foretoken.engine.warmup import measure_costs
 from foretoken.planner import profile as profiles
@@ -265,7 +266,8 @@ class Storage:
     """What Foretoken keeps on this computer.
 
     `measurements` are results of the exactness probe, `profile_files` those of `profiles`, `counts` the other
-    files of drafters (ngram-cache's), `history` the lines typed into `foretoken chat`.
+    files of drafters (ngram-cache's), `prefixes` KV cells of conversations, `history` the lines typed into
+    `foretoken chat`.
     """
 
     folder: Path
@@ -275,6 +277,7 @@ class Storage:
     profiles: tuple[StoredProfile, ...]
     outputs: PastOutputs
     counts: Kept
+    prefixes: Kept
     history: Kept
 
 
@@ -297,6 +300,7 @@ def storage() -> Storage:
             bytes=sum(file.bytes for file in stored),
         ),
         counts=kept([file for file in remembered(paths.store_dir()) if file not in named]),
+        prefixes=kept(prefix_file.remembered(prefix_file.prefixes_dir(folder))),
         history=kept([paths.history_file()]),
     )
 

@@ -249,8 +249,9 @@ def _storage_rows(storage: diagnosis.Storage) -> Iterator[Row]:
     texts = f" ({outputs.outputs:,} outputs, {outputs.tokens:,} tokens)" if outputs.files else ""
     yield "past outputs", _kept_text(diagnosis.Kept(outputs.files, outputs.bytes)) + texts
     yield "n-gram counts", _kept_text(storage.counts)
+    yield "prefix cache", _kept_text(storage.prefixes)
     yield "typed lines", _kept_text(storage.history)
-    yield "to erase", "past outputs, n-gram counts and typed lines: foretoken forget"
+    yield "to erase", "past outputs, n-gram counts, prefix cache and typed lines: foretoken forget"
     if storage.profile_files.files:
         yield "", "profiles as well: foretoken forget --profiles"
 

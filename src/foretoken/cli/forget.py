@@ -12,6 +12,7 @@ import click
 from foretoken.cli import paths
 from foretoken.cli.units import counted, size_text
 from foretoken.drafters import suffix_store
+from foretoken.engine import prefix_file
 from foretoken.errors import BackendError, ConfigError
 from foretoken.planner import profile as profiles
 
@@ -37,9 +38,10 @@ class Memory:
 def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
     """Erase what is remembered of past texts on this computer.
 
-    That is the store of past outputs, the n-gram counts that were learned from them, and the lines typed
-    into chats. With --profiles also what models cost here and how often their drafts were right, in which
-    there is no text. Models, other measurements, saved conversations and files that you named yourself stay.
+    That is the store of past outputs, the n-gram counts that were learned from them, a server's prefix
+    cache, and the lines typed into chats. With --profiles also what models cost here and how often their
+    drafts were right, in which there is no text. Models, other measurements, saved conversations and files
+    that you named yourself stay.
     """
     try:
         memories = remembered()
@@ -77,6 +79,7 @@ def remembered() -> list[Memory]:
     kinds = {
         "past outputs": [file for file in files if file.name.startswith("suffix-")],
         "n-gram counts": [file for file in files if not file.name.startswith("suffix-")],
+        "prefix cache": prefix_file.remembered(prefix_file.prefixes_dir(paths.cache_dir())),
         "typed lines": [history] if history.is_file() else [],
     }
     return [
@@ -101,6 +104,7 @@ def _agreed() -> bool:
 def _erase(memories: Sequence[Memory]) -> None:
     try:
         suffix_store.forget(paths.store_dir())
+        prefix_file.forget(prefix_file.prefixes_dir(paths.cache_dir()))
         paths.history_file().unlink(missing_ok=True)
         if any(memory.what == PROFILES for memory in memories):
             profiles.erase(profiles.profiles_dir(paths.cache_dir()))

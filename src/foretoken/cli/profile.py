@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def profile(
     _check_outputs(json_file, plot, tool)
     errors = stderr_console()
     plan = QUICK if quick else FULL
-    plan = replace(plan, depths=sorted(set(depths))) if depths else plan
+    plan = replace(plan, depths=sorted(set(depths)), fill_seconds=inf) if depths else plan
     with load_engine(model, Speculation(adaptive=False), take_model_options(options), errors) as engine:
         _check_depths(depths, engine.model, max(plan.rows))
         measured = _measure(engine.model, plan, errors)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
 
+from foretoken.bench.recorder import TraceRecorder
+from foretoken.bench.trace_file import LARGEST_FILE
 from foretoken.cli.options import (
     model_options,
     remember_option,
@@ -20,6 +25,7 @@ from foretoken.cli.options import (
 )
 from foretoken.cli.paths import cache_dir
 from foretoken.cli.render import stderr_console
+from foretoken.cli.units import counted
 from foretoken.errors import ConfigError, MissingDependencyError
 from foretoken.library import models_dir, resolve
 from foretoken.registry import check_speculation
@@ -59,6 +65,21 @@ DEFAULT_NAME = "default"
     show_default="text",
     help="One line a request on standard error, or none.",
 )
+@click.option(
+    "--prefix-cache-gb",
+    type=click.FloatRange(0),
+    default=None,
+    metavar="GB",
+    show_default="0, none",
+    help="Disk space for the KV cache of conversations, to go on with after others, and after a restart.",
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Add every answer to a file of traces, for 'foretoken bench --replay'. It holds everybody's texts.",
+)
 @click.option("--allow-public", is_flag=True, help="Let others use it without a key.")
 @speculation_options
 @model_options
@@ -77,14 +98,14 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
         raise MissingDependencyError(
             f"The server needs the package {error.name!r}.", hint="pip install 'foretoken[server]'"
         ) from None
-    allow_public = options.pop("allow_public")
+    allow_public, record = options.pop("allow_public"), options.pop("record")
     overlay = _overlay(models, options)
     watcher = _watcher(options.pop("settings_file"))
     settings = overlay(watcher.current if watcher else ServerSettings())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
     _log_requests(settings.log_format)
     console = stderr_console()
-    with console.status("Loading the model…") as status:
+    with _recording(record, console) as recorder, console.status("Loading the model…") as status:
 
         def listening(model: str, url: str) -> None:
             status.stop()
@@ -94,8 +115,39 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
             found = watcher.poll() if watcher else None
             return overlay(found) if isinstance(found, ServerSettings) else found
 
-        run_server(settings, allow_public=allow_public, reload=reload, listening=listening)
+        run_server(
+            settings,
+            allow_public=allow_public,
+            reload=reload,
+            listening=listening,
+            loaded=recorder.watch if recorder else None,
+        )
     return 0
+
+
+@contextmanager
+def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | None]:
+    """A recorder into this file, with a word of warning. Raises ConfigError."""
+    if path is None:
+        yield None
+        return
+    with TraceRecorder(path) as recorder:
+        console.print(
+            f"[yellow]Recording: the texts of all requests, whoever sends them, are stored in "
+            f"{escape(str(path))}, up to {LARGEST_FILE // 10**6} MB.[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+        try:
+            yield recorder
+        finally:  # Ctrl-C is how a server ends
+            recorder.close()
+            lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
+            console.print(
+                f"[dim]Recorded {counted(recorder.written, 'answer')} in {escape(str(path))}{lost}[/]",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _watcher(chosen: Path | None) -> SettingsWatcher | None:
@@ -118,9 +170,8 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
         name: ModelSettings(path=str(path), speculate=str(speculation), **loading)
         for name, path in _named(models).items()
     }
-    flags = {
-        name: value for name in ("host", "port", "log_format") if (value := options.pop(name)) is not None
-    }
+    names = ("host", "port", "log_format", "prefix_cache_gb")
+    flags = {name: value for name in names if (value := options.pop(name)) is not None}
 
     def overlay(settings: ServerSettings) -> ServerSettings:
         own = {**named, **settings.models}

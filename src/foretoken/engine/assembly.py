@@ -53,7 +53,7 @@ def assemble(
     drafters: list[Drafter] = []
     notes: list[str] = []
     reason = _why_impossible(model, speculation)
-    context = _context(model, store, options)
+    context = _context(model, store, options, notes.append)
     for stage in [] if reason else _stages(speculation):
         try:
             drafters.append(create_drafter(stage, context))
@@ -90,7 +90,9 @@ def _stages(speculation: Speculation) -> list[Stage]:
     return [*speculation.stages, *extra]
 
 
-def _context(model: Model, store: Path | None, options: ModelOptions) -> DrafterContext:
+def _context(
+    model: Model, store: Path | None, options: ModelOptions, notice: Callable[[str], None]
+) -> DrafterContext:
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         folder = models_dir(options.cache_dir) if options.cache_dir else Path()
         file = resolve(path, folder)
@@ -107,6 +109,7 @@ def _context(model: Model, store: Path | None, options: ModelOptions) -> Drafter
         load_model=load,
         store=store,
         grammar=follow,
+        notice=notice,
     )
 
 

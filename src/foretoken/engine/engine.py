@@ -12,11 +12,13 @@ from typing import Unpack
 from foretoken.config import AUTO, ModelOptions, Speculation, as_speculation
 from foretoken.engine.admission import check_queue, check_terms, expire
 from foretoken.engine.assembly import assemble
+from foretoken.engine.decisions import Decisions
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.finish import finish_event
 from foretoken.engine.fold import fold
 from foretoken.engine.knowledge import Knowledge
 from foretoken.engine.options import EngineOptions, SamplingOptions, model_options
+from foretoken.engine.prefix_disk import open_disk
 from foretoken.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.round import RoundRunner
@@ -42,7 +44,8 @@ class Engine:
 
     Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects; `clock`
     gives the seconds that the planner and deadlines go by. `max_waiting`: how many requests may wait for
-    others to end; None for any number. Not thread-safe. A context manager: leaving it frees the model.
+    others to end; None for any number. `on_finish` is called with every request that ends and must not raise.
+    Not thread-safe. A context manager: leaving it frees the model.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Engine:
     ) -> None:
         self.model = model
         self.max_waiting = max_waiting
+        self.on_finish: Callable[[RequestView, FinishEvent], None] | None = None
         self._clock = clock
         self._scheduler = Scheduler(model)
         self._runner = RoundRunner(
@@ -94,7 +98,7 @@ class Engine:
         """
         speculation = as_speculation(speculate)
         check_speculation(speculation)
-        settings, cache_dir, remember = model_options(options)
+        settings, cache_dir, remember, prefix_bytes = model_options(options)
         path = resolve(None if model is None else str(model), models_dir(cache_dir))
         engine = cls(backend_for(path).load(path, settings))
         engine._settings = settings
@@ -102,6 +106,7 @@ class Engine:
         profiles = ProfileStore(profiles_dir(cache_dir))
         engine._knowledge = Knowledge(profiles, engine.model.info, remember=remember)
         try:
+            engine._scheduler.cache.disk = open_disk(engine.model, cache_dir, prefix_bytes)
             engine.set_speculation(speculation)
         except BaseException:
             engine.close()
@@ -230,6 +235,11 @@ class Engine:
         return self._runner.setup.planner
 
     @property
+    def decisions(self) -> Decisions:
+        """What was decided in the last rounds, to be read or watched, and what each drafter did."""
+        return self._runner.decisions
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         self._streams.abort_dropped()
@@ -311,7 +321,11 @@ class Engine:
             setup.drafters.stop(request.view)
             setup.planner.stop(request.view)
         self._scheduler.remove(request, keep=request.finish is not FinishReason.ERROR)
-        return finish_event(request, setup, self.model.capabilities)
+        event = finish_event(request, setup, self.model.capabilities)
+        self._scheduler.cache.observe(event.timings)
+        if self.on_finish is not None:
+            self.on_finish(request.view, event)
+        return event
 
     # --- conveniences ----------------------------------------------------------------------------------
 
@@ -370,6 +384,7 @@ class Engine:
             self.abort(request.id)
         self._closed = True
         self._keep_knowledge()
+        self._scheduler.cache.close()
         self._runner.setup.drafters.close()
         self.model.close()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import platformdirs
@@ -25,7 +26,8 @@ class EngineOptions(TypedDict, total=False):
     """Everything about loading that has a default: see `config.ModelOptions` for what each means.
 
     `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs;
-    None is the user's cache directory, and "~" is the home.
+    None is the user's cache directory, and "~" is the home. `prefix_cache_gb`: keep the KV cells of sequences
+    that make room there, up to so many gigabytes; 0 keeps none.
     """
 
     context_length: int
@@ -42,6 +44,16 @@ class EngineOptions(TypedDict, total=False):
     notice: Callable[[str], None] | None
     cache_dir: str | Path | None
     remember: bool
+    prefix_cache_gb: float
+
+
+class LoadOptions(NamedTuple):
+    """What `EngineOptions` say: how to load the model, and what may be kept where."""
+
+    model: ModelOptions
+    cache_dir: Path
+    remember: bool
+    prefix_bytes: int
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -66,8 +78,8 @@ class SamplingOptions(TypedDict, total=False):
     constraint: Constraint | None
 
 
-def model_options(options: EngineOptions) -> tuple[ModelOptions, Path, bool]:
-    """(how to load the model, the cache directory, whether to remember).
+def model_options(options: EngineOptions) -> LoadOptions:
+    """The options, checked, with defaults for those not given.
 
     Raises ConfigError naming the option, its value and what is valid. The KV types are checked by the
     backend, which knows what it has.
@@ -81,7 +93,14 @@ def model_options(options: EngineOptions) -> tuple[ModelOptions, Path, bool]:
     values: dict[str, Any] = {name: _checked(name, value) for name, value in options.items()}
     remember: bool = values.pop("remember", True)
     cache_dir: Path = values.pop("cache_dir", None) or default_cache_dir()
-    return ModelOptions(cache_dir=cache_dir, **values), cache_dir, remember
+    prefix_cache_gb: float = values.pop("prefix_cache_gb", 0.0)
+    if prefix_cache_gb and not remember:
+        raise ConfigError(
+            f"prefix_cache_gb={prefix_cache_gb} and remember=False contradict each other: it keeps texts.",
+            hint="Set prefix_cache_gb=0, or leave remember on.",
+        )
+    model = ModelOptions(cache_dir=cache_dir, **values)
+    return LoadOptions(model, cache_dir, remember, int(prefix_cache_gb * 1e9))
 
 
 def _checked(name: str, value: object) -> object:
@@ -100,7 +119,16 @@ def _checked(name: str, value: object) -> object:
         raise _wrong(name, value, "a string: 'auto', a type such as 'f16' or 'q8_0', or K/V as in 'bf16/f16'")
     if name == "cache_dir" and value is not None:
         return _folder(name, value)
+    if name == "prefix_cache_gb":
+        return _size(name, value)
     return value
+
+
+def _size(name: str, value: object) -> float:
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
+        raise _wrong(name, value, "a finite number of gigabytes, 0 for none")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _whole(name: str, value: object) -> int:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foretoken.engine.prefix_disk import PrefixDisk
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
-from foretoken.types import Rollback
+from foretoken.types import Rollback, Timings
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,12 @@ class PrefixCache:
 
     A new request gets the free sequence that shares the longest prefix with its prompt, and only the rest
     is computed. Sequences of another scope are never reused: how fast a prompt is answered would tell one
-    user what another asked.
+    user what another asked. With a `disk` what has to make room is saved there, and brought back where that
+    beats computing it.
     """
 
     def __init__(self, model: Model) -> None:
+        self.disk: PrefixDisk | None = None
         self._model = model
         self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
         self._clock = 0
@@ -52,8 +55,9 @@ class PrefixCache:
         if 2 * shared < len(source.tokens):
             # Most of what it holds is another conversation's: that stays, and its beginning is copied.
             slot = min(free, key=lambda slot: (len(slot.tokens) > 0, slot.used))
+        self._save(slot, unless_kept=self._usable(slot, prompt, scope))
         try:
-            shared = self._prepare(slot, source, shared)
+            shared = self._restore(slot, prompt, scope, shared) or self._prepare(slot, source, shared)
         except ForetokenError as error:  # it is computed anew instead
             logger.warning("A kept prefix could not be reused: %s", error.message)
             self.drop(slot.seq)
@@ -61,6 +65,19 @@ class PrefixCache:
         self._clock += 1
         slot.busy, slot.used, slot.scope = True, self._clock, scope
         return slot.seq, shared
+
+    def _restore(self, slot: _Slot, prompt: Sequence[int], scope: str, held: int) -> int:
+        """Bring a prefix back from the disk where that beats what some sequence holds: how many tokens."""
+        found = self.disk.find(prompt[:-1], scope, held) if self.disk else None
+        if self.disk is None or found is None:
+            return 0
+        stored, shared = found
+        return shared if self.disk.restore(slot.seq, stored, shared) else 0
+
+    def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
+        """What the free sequence holds is about to go, but for its first `unless_kept` tokens."""
+        if self.disk is not None and len(slot.tokens) > unless_kept:
+            self.disk.keep(slot.seq, slot.tokens, slot.scope, kept=unless_kept)
 
     def _prepare(self, slot: _Slot, source: _Slot, shared: int) -> int:
         """Leave the first `shared` tokens of `source` in `slot`; returns how many are there."""
@@ -100,8 +117,26 @@ class PrefixCache:
         kept = [slot for slot in self._slots if not slot.busy and slot.tokens]
         if not kept:
             return False
-        self.drop(min(kept, key=lambda slot: slot.used).seq)
+        slot = min(kept, key=lambda slot: slot.used)
+        self._save(slot)
+        self.drop(slot.seq)
         return True
+
+    def observe(self, timings: Timings) -> None:
+        """An answer is over: what its prompt cost."""
+        if self.disk is not None:
+            self.disk.observe(timings)
+
+    def close(self) -> None:
+        """Save what is kept, one after the other: all of it at once may not fit in memory."""
+        if self.disk is None:
+            return
+        for slot in self._slots:
+            if not slot.busy:
+                self._save(slot)
+                self.disk.flush()
+        self.disk.close()
+        self.disk = None
 
     def drop(self, seq: int) -> None:
         """Nothing in the sequence can be trusted, or its cells are needed: it is free and empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from time import perf_counter
 
+from foretoken.engine.decisions import Decisions, Limits, Plan
 from foretoken.engine.request import Request
 from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.setup import Setup
@@ -41,6 +42,7 @@ class RoundRunner:
         self.setup = setup
         self._clock = clock
         self.plain_rounds = PlainRounds()
+        self.decisions = Decisions()
 
     def run(self) -> list[Event]:
         """One target forward. Another failure of it ends the requests that it was for.
@@ -50,7 +52,8 @@ class RoundRunner:
         began = self._clock()
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
-        drafts, draft_ms, wanted = self._plan_and_draft(decoding, load)
+        plan = self._plan_and_draft(decoding, load)
+        drafts, draft_ms = plan.drafts, plan.draft_ms
         room = self._model.capabilities.max_batch - _verified(decoding, drafts)
         prefill = self._scheduler.prefilling(room, decoding=bool(decoding))
 
@@ -61,7 +64,7 @@ class RoundRunner:
         logits, drafts = computed
         used = _verified(decoding, drafts)
         forwarded = self._clock()
-        events, outcomes = self._commit(decoding, drafts, wanted, logits, draft_ms)
+        events, outcomes = self._commit(decoding, drafts, plan.wanted, logits, draft_ms)
         events += self._finish_prefill(prefill, logits[used:])
         done = self._clock()
 
@@ -73,17 +76,12 @@ class RoundRunner:
             _split(outcomes, sum(draft_ms.values()), forward_ms, sample_ms, plan_ms)
         if outcomes and self.setup.drafters:
             rows = used + sum(count for _, count in prefill)
-            self.setup.planner.observe(
-                Round(
-                    load,
-                    rows,
-                    self.setup.drafters.with_listening(draft_ms),
-                    forward_ms,
-                    sample_ms,
-                    tuple((request.id, outcome) for request, outcome in outcomes),
-                    plan_ms,
-                )
-            )
+            listening_ms = self.setup.drafters.with_listening(draft_ms)
+            ended = tuple((request.id, outcome) for request, outcome in outcomes)
+            measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms)
+            planner_ms = plan.planner_ms + self._observe(measured)
+            dropped = drafts is not plan.drafts
+            self.decisions.note(decoding, plan, measured, planner_ms, dropped=dropped)
         return events
 
     def _forward(
@@ -119,31 +117,48 @@ class RoundRunner:
         for request, outcome in outcomes:
             request.stats.timed(len(outcome.tokens), ms, plain_ms)
 
-    def _plan_and_draft(
-        self, decoding: list[Request], load: Load
-    ) -> tuple[Sequence[Draft | None], dict[str, float], Sequence[int]]:
-        """(what to verify, milliseconds of each drafter, how many successors to tell) for each request."""
-        drafters, planner = self.setup.drafters, self.setup.planner
+    def _observe(self, measured: Round) -> float:
+        """Have the planner learn; returns the milliseconds it took."""
+        began = perf_counter()
+        self.setup.planner.observe(measured)
+        return 1e3 * (perf_counter() - began)
+
+    def _plan_and_draft(self, decoding: list[Request], load: Load) -> Plan:
+        """What to verify for each request."""
+        drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
         nothing: list[Draft | None] = [None] * len(decoding)
+        nobody = [0] * len(decoding)
         if not drafters or not decoding:
-            return nothing, {}, [0] * len(decoding)
+            return Plan(nothing, {}, nobody)
         views = [request.view for request in decoding]
+        began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
         wished = planner.limits(views, drafters.names, load)
+        planner_ms = 1e3 * (perf_counter() - began)
         if not wished:
-            return nothing, {}, [0] * len(decoding)
+            measuring = learner is not None and learner.measuring
+            return Plan(nothing, {}, nobody, planner_ms=planner_ms, measuring=measuring)
+        limits = self._fitting(wished, decoding, load)
+        wanted = drafters.successors_wanted(limits, len(decoding))
+        candidates, spent = drafters.draft(decoding, limits)
+        if not any(candidates):
+            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms)
+        began = perf_counter()
+        drafts = planner.choose(views, candidates, load)
+        planner_ms += 1e3 * (perf_counter() - began)
+        estimates = learner.estimates if learner is not None else ()
+        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms)
+
+    def _fitting(self, wished: Limits, decoding: Sequence[Request], load: Load) -> Limits:
+        """The planner's limits, within what each request and the forward have room for."""
         rows = self._model.capabilities.max_rows - 1
         most = self._model.capabilities.max_batch
         reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
         spare = max(0, most - reserved - len(decoding)) // len(decoding)
         room = [min(request.room, rows, spare) for request in decoding]
-        limits = {
+        return {
             name: [limit and limit.within(most) for limit, most in zip(limits, room, strict=True)]
             for name, limits in wished.items()
         }
-        wanted = drafters.successors_wanted(limits, len(decoding))
-        candidates, spent = drafters.draft(decoding, limits)
-        drafts = planner.choose(views, candidates, load) if any(candidates) else nothing
-        return drafts, spent, wanted
 
     def _commit(
         self,

@@ -15,6 +15,7 @@ from foretoken.planner.asking import Asking
 from foretoken.planner.attention import Attention
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.decision import Estimate
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.stake import Stakes
@@ -41,6 +42,10 @@ class AdaptivePlanner:
         self._drafted: dict[str, int] = {}
         self._found = False
         self._drafting = False
+        self.measuring = False
+        """Whether the last round was to go without drafts, to measure plain decoding."""
+        self.estimates: Sequence[Estimate] = ()
+        """What the last `choose` expected, request by request; empty if there was none since `limits`."""
 
     def recall(self, curve: Mapping[int, Mapping[int, float]], learnt: Mapping[str, object]) -> None:
         """Begin with what an earlier run has learnt: a stored curve, and `knowledge`."""
@@ -79,8 +84,10 @@ class AdaptivePlanner:
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        self.estimates = ()
         self._curve.deepen(load.depth)
-        if not self._curve.known or self._curve.stale:
+        self.measuring = not self._curve.known or self._curve.stale
+        if self.measuring:
             return {}
         single = self._curve.single_ms
         cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
@@ -94,6 +101,7 @@ class AdaptivePlanner:
     ) -> list[Draft | None]:
         chosen: list[Draft | None] = []
         survivals: list[list[float]] = []
+        estimates: list[Estimate] = []
         self._drafted = {}
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
@@ -103,12 +111,15 @@ class AdaptivePlanner:
             chain: list[float] = []
             if best is not None:
                 self._attention.note(request.id, 1.0, 1.0)
+                estimates.append(Estimate(None, pays=True, survival=(), allowed=len(best)))
             else:
-                best, chain = self._best(drafts, load)
+                best, chain, gain, chains = self._best(drafts, load)
                 self._attention.note(request.id, chain[0] if chain else 0.0, self._curve.ratio(2) - 1.0)
                 chain = chain[: self._stakes.cut(request.id, chain, self._share(load.decoding))]
+                estimates.append(Estimate(gain, gain > MARGIN, chains, len(chain)))
             chosen.append(best)
             survivals.append(chain)
+        self.estimates = estimates
         whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
         lengths = self._lengths(survivals, load, taken=sum(whole))
         if self._asking.asked:
@@ -119,16 +130,19 @@ class AdaptivePlanner:
             for draft, length, all_of_it in zip(chosen, lengths, whole, strict=True)
         ]
 
-    def _best(self, drafts: Sequence[Draft], load: Load) -> tuple[Draft | None, list[float]]:
-        """The candidate that could reach the best rate alone, and its tokens' survival."""
-        best: tuple[Draft | None, list[float]] = (None, [])
-        highest = 0.0
-        for draft in drafts:
-            chain = self._survival.estimate(draft, CAUTION)
-            rate = self._peak_rate(chain, load)
+    def _best(
+        self, drafts: Sequence[Draft], load: Load
+    ) -> tuple[Draft | None, list[float], float, list[list[float]]]:
+        """The candidate that could reach the best rate alone, its tokens' survival, that rate over plain
+        decoding, and the survival of all.
+        """
+        best, chain, highest = None, list[float](), 0.0
+        chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
+        for draft, survival in zip(drafts, chains, strict=True):
+            rate = self._peak_rate(survival, load)
             if rate > highest:
-                best, highest = (draft, chain), rate
-        return best
+                best, chain, highest = draft, survival, rate
+        return best, chain, highest * self._curve.ratio(load.decoding) / load.decoding, chains
 
     def _share(self, decoding: int) -> Callable[[int], float]:
         """What n rows of one of `decoding` requests cost it, in plain rounds."""

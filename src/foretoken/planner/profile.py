@@ -10,17 +10,19 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from foretoken.files import write_atomically
+from foretoken.planner.processor import this_processor
 from foretoken.types import ModelInfo
 
 FORMAT = "foretoken-profile"
-VERSION = 1
+VERSION = 2
+"""1 did not say on which processor a profile was measured."""
 
 LARGEST_FILE = 16_000_000
 """Bytes. A profile has some thousands: a larger file is something else."""
@@ -46,7 +48,8 @@ class ProfileKey:
     """What V(n) depends on. All text, as in `ModelInfo`; empty where a backend has no such setting.
 
     `model` is the file's hash, `backend` holds its version. `ubatch` counts only where it is so small that a
-    draft is computed in parts, `layers` where some were left off the device.
+    draft is computed in parts, `layers` where some were left off the device. `processor` and `instructions`
+    (see `Processor`) tell machines apart that a home directory is shared by, or copied to.
     """
 
     model: str
@@ -56,10 +59,12 @@ class ProfileKey:
     kv_type: str
     ubatch: str = ""
     layers: str = ""
+    processor: str = ""
+    instructions: str = ""
 
 
 def key_of(info: ModelInfo) -> ProfileKey:
-    """The key of a loaded model."""
+    """The key of a model that is loaded on this machine."""
     ubatch = info.settings.get("batch", "").rpartition("/")[2]
     return ProfileKey(
         model=info.file_hash,
@@ -69,6 +74,8 @@ def key_of(info: ModelInfo) -> ProfileKey:
         kv_type=info.settings.get("kv_type", ""),
         ubatch=ubatch if ubatch.isdecimal() and int(ubatch) < _UNSPLIT else "",
         layers=info.settings.get("gpu_layers", ""),
+        processor=this_processor().name,
+        instructions=this_processor().instructions,
     )
 
 
@@ -107,8 +114,14 @@ class ProfileStore:
 
     def load(self, key: ProfileKey) -> Profile | None:
         """The profile of this model and setting, or None. A file that cannot be used is logged."""
-        path = self._path(key)
+        path, former = self._path(key), self._former_path(key)
         profile = _read(path)
+        if profile is None and not path.exists() and former.exists():
+            _log.warning(
+                "Ignoring the stored profile %s: it has version 1 of the format, which does not say on which "
+                "processor it was measured.",
+                former,
+            )
         if profile is not None and profile.key != key:
             _log.warning("Ignoring the stored profile %s: it is of another model or setting.", path)
             return None
@@ -124,6 +137,7 @@ class ProfileStore:
             content = json.dumps(_as_json(profile), allow_nan=False, separators=(",", ":"))
             _parse(json.loads(content))  # what could not be loaded again must not replace what can
             write_atomically(path, content.encode() + b"\n", mode=0o600)
+            self._former_path(profile.key).unlink(missing_ok=True)
         except (OSError, TypeError, ValueError, RecursionError, _UnusableError) as error:
             _log.warning("The profile cannot be saved in %s: it %s.", path, _reason(error))
             return False
@@ -135,8 +149,14 @@ class ProfileStore:
         return sorted((profile for profile in found if profile), key=lambda profile: profile.name)
 
     def _path(self, key: ProfileKey) -> Path:
-        identity = json.dumps(list(asdict(key).values()))
-        return self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+        return self._file(list(asdict(key).values()))
+
+    def _former_path(self, key: ProfileKey) -> Path:
+        """Where version 1 kept it, which knew nothing of processors."""
+        return self._file(list(asdict(key).values())[:-2])
+
+    def _file(self, identity: Sequence[str]) -> Path:
+        return self.folder / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"
 
 
 def files(folder: Path) -> list[Path]:

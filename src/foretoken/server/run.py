@@ -43,28 +43,40 @@ def run_server(
     allow_public: bool = False,
     reload: Reload | None = None,
     listening: Callable[[str, str], None],
+    loaded: Callable[[Engine], None] | None = None,
 ) -> None:
     """Serve until interrupted; `listening` hears of the first model's name and the URL. What is running then
-    is finished first; a second interrupt ends it. `reload` gives new settings while it runs.
+    is finished first; a second interrupt ends it. `reload` gives new settings while it runs. `loaded` gets
+    every engine before it answers anything, on its own thread.
 
     Raises what loading the first model raises, CapacityError if the port is taken.
     """
     host, port = settings.host, settings.port
     _check_free(host, port)
     telemetry = Telemetry(as_json=settings.log_format == "json")
-    pool = ModelPool(settings, loader(settings), telemetry, size_on_disk(settings))
+    pool = ModelPool(settings, loader(settings, loaded), telemetry, size_on_disk(settings))
     app = build_app(pool, allow_public=allow_public, reload=reload)
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
     _Server(config, pool, listening).run()
 
 
-def loader(settings: ServerSettings) -> Callable[[ModelSettings], Engine]:
-    """How a server with these settings loads a model."""
+def loader(
+    settings: ServerSettings, loaded: Callable[[Engine], None] | None = None
+) -> Callable[[ModelSettings], Engine]:
+    """How a server with these settings loads a model. `loaded` may refuse an engine by raising."""
 
     def load(model: ModelSettings) -> Engine:
         options = model.engine_options()
         options["cache_dir"], options["remember"] = settings.cache_dir, settings.remember
-        return Engine.load(model.path, speculate=model.speculation(), **options)
+        options["prefix_cache_gb"] = settings.prefix_cache_gb
+        engine = Engine.load(model.path, speculate=model.speculation(), **options)
+        try:
+            if loaded is not None:
+                loaded(engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
 
     return load
 

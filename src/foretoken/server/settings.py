@@ -202,6 +202,7 @@ class ServerSettings:
     call; none by default. `memory_budget_bytes`: for all loaded models together, None is no bound.
     `idle_timeout_s`: seconds without a request after which a model that is not pinned is unloaded; None
     keeps it. `cache_dir`: as for `Engine.load`. `remember`: read and write the store of past outputs.
+    `prefix_cache_gb`: of conversations kept on the disk, for all models together.
     """
 
     host: str = "127.0.0.1"
@@ -216,6 +217,7 @@ class ServerSettings:
     idle_timeout_s: float | None = None
     cache_dir: Path | None = None
     remember: bool = True
+    prefix_cache_gb: float = 0.0
     log_format: Literal["text", "json", "off"] = "text"
     metrics: bool = True
 
@@ -243,8 +245,9 @@ class ServerSettings:
             checks.positive("idle_timeout_s", self.idle_timeout_s)
         if self.cache_dir is not None and not isinstance(self.cache_dir, Path):
             raise checks.wrong("cache_dir", self.cache_dir, "the path of a folder")
-        model_options({"cache_dir": self.cache_dir})
         checks.switch("remember", self.remember)
+        kept: EngineOptions = {"remember": self.remember, "prefix_cache_gb": self.prefix_cache_gb}
+        model_options({"cache_dir": self.cache_dir, **kept})
         checks.choice("log_format", self.log_format, ("text", "json", "off"))
         checks.switch("metrics", self.metrics)
 

@@ -21,7 +21,9 @@ FILE_NAME = "foretoken.toml"
 
 TOP = "the top level"
 
-NEEDS_RESTART = ("host", "port", "cache_dir", "remember", "cors_origins", "log_format", "metrics")
+NEEDS_RESTART = (
+    "host", "port", "cache_dir", "remember", "prefix_cache_gb", "cors_origins", "log_format", "metrics",
+)  # fmt: skip
 """Settings that are read once, when the server starts."""
 
 HINTS = {

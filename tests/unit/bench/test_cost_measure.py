@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from foretoken.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, Plan, measure_profile
+from foretoken.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, SETTLED, Plan, measure_profile, settled
 from foretoken.errors import BackendError, CapacityError
 from foretoken.planner.profile import key_of
 from foretoken.testing import FakeModel
@@ -50,7 +55,7 @@ class TimedModel(FakeModel):
         self.spend(self._cost(len(rows.tokens), rows.start))
         return super().forward(batch)
 
-    def snapshot(self, seq: int) -> object:
+    def snapshot(self, seq: int) -> bytearray:
         self.snapshots += 1
         self.spend(3.0)
         return super().snapshot(seq)
@@ -64,6 +69,18 @@ class TimedModel(FakeModel):
         if self.capabilities.rollback is not Rollback.TRUNCATE:
             raise BackendError("cannot be truncated")
         super().truncate(seq, length)
+
+
+def unsettled(cost: Cost = stepped) -> Cost:
+    """As `cost`, but no two forwards of several rows agree."""
+    count = 0
+
+    def varied(rows: int, depth: int) -> float:
+        nonlocal count
+        count += rows > 1
+        return cost(rows, depth) * (1.0 if rows == 1 else 1.0 + 0.05 * count)
+
+    return varied
 
 
 ZEROS = FakeModel(8).forward([Rows(0, 0, (0,), 1)])[0] * 0
@@ -95,8 +112,9 @@ def test_the_profile_is_of_the_model_and_of_now() -> None:
     assert profile.key == key_of(model.info)
     assert profile.name == model.info.name
     assert before <= profile.measured_at <= datetime.now(UTC)
-    assert found.passes == 5
-    assert profile.rounds == 5 * 2 * len(STEPS)  # each size once in each pass at each depth
+    assert found.passes == 3
+    timed = [rows for (rows,) in model.forwards if rows.logits]
+    assert profile.rounds == len(timed)
 
 
 def test_every_row_returns_logits_as_when_a_draft_is_verified() -> None:
@@ -127,7 +145,7 @@ def test_snapshot_and_restore_are_timed() -> None:
 
 def test_sizes_and_depths_take_turns() -> None:
     """Else a stall would fall on one size, or one depth, alone."""
-    model = TimedModel()
+    model = TimedModel(unsettled())
     measure_profile(model, PLAN, clock=model.clock)
     drafts = [len(rows.tokens) for (rows,) in model.forwards if len(rows.tokens) > 1 and rows.logits]
     sizes = len(STEPS) - 1
@@ -241,13 +259,113 @@ def test_one_row_is_always_measured() -> None:
 
 
 def test_time_is_up_after_the_least_number_of_passes() -> None:
-    slow = TimedModel(lambda rows, depth: 1000.0)
+    slow = TimedModel(unsettled(lambda rows, depth: 1000.0))
     assert measure_profile(slow, Plan((1, 2), (16,), 9, 1.0), clock=slow.clock).passes == 3
-    fast = TimedModel(lambda rows, depth: 1.0)
+    fast = TimedModel(unsettled(lambda rows, depth: 1.0))
     assert measure_profile(fast, Plan((1, 2), (16,), 9, 1.0), clock=fast.clock).passes == 9
-    between = TimedModel(lambda rows, depth: 50.0)
+    between = TimedModel(unsettled(lambda rows, depth: 50.0))
     passes = measure_profile(between, Plan((1, 2), (16,), 9, 1.0), clock=between.clock).passes
     assert 3 < passes < 9
+
+
+# --- when a size is settled ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratios", "enough"),
+    [
+        ([], False),
+        ([2.0], False),
+        ([2.0, 2.0], False),  # a short forward: both may have been spoilt
+        ([2.0, 2.0, 2.05], True),
+        ([2.0, 2.0, 2.1], False),
+        ([2.0, 9.0, 2.05], False),
+        ([2.0, 9.0, 2.05, 2.01], True),
+        ([2.0, 9.0, 2.05, 9.0, 2.01], False),
+        ([2.0, 9.0, 2.05, 9.0, 2.01, 2.0], False),
+        ([2.0, 9.0, 2.05, 9.0, 2.01, 2.0, 2.0, 2.02], True),
+        ([8.0], False),
+        ([8.0, 8.2], True),
+        ([8.0, 8.3], False),
+        ([8.0, 8.3, 8.2], False),
+        ([8.0, 8.3, 8.2, 8.25], True),
+    ],
+)
+def test_a_size_is_settled_when_most_of_its_ratios_agree(ratios: list[float], enough: bool) -> None:
+    assert settled(ratios) is enough
+    assert settled(ratios[::-1]) is enough
+
+
+@given(
+    st.floats(0.8, 40),
+    st.lists(st.floats(0.985, 1.015), min_size=2, max_size=7),
+    st.lists(st.floats(0.5, 20), max_size=2),
+    st.floats(0.5, 400),
+)
+def test_one_more_measurement_hardly_moves_a_settled_median(
+    ratio: float, near: list[float], far: list[float], more: float
+) -> None:
+    ratios = [ratio * part for part in (*near, *far)]
+    assume(settled(ratios))
+    before, after = median(ratios), median([*ratios, more])
+    assert after == pytest.approx(before, rel=2 * SETTLED)
+
+
+def test_a_quiet_machine_measures_long_forwards_twice_and_short_ones_three_times() -> None:
+    model = TimedModel(lambda rows, depth: 1.0 + 0.6 * (rows - 1))
+    found = measure_profile(model, Plan((1, 2, 4, 16, 32), (16, 64), 7, 60.0), clock=model.clock)
+    assert found.passes == 3
+    timed = Counter(len(rows.tokens) for (rows,) in model.forwards if rows.logits)
+    assert [timed[size] for size in (2, 4, 16, 32)] == [2 * 3, 2 * 3, 2 * 2, 2 * 2]
+
+
+def test_very_long_forwards_are_measured_once_and_again_where_they_look_too_dear() -> None:
+    """Of 24 rows and more each is as long as 20 plain ones; the first forward of 48 is hit by something."""
+    struck = 0
+
+    def cost(rows: int, depth: int) -> float:
+        nonlocal struck
+        struck += rows == 48
+        return rows * (2.0 if rows == 48 and struck == 1 else 1.0)
+
+    model = TimedModel(cost)
+    found = measure_profile(model, Plan((1, 2, 24, 32, 48, 63), (16,), 7, 60.0), clock=model.clock)
+    timed = Counter(len(rows.tokens) for (rows,) in model.forwards if rows.logits)
+    assert [timed[size] for size in (2, 24, 32, 63)] == [3, 1, 1, 1]
+    assert timed[48] > 2
+    assert found.profile.curve[16][48] == pytest.approx(48.0, rel=0.01)
+
+
+def test_the_largest_depth_ends_where_filling_the_cache_takes_too_long() -> None:
+    slow = TimedModel(lambda rows, depth: 0.5 * rows if rows > 63 else float(rows))
+    plan = Plan((1, 2), (64, 512, 2048), 3, 60.0, fill_seconds=0.5)
+    found = measure_profile(slow, plan, clock=slow.clock)
+    assert list(found.profile.curve) == [64, 512, 1024]  # half a millisecond a token
+    assert found.cut == 2048
+    assert found.profile.snapshot_ms == pytest.approx(3.0)
+    whole = measure_profile(slow, replace(plan, fill_seconds=2.0), clock=slow.clock)
+    assert (list(whole.profile.curve), whole.cut) == ([64, 512, 2048], None)
+    hardly = measure_profile(slow, replace(plan, fill_seconds=0.01), clock=slow.clock)
+    assert (list(hardly.profile.curve), hardly.cut) == ([64, 512], 2048)
+    one = measure_profile(slow, replace(plan, depths=(256,), fill_seconds=0.0), clock=slow.clock)
+    assert (list(one.profile.curve), one.cut) == ([256], None)
+
+
+def test_a_cut_depth_is_one_that_can_be_brought_back() -> None:
+    slow = TimedModel(lambda rows, depth: 0.5 * rows if rows > 63 else float(rows))
+    slow.with_capabilities(rollback=Rollback.SNAPSHOT)
+    plan = Plan((1, 2), (64, 512, 2048), 3, 60.0, fill_seconds=0.5)
+    found = measure_profile(slow, plan, clock=slow.clock)
+    assert set(slow.restored) == set(found.profile.curve)
+    assert len(found.profile.curve) == 3
+
+
+def test_what_does_not_settle_is_measured_until_the_plan_is_over() -> None:
+    restless = unsettled(lambda rows, depth: 1.0)
+    model = TimedModel(lambda rows, depth: restless(rows, depth) if rows in (1, 4) else 2.0)
+    measure_profile(model, Plan((1, 2, 4, 8), (16,), 7, 60.0), clock=model.clock)
+    timed = Counter(len(rows.tokens) for (rows,) in model.forwards if rows.logits)
+    assert (timed[2], timed[4], timed[8]) == (3, 7, 3)
 
 
 def test_the_plans() -> None:

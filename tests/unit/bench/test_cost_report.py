@@ -154,6 +154,8 @@ def test_a_curve_of_a_profile() -> None:
 def test_the_setting_in_a_line() -> None:
     assert setting_text(PROFILE.key) == "llama.cpp 1.0, cpu, 2 threads, KV bf16/f16"
     assert setting_text(ProfileKey("abc", "fake", "cpu", "1", "")) == "fake, cpu, 1 thread"
+    named = ProfileKey("abc", "fake", "cpu", "1", "", processor="Fast 3000", instructions="avx2")
+    assert setting_text(named) == "fake, cpu (Fast 3000), 1 thread"
     assert setting_text(ProfileKey("abc", "fake", "cpu", "", "")) == "fake, cpu"
 
 

@@ -85,11 +85,19 @@ def test_requests_at_once_share_forwards() -> None:
     assert model.seconds == pytest.approx(29 * 1.6 * 0.010)
 
 
-def test_nothing_to_replay_and_a_trace_that_cannot_be_followed() -> None:
+def test_nothing_to_replay() -> None:
     with pytest.raises(ConfigError, match="more than one token"):
         replay(traces(([1], [2])), FLAT, "auto")
-    with pytest.raises(ConfigError, match="same prompt"):
-        replay(traces(([1], [2, 3]), ([1], [4, 5])), FLAT, "off")
+
+
+@pytest.mark.parametrize("speculation", ["off", "auto", "suffix;recycle"])
+def test_a_prompt_that_was_asked_twice_has_both_its_answers(speculation: str) -> None:
+    """As recorded in use: asked again, with another answer; and asked on, with a part of the answer."""
+    used = traces(
+        ([1, 7], [2, 3, 4, 5]), ([1, 7], [4, 5, 2, 3]), ([1, 7, 2, 3], [9, 9, 9]), ([1, 7], [2, 3, 4, 5])
+    )
+    rows = replay(used, FLAT, speculation).rows
+    assert [row.tokens for row in rows] == [4, 4, 3, 4]
 
 
 @given(

@@ -12,9 +12,10 @@ import pytest
 from command_line import Command
 from foretoken.cli import run_command
 from foretoken.drafters.suffix_store import SuffixStore
+from foretoken.engine import prefix_file
 from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
 
-KINDS = {"past outputs", "n-gram counts", "typed lines"}
+KINDS = {"past outputs", "n-gram counts", "prefix cache", "typed lines"}
 
 
 class Terminal(io.StringIO):
@@ -32,19 +33,25 @@ def memory(own_cache: Path) -> list[Path]:
     counts = store / "ngram-cache-v.bin"
     leftover = past.path.with_name(past.path.name + ".tmp")
     history = own_cache / "history"
-    for path in (counts, leftover, history):
+    prefix = (
+        own_cache
+        / "prefixes"
+        / prefix_file.name_of(prefix_file.Identity(b"m" * 16, b"s" * 16), prefix_file.as_tokens([1, 2, 3]))
+    )
+    prefix.parent.mkdir()
+    for path in (counts, leftover, history, prefix):
         path.write_bytes(b"12345")
-    for name in ("models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json"):
+    for name in ("models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json", "prefixes/a.bin"):
         (own_cache / name).parent.mkdir(exist_ok=True)
         (own_cache / name).write_bytes(b"kept")
-    return [past.path, leftover, counts, history]
+    return [past.path, leftover, counts, history, prefix]
 
 
 def kept(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-STAYS = {"models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json"}
+STAYS = {"models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json", "prefixes/a.bin"}
 
 
 def test_erasing(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
@@ -52,7 +59,7 @@ def test_erasing(foretoken: Command, memory: list[Path], own_cache: Path) -> Non
     ran = foretoken("forget", "--yes")
     assert (ran.code, ran.err) == (0, "")
     assert all(kind in ran.out for kind in KINDS)
-    assert ran.out.endswith(f"Erased 4 files, {size} B.\n")
+    assert ran.out.endswith(f"Erased 5 files, {size} B.\n")
     assert kept(own_cache) == STAYS
     again = foretoken("forget")
     assert (again.code, again.out) == (0, f"Nothing is remembered in {own_cache}.\n")
@@ -66,6 +73,7 @@ def test_only_looking(foretoken: Command, memory: list[Path], own_cache: Path) -
     assert f"past outputs: 2 files, {stored} B" in ran.out
     assert "n-gram counts: 1 file, 5 B" in ran.out
     assert "typed lines: 1 file, 5 B" in ran.out
+    assert "prefix cache: 1 file, 5 B" in ran.out
     assert "Nothing was erased" in ran.out
     assert kept(own_cache) == before
 
@@ -87,7 +95,7 @@ def test_asking(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     assert run_command(["forget"]) == 0
-    assert [path.exists() for path in memory] == [not erased] * 4
+    assert [path.exists() for path in memory] == [not erased] * 5
     assert ("Nothing was erased." in capsys.readouterr().out) is not erased
 
 
@@ -161,7 +169,7 @@ def test_erasing_profiles(foretoken: Command, memory: list[Path], profile: Path,
     assert profile.exists()
     ran = foretoken("forget", "--profiles", "--yes")
     assert ran.code == 0
-    assert "Erased 5 files" in ran.out
+    assert "Erased 6 files" in ran.out
     assert kept(own_cache) == STAYS | {"profiles/notes.txt"}
     assert foretoken("forget", "--profiles").out == f"Nothing is remembered in {own_cache}.\n"
 

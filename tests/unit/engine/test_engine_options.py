@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,18 +11,18 @@ import numpy as np
 import pytest
 
 from foretoken.config import ModelOptions
-from foretoken.engine.options import EngineOptions, default_cache_dir, model_options
+from foretoken.engine.options import EngineOptions, LoadOptions, default_cache_dir, model_options
 from foretoken.errors import ConfigError
 
 
-def read(**options: object) -> tuple[ModelOptions, Path, bool]:
+def read(**options: object) -> LoadOptions:
     """`model_options`, for values that its types forbid."""
     return model_options(cast("EngineOptions", options))
 
 
 def test_nothing_given_is_the_defaults() -> None:
     folder = default_cache_dir()
-    assert read() == (ModelOptions(cache_dir=folder), folder, True)
+    assert read() == (ModelOptions(cache_dir=folder), folder, True, 0)
     assert read(cache_dir=None)[1] == folder
 
 
@@ -44,7 +45,7 @@ def test_good_values_reach_the_backend_as_they_are(options: Mapping[str, Any]) -
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
-    settings, _, remember = read(context_length=np.int64(64), gpu_layers=np.int8(-1), remember=np.bool_(0))
+    settings, _, remember, _ = read(context_length=np.int64(64), gpu_layers=np.int8(-1), remember=np.bool_(0))
     assert (settings.context_length, settings.gpu_layers, remember) == (64, -1, False)
     assert type(settings.context_length) is type(settings.gpu_layers) is int
     assert type(remember) is bool
@@ -53,6 +54,20 @@ def test_numbers_of_numpy_become_pythons() -> None:
 @pytest.mark.parametrize("remember", [True, False])
 def test_remembering_is_the_engines_affair(remember: bool) -> None:
     assert read(remember=remember)[2] is remember
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [(0, 0), (2, 2 * 10**9), (0.5, 5 * 10**8), (np.float32(0.5), 5 * 10**8)]
+)
+def test_room_for_prefixes_is_in_gigabytes(value: float, size: int) -> None:
+    assert read(prefix_cache_gb=value).prefix_bytes == size
+
+
+def test_what_may_not_be_remembered_is_not_kept_either() -> None:
+    with pytest.raises(ConfigError, match="contradict each other") as caught:
+        read(prefix_cache_gb=1, remember=False)
+    assert caught.value.hint is not None
+    assert read(prefix_cache_gb=0, remember=False).prefix_bytes == 0
 
 
 NUMBERS = ("context_length", "sequences", "threads", "batch", "ubatch", "gpu_layers")
@@ -73,6 +88,7 @@ BAD: list[tuple[str, object, str]] = [
     ("remember", "no", "True or False"),
     ("remember", 0, "True or False"),
     ("remember", None, "True or False"),
+    *(("prefix_cache_gb", value, "gigabytes") for value in (-1, "4", None, True, math.inf, math.nan)),
     ("progress", 5, "function"),
     ("notice", "loud", "function"),
     ("cache_dir", 5, "path of a folder"),
@@ -106,7 +122,7 @@ def test_an_unknown_option_lists_the_valid_ones() -> None:
 def test_the_cache_directory_is_text_or_a_path(tmp_path: Path) -> None:
     folder = tmp_path / "not there yet"
     for given in (folder, str(folder)):
-        settings, cache_dir, _ = read(cache_dir=given)
+        settings, cache_dir, *_ = read(cache_dir=given)
         assert settings.cache_dir == cache_dir == folder
         assert isinstance(cache_dir, Path)
     assert not folder.exists(), "checking an option writes nothing"

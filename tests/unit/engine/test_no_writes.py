@@ -91,6 +91,22 @@ def test_no_request_writes_and_closing_saves(engine: Engine, tmp_path: Path) -> 
     assert list((tmp_path / "cache").rglob("suffix-*"))
 
 
+def test_prefixes_are_written_elsewhere(tmp_path: Path) -> None:
+    """Three conversations in one sequence make room for each other all the time."""
+    path = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    with Engine.load(
+        path, speculate="off", threads=1, cache_dir=tmp_path, prefix_cache_gb=1, remember=True
+    ) as engine:
+        with writes() as seen:
+            for prompt in [*prompts(3), *prompts(3)]:
+                engine.generate(prompt, ANSWER)
+        assert not seen
+        with writes() as saved:
+            engine.close()
+    assert not [path for path in saved if "prefix" in path]
+    assert len(list((tmp_path / "prefixes").glob("*.bin"))) == 3
+
+
 def test_other_speculation_saves_what_was_learnt(engine: Engine) -> None:
     engine.generate(prompts(1)[0], ANSWER)
     with writes() as saved:

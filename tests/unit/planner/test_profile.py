@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import os
 import stat
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from foretoken.planner import profile as module
+from foretoken.planner.processor import Processor, this_processor
 from foretoken.planner.profile import Profile, ProfileKey, ProfileStore, erase, files, key_of
 from foretoken.testing import FakeModel
 
@@ -70,7 +72,7 @@ def test_the_newest_is_kept(store: ProfileStore) -> None:
     assert len(files(store.folder)) == 1
 
 
-@pytest.mark.parametrize("field", ["model", "backend", "device", "threads", "kv_type", "ubatch", "layers"])
+@pytest.mark.parametrize("field", [field.name for field in fields(ProfileKey)])
 def test_each_part_of_the_key_counts(store: ProfileStore, field: str) -> None:
     store.save(PROFILE)
     assert store.load(replace(KEY, **{field: "other"})) is None
@@ -97,7 +99,11 @@ def test_all_profiles_by_name(store: ProfileStore) -> None:
 def test_the_key_of_a_model() -> None:
     settings = {"threads": "2", "kv_type": "bf16/f16", "batch": "512/512", "memory": "mmap"}
     info = replace(FakeModel().info, settings=settings, file_hash="abc")
-    assert key_of(info) == ProfileKey("abc", "fake", "cpu", "2", "bf16/f16")
+    here = this_processor()._asdict()
+    expected = ProfileKey(
+        "abc", "fake", "cpu", "2", "bf16/f16", processor=here["name"], instructions=here["instructions"]
+    )
+    assert key_of(info) == expected
 
 
 @pytest.mark.parametrize(("batch", "ubatch"), [("512/512", ""), ("512/64", ""), ("512/16", "16"), ("", "")])
@@ -228,6 +234,37 @@ def test_another_version_says_so(store: ProfileStore, caplog: pytest.LogCaptureF
     assert store.load(KEY) is None
     assert "version 99" in caplog.text
     assert str(file) in caplog.text
+
+
+def test_a_profile_of_another_machine_is_not_taken_for_ones_own(
+    store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home directory was copied; the model, the backend and the number of threads are the same."""
+    info = replace(FakeModel().info, file_hash="abc")
+    store.save(replace(PROFILE, key=key_of(info)))
+    assert store.load(key_of(info)) is not None
+    for other in (Processor("Other 9", "avx2"), this_processor()._replace(instructions="avx2 avx512f")):
+        monkeypatch.setattr(module, "this_processor", lambda other=other: other)
+        assert store.load(key_of(info)) is None
+    assert len(store.all()) == 1, "it is kept: the home directory may be shared"
+
+
+def test_version_1_knew_no_processor(store: ProfileStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Its file has another name, and is ignored with a message until there is a new one."""
+    known = replace(KEY, processor="Fast 3000", instructions="avx2")
+    identity = json.dumps([KEY.model, KEY.backend, KEY.device, KEY.threads, KEY.kv_type, "", ""])
+    store.folder.mkdir()
+    old = store.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+    old.write_text(json.dumps({"format": "foretoken-profile", "version": 1}))
+    assert store.load(known) is None
+    (record,) = caplog.records
+    assert str(old) in record.getMessage()
+    assert "on which processor" in record.getMessage()
+    caplog.clear()
+    store.save(replace(PROFILE, key=known))
+    assert not old.exists()
+    assert store.load(known) == replace(PROFILE, key=known)
+    assert caplog.records == []
 
 
 def test_another_models_file_says_so(store: ProfileStore, caplog: pytest.LogCaptureFixture) -> None:

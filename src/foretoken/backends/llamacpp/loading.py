@@ -18,6 +18,7 @@ from foretoken.backends.llamacpp.cpu import physical_cores
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.model import LlamaCppModel
 from foretoken.backends.llamacpp.probe import probed
+from foretoken.backends.llamacpp.snapshot_key import snapshot_key
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.config import ModelOptions
 from foretoken.errors import (
@@ -79,7 +80,15 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
         raise _cannot_generate(path)
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
+    key = snapshot_key(
+        path,
+        info.file_hash,
+        settings.key(),
+        context_length=settings.context_length,
+        layers=options.gpu_layers,
+    )
     model = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
+    model.with_capabilities(snapshot_key=key)
     try:
         return probed(model, settings.key(), options) if options.probe else model
     except BaseException:

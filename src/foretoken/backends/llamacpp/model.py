@@ -156,25 +156,27 @@ class LlamaCppModel:
             self.restore(dst, self.snapshot(src))
         self.truncate(dst, length)
 
-    def snapshot(self, seq: int) -> object:
+    def snapshot(self, seq: int) -> bytearray:
         size = lib.llama_state_seq_get_size_ext(self._context, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE)
-        data = (ctypes.c_uint8 * size)()
+        saved = bytearray(size)
+        data = (ctypes.c_uint8 * size).from_buffer(saved)
         written = lib.llama_state_seq_get_data_ext(
             self._context, data, size, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
         )
         if written != size:
             raise BackendError(f"llama.cpp saved {written} of {size} bytes of a sequence.")
-        return self._lengths[seq], data
+        return saved
 
     def restore(self, seq: int, snapshot: object) -> None:
-        length, data = cast("tuple[int, ctypes.Array[ctypes.c_uint8]]", snapshot)
+        saved = cast("bytearray", snapshot)
+        data = (ctypes.c_uint8 * len(saved)).from_buffer(saved)
         self.release(seq)
         read = lib.llama_state_seq_set_data_ext(
             self._context, data, len(data), seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
         )
         if read == 0:
             raise BackendError("llama.cpp could not restore a snapshot.")
-        self._lengths[seq] = length
+        self._lengths[seq] = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def release(self, seq: int) -> None:
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)

@@ -1,34 +1,15 @@
-"""The batch-invariance probe: are a row's logits the same, bit for bit, whatever shares its forward?
-
-Same bytes with speculation on and off needs exactly this (docs/exactness.md): a draft is verified in a
-forward of n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in
-batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and
-beside another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
-"""
+"""What llama.cpp's arithmetic promises: the shared probe, and a remedy where llama.cpp was built otherwise."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-from pathlib import Path
-
 import llama_cpp.llama_cpp as lib
-import numpy as np
 
+from foretoken.backends import probe
 from foretoken.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
+from foretoken.backends.probe import ROWS
 from foretoken.config import ModelOptions
-from foretoken.files import write_atomically
-from foretoken.types import Logits, Rows
 
-logger = logging.getLogger(__name__)
-
-ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, UNTILED_ROWS, 129)
-"""Batch sizes compared: either side of the steps of llama.cpp's matrix kernels, and a tiled one (≥ 64)."""
-
-REFERENCE_ROWS = 17
-DEPTHS = (8, 530)
-_VERSION = 4
+__all__ = ["ROWS", "measure", "probed"]
 
 _TILED_KERNELS = b"LLAMAFILE = 1"
 """In llama.cpp's own description: matrix kernels that add up several rows in another order than one."""
@@ -38,115 +19,19 @@ _REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactnes
 
 def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> LlamaCppModel:
     """The model with its measured `batch_invariant`, from the cache or by probing now."""
-    scope = f"{_depths(model)}|{model.capabilities.max_batch}|{model.capabilities.sequences > 1}"
-    identity = f"{_VERSION}|{model.info.file_hash}|{settings_key}|{scope}"
-    key = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    file = options.cache_dir / "probes" / f"{key}.json" if options.cache_dir else None
-    result = _read(file)
-    if result is None:
-        if options.notice is not None:
-            options.notice("Checking exactness of batched arithmetic (once for each model and machine)…")
-        result = measure(model)
-        _write(file, result)
-    rows, note = result
-    return model.with_capabilities(
-        batch_invariant=rows >= 2,
-        invariance_note=note,
-        max_rows=rows if rows >= 2 else min(UNTILED_ROWS, model.capabilities.max_batch),
+    return probe.with_measured(
+        model, settings_key, options, lambda: measure(model), otherwise=UNTILED_ROWS
     )
 
 
 def measure(model: LlamaCppModel) -> tuple[int, str]:
-    """(largest batch size up to which every tested size was bit-identical to single rows, what was seen).
-
-    1 also where nothing could be compared: what was not measured is not promised.
-    """
-    rng = np.random.default_rng(7)
-    tokens = [int(token) for token in rng.integers(0, model.info.vocab_size, max(DEPTHS) + max(ROWS))]
-    depths = _depths(model)
-    tested = [size for depth in depths for size in _sizes(model, depth)]
-    if not tested:
-        return 1, "not measured: the context or the batch is too short for a comparison"
-    found = [_first_difference(model, tokens, depth) for depth in depths]
-    model.release(0)
-    smallest = min((size for size in found if size is not None), default=None)
-    exact = max((size for size in tested if smallest is None or size < smallest), default=1)
-    if exact < min(UNTILED_ROWS, max(tested)):
-        note = f"the backend's arithmetic depends on the batch size (from {smallest} rows on)"
-        return 1, f"{note}; {_REMEDY}" if _TILED_KERNELS in _build() else note
-    where = " and ".join(str(depth) for depth in depths)
-    return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {where} tokens"
+    """As `backends.probe.measure`, with what to do about kernels that are known not to be exact."""
+    rows, note = probe.measure(model, enough=UNTILED_ROWS)
+    if rows == 1 and "depends on the batch size" in note and _TILED_KERNELS in _build():
+        return rows, f"{note}; {_REMEDY}"
+    return rows, note
 
 
 def _build() -> bytes:
     """How llama.cpp was built."""
     return bytes(lib.llama_print_system_info() or b"")
-
-
-def _depths(model: LlamaCppModel) -> list[int]:
-    """`DEPTHS`, or as deep as a short context allows."""
-    deepest = model.info.context_length - REFERENCE_ROWS
-    return sorted({min(depth, deepest) for depth in DEPTHS}) if deepest >= 0 else []
-
-
-def _sizes(model: LlamaCppModel, depth: int) -> list[int]:
-    most = min(model.info.context_length - depth, model.capabilities.max_batch)
-    return [size for size in ROWS if size <= most]
-
-
-def _first_difference(model: LlamaCppModel, tokens: list[int], depth: int) -> int | None:
-    """The smallest tested batch size whose logits differ from those of single rows, or None."""
-    _prefill(model, 0, tokens[:depth])
-    single = [_rows(model, 0, tokens, depth + i, 1)[0] for i in range(REFERENCE_ROWS)]
-    reference = np.stack(single)
-    for count in _sizes(model, depth):
-        model.truncate(0, depth)
-        compared = min(count, REFERENCE_ROWS)
-        if not np.array_equal(_rows(model, 0, tokens, depth, count)[:compared], reference[:compared]):
-            return count
-    if model.capabilities.sequences > 1 and not _same_beside_another(model, tokens, depth, reference):
-        return 2
-    return None
-
-
-def _same_beside_another(model: LlamaCppModel, tokens: list[int], depth: int, reference: Logits) -> bool:
-    own = min(3, model.capabilities.max_batch - 1)
-    others = min(5, model.capabilities.max_batch - own)
-    model.truncate(0, depth)
-    batch = [Rows(0, depth, tokens[depth : depth + own], own), Rows(1, 0, tokens[:others], others)]
-    same = np.array_equal(model.forward(batch)[:own], reference[:own])
-    model.release(1)
-    return same
-
-
-def _prefill(model: LlamaCppModel, seq: int, tokens: list[int]) -> None:
-    model.release(seq)
-    step = model.capabilities.max_batch
-    for start in range(0, len(tokens), step):
-        model.forward([Rows(seq, start, tokens[start : start + step], 0)])
-
-
-def _rows(model: LlamaCppModel, seq: int, tokens: list[int], start: int, count: int) -> Logits:
-    return model.forward([Rows(seq, start, tokens[start : start + count], count)]).copy()
-
-
-def _read(file: Path | None) -> tuple[int, str] | None:
-    if file is None:
-        return None
-    try:
-        data = json.loads(file.read_text())
-        return int(data["rows"]), str(data["note"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("Ignoring the unreadable probe result %s: %s", file, error)
-        return None
-
-
-def _write(file: Path | None, result: tuple[int, str]) -> None:
-    if file is None:
-        return
-    try:
-        write_atomically(file, json.dumps({"rows": result[0], "note": result[1]}).encode())
-    except OSError as error:
-        logger.warning("Cannot save the probe result: %s", error)

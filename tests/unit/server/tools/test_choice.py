@@ -105,9 +105,43 @@ def test_choices(choice: object, tools: tuple[Tool, ...], expected: ToolChoice) 
     assert check_choice(choice, tools, parallel=False).parallel is False
 
 
+def allowed(mode: object = "auto", names: Any = ("g",), **more: Any) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools, **more}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_a_choice_may_allow_some_functions_only(mode: Any) -> None:
+    some = check_choice(allowed(mode), TOOLS)
+    assert some == ToolChoice(mode, allowed=frozenset({"g"}))
+    assert some.callable(TOOLS) == (Tool("g"),)
+    tools = [{"type": "function", "name": "g"}]
+    assert check_choice({"type": "allowed_tools", "mode": mode, "tools": tools}, TOOLS, flat=True) == some
+
+
+def test_responses_write_tools_flat_and_strict_unless_they_say_no() -> None:
+    tools = [{"type": "function", "name": name} for name in "fgh"]
+    tools[0] |= {"strict": False, "parameters": None, "description": "d"}  # type: ignore[dict-item]
+    tools[1] |= {"strict": None}  # type: ignore[dict-item]
+    assert check_tools(tools, flat=True) == (Tool("f", "d"), Tool("g", strict=True), Tool("h", strict=True))
+    assert check_choice({"type": "function", "name": "f"}, TOOLS, flat=True) == ToolChoice("function", "f")
+    for nested_form in (function(), function(name="g")):
+        with pytest.raises(RequestError, match=r"tools\[0\] has an unknown field 'function'"):
+            check_tools([nested_form], flat=True)
+        with pytest.raises(RequestError, match="does not name a function"):
+            check_choice(nested_form, TOOLS, flat=True)
+
+
 @pytest.mark.parametrize(
     ("choice", "tools", "message"),
     [
+        (allowed("none"), TOOLS, "does not list functions"),
+        (allowed(names=()), TOOLS, "does not list functions"),
+        (allowed(names=(1,)), TOOLS, "does not list functions"),
+        (allowed(more=1), TOOLS, "does not list functions"),
+        ({**allowed(), "mode": "auto"}, TOOLS, "does not list functions"),
+        (allowed(names=("g", "h")), TOOLS, "allows the function 'h', which is not among"),
+        (allowed(), (), "there are no tools"),
         ("required", (), "there are no tools"),
         ({"type": "function", "function": {"name": "f"}}, (), "there are no tools"),
         ({"type": "function", "function": {"name": "h"}}, TOOLS, "'h', which is not among the tools"),
@@ -119,7 +153,7 @@ def test_choices(choice: object, tools: tuple[Tool, ...], expected: ToolChoice) 
         ({"type": "function", "function": {"name": ["f"]}}, TOOLS, "does not name a function"),
         ({"type": "function", "function": {"name": "f", "x": 1}}, TOOLS, "does not name a function"),
         ({"type": "function", "function": "f"}, TOOLS, "does not name a function"),
-        ({"type": "allowed_tools", "allowed_tools": {}}, TOOLS, "does not name a function"),
+        ({"type": "allowed_tools", "allowed_tools": {}}, TOOLS, "does not list functions"),
     ],
 )
 def test_wrong_choices_are_named(choice: object, tools: tuple[Tool, ...], message: str) -> None:

@@ -1,0 +1,230 @@
+"""What was decided lately, kept or told as it happens, and what each drafter did in all.
+
+A round leaves a few numbers and names here, which takes 1 to 2 µs. They become `Decision` objects when
+somebody reads them, or listens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from foretoken.engine.request import Request
+from foretoken.planner.decision import Candidate, Choice, Decision, Estimate, Why
+from foretoken.types import Draft, DrafterStats, DraftLimit, Load, Round
+
+KEPT = 32
+"""Rounds that are kept."""
+
+Limits = Mapping[str, Sequence[DraftLimit | None]]
+Listener = Callable[[Decision], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Plan(NamedTuple):
+    """What was planned and drafted for the requests of a round, each in its place.
+
+    `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
+    `measuring` are the planner's, where it has them, and `planner_ms` is what it took.
+    """
+
+    drafts: Sequence[Draft | None]
+    draft_ms: Mapping[str, float]
+    wanted: Sequence[int]
+    limits: Limits = MappingProxyType({})
+    candidates: Sequence[Sequence[Draft]] = ()
+    estimates: Sequence[Estimate] = ()
+    planner_ms: float = 0.0
+    measuring: bool = False
+
+
+_Found = Sequence[Sequence[tuple[str, int, Mapping[str, float]]]]
+"""Source, length and features of each candidate, request by request."""
+
+_Done = Sequence[tuple[int, str | None, int, int, int]]
+"""Request, source and length of its draft, accepted and committed tokens."""
+
+
+class _Kept(NamedTuple):
+    """A round, without its drafts: they hold texts, and some of them megabytes of probabilities.
+
+    `requests` and `dropped` (those whose drafts had no room in the KV cache) are ids; `requests` is None
+    where `done` has all of them. `times` are planning, forward, sampling, and the planner's own.
+    """
+
+    number: int
+    requests: Sequence[int] | None
+    limits: Limits
+    found: _Found
+    measuring: bool
+    estimates: Sequence[Estimate]
+    done: _Done
+    dropped: Sequence[int]
+    rows: int
+    load: Load
+    draft_ms: Mapping[str, float]
+    times: tuple[float, float, float, float]
+
+
+class Decisions:
+    """The last `kept` rounds in which drafters could have been asked, and whoever listens to them."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept: deque[_Kept] = deque(maxlen=kept)
+        self._listeners: list[Listener] = []
+        self._totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
+        self._rounds = 0
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` told of every round when it is over; returns what ends that.
+
+        It is called by the engine's thread, which waits for it. One that raises is logged and told nothing
+        more.
+        """
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+    def latest(self) -> list[Decision]:
+        """The rounds that are kept, oldest first."""
+        return [_decision(kept) for kept in self._kept]
+
+    def totals(self) -> dict[str, DrafterStats]:
+        """What each drafter did since the engine was made, requests that still run included."""
+        return {
+            name: DrafterStats(int(drafts), int(drafted), int(accepted), round(ms, 3))
+            for name, (drafts, drafted, accepted, ms) in self._totals.items()
+        }
+
+    def note(
+        self, decoding: Sequence[Request], plan: Plan, measured: Round, planner_ms: float, *, dropped: bool
+    ) -> None:
+        """A round is over. `dropped`: the KV cache had no room for its drafts."""
+        self._rounds += 1
+        found: _Found = ()
+        if plan.candidates:
+            found = [
+                [(draft.source, len(draft.tokens), draft.features) for draft in its]
+                for its in plan.candidates
+            ]
+        lost: Sequence[int] = ()
+        if dropped:
+            lost = [request.id for request, draft in zip(decoding, plan.drafts, strict=True) if draft]
+        done = self._count(measured, plan.draft_ms)
+        kept = _Kept(
+            self._rounds,
+            None if len(done) == len(decoding) else [request.id for request in decoding],
+            plan.limits,
+            found,
+            plan.measuring,
+            plan.estimates,
+            done,
+            lost,
+            measured.rows,
+            measured.load,
+            measured.draft_ms,
+            (measured.plan_ms, measured.forward_ms, measured.sample_ms, planner_ms),
+        )
+        self._kept.append(kept)
+        if self._listeners:
+            self._tell(_decision(kept))
+
+    def _count(self, measured: Round, draft_ms: Mapping[str, float]) -> _Done:
+        """Add to the totals."""
+        done: list[tuple[int, str | None, int, int, int]] = []
+        for request, outcome in measured.outcomes:
+            draft = outcome.draft
+            if draft is None:
+                done.append((request, None, 0, 0, len(outcome.tokens)))
+                continue
+            length, accepted = len(draft.tokens), outcome.accepted
+            done.append((request, draft.source, length, accepted, len(outcome.tokens)))
+            total = self._totals[draft.source]
+            total[0] += 1
+            total[1] += length
+            total[2] += accepted
+        for name in draft_ms:
+            self._totals[name][3] += draft_ms[name]
+        return done
+
+    def _tell(self, decision: Decision) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(decision)
+            except Exception:
+                logger.exception("A listener to decisions failed and is told nothing more.")
+                self._listeners.remove(listener)
+
+
+def _decision(kept: _Kept) -> Decision:
+    plan_ms, forward_ms, sample_ms, planner_ms = kept.times
+    requests = kept.requests if kept.requests is not None else [done[0] for done in kept.done]
+    return Decision(
+        number=kept.number,
+        rows=kept.rows,
+        prefill_rows=kept.load.prefill_rows,
+        depth=kept.load.depth,
+        draft_ms=kept.draft_ms,
+        plan_ms=plan_ms,
+        forward_ms=forward_ms,
+        sample_ms=sample_ms,
+        planner_ms=planner_ms,
+        choices=tuple(_choice(kept, place, request) for place, request in enumerate(requests)),
+    )
+
+
+def _choice(kept: _Kept, place: int, request: int) -> Choice:
+    """What the round did for the request at this place in it."""
+    limits = {name: limit for name, row in kept.limits.items() if (limit := row[place]) is not None}
+    estimate = kept.estimates[place] if kept.estimates else None
+    survival = estimate.survival if estimate else ()
+    candidates = tuple(
+        Candidate(source, length, features, tuple(survival[i]) if survival else ())
+        for i, (source, length, features) in enumerate(kept.found[place] if kept.found else ())
+    )
+    its = next((done for done in kept.done if done[0] == request), (request, None, 0, 0, 0))
+    _, source, length, accepted, committed = its
+    reason = None
+    if not length:
+        reason = Why.NO_CELLS if request in kept.dropped else _why_not(kept, limits, candidates, estimate)
+    return Choice(
+        request=request,
+        asked=tuple(name for name, limit in limits.items() if limit.max_tokens > 0),
+        candidates=candidates,
+        source=source,
+        length=length,
+        gain=estimate.gain if estimate and candidates else None,
+        reason=reason,
+        accepted=accepted,
+        committed=committed,
+    )
+
+
+def _why_not(
+    kept: _Kept,
+    limits: Mapping[str, DraftLimit],
+    candidates: Sequence[Candidate],
+    estimate: Estimate | None,
+) -> Why:
+    """Why a draft was not chosen for a request: the first of the reasons that applies."""
+    if kept.measuring:
+        return Why.MEASURING
+    if not limits:
+        return Why.NOT_ASKED
+    if not any(limit.max_tokens > 0 for limit in limits.values()):
+        return Why.NO_ROOM
+    if not candidates:
+        return Why.NOTHING_FOUND
+    if estimate is None:
+        return Why.NOT_CHOSEN
+    if not estimate.pays:
+        return Why.NOT_WORTH
+    return Why.SHARED if estimate.allowed else Why.TOO_RISKY

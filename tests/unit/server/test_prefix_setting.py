@@ -1,0 +1,53 @@
+"""`prefix_cache_gb`: a server goes on with a conversation of the one before it, and with nobody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gguf_factory
+from foretoken import SamplingParams
+from foretoken.cli import serve
+from foretoken.errors import ConfigError
+from foretoken.server.run import loader
+from foretoken.server.settings import ModelSettings, ServerSettings
+
+PROMPT = [3, *range(40, 140)]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServerSettings:
+    path = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    model = ModelSettings(path=str(path), threads=1, gpu_layers=0, context_length=256)
+    return ServerSettings(models={"tiny": model}, cache_dir=tmp_path / "cache", prefix_cache_gb=0.1)
+
+
+def cached(settings: ServerSettings, scope: str) -> int:
+    """Tokens that a server which begins now needs not compute."""
+    with loader(settings)(settings.models["tiny"]) as engine:
+        done = engine.generate(PROMPT, SamplingParams(max_tokens=4), scope=scope)
+    return done.usage.cached_tokens
+
+
+def test_a_server_goes_on_where_the_last_one_was(settings: ServerSettings) -> None:
+    assert cached(settings, "alice") == 0
+    assert cached(settings, "bob") == 0
+    assert cached(settings, "alice") == len(PROMPT) - 1
+
+
+def test_it_needs_remembering() -> None:
+    with pytest.raises(ConfigError, match="contradict each other"):
+        ServerSettings(prefix_cache_gb=1.0, remember=False)
+    assert ServerSettings(remember=False).prefix_cache_gb == 0
+
+
+@pytest.mark.parametrize(("flag", "in_file", "used"), [("2.5", 1.0, 2.5), ("0", 1.0, 0.0), (None, 1.0, 1.0)])
+def test_the_command_line_goes_before_the_file(flag: str | None, in_file: float, used: float) -> None:
+    arguments = ["--prefix-cache-gb", flag] if flag else []
+    options = serve.serve.make_context("serve", arguments).params
+    for name in ("models", "settings_file", "allow_public"):
+        options.pop(name)
+    overlay = serve._overlay((), options)
+    model = {"m": ModelSettings(path="m.gguf")}
+    assert overlay(ServerSettings(models=model, prefix_cache_gb=in_file)).prefix_cache_gb == used
