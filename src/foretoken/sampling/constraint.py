@@ -1,14 +1,15 @@
 """From a constraint (JSON schema, regex, grammar) to a `Guide`, by way of llguidance.
 
 llguidance wants the bytes of all tokens once. Its view of a vocabulary is built at the first constrained
-request, which takes a quarter of a second for 49,152 tokens, and kept as long as the tokenizer lives. A
-compiled constraint is kept too: most callers send the same schema again and again.
+request or by `get_ready`, takes a quarter of a second for 49,152 tokens, and is kept as long as the tokenizer
+lives. A compiled constraint is kept too: most callers send the same schema again and again.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -53,15 +54,27 @@ def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_e
     Raises RequestError for a constraint that cannot be used, saying why, and MissingDependencyError.
     """
     check_source(constraint)
+    return _compiler(tokenizer).guide(constraint, ignore_eos=ignore_eos)
+
+
+def get_ready(tokenizer: Tokenizer) -> None:
+    """Build llguidance's view of the vocabulary now, if llguidance is installed. No other thread runs Python
+    meanwhile, so with the first constrained request everybody would feel it.
+    """
+    with suppress(MissingDependencyError):
+        _compiler(tokenizer)
+
+
+def _compiler(tokenizer: Tokenizer) -> _Compiler:
     try:
         compiler = _compilers.get(tokenizer)
         if compiler is None:
             with _building:
                 compiler = _compilers.get(tokenizer) or _Compiler(tokenizer)
                 _compilers[tokenizer] = compiler
+        return compiler
     except TypeError:  # a tokenizer that cannot be referred to weakly: build it every time
-        compiler = _Compiler(tokenizer)
-    return compiler.guide(constraint, ignore_eos=ignore_eos)
+        return _Compiler(tokenizer)
 
 
 def check_source(constraint: Constraint) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ModelNotFoundError
 from foretoken.protocols import Model, Tokenizer
+from foretoken.sampling.constraint import get_ready
 from foretoken.server.settings import Limits, ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
 from foretoken.server.worker import EngineWorker, Job
@@ -152,6 +153,7 @@ class ModelPool:
         try:
             model = await worker.call(self._set_up)
             await self._make_room(model.info.size_bytes)
+            await asyncio.to_thread(get_ready, model.tokenizer)
         except BaseException:
             await worker.close()
             raise

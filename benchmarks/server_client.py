@@ -1,0 +1,124 @@
+"""A client that streams chat completions and keeps the time: what its user would see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import httpx
+
+from server_common import gauges
+
+READ_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """A streamed answer as its client saw it. Times are `perf_counter` seconds.
+
+    `arrivals`: when a piece of text came, and how many characters there were then. `tokens`: what `usage`
+    says, 0 until the end. `left`: the client closed the connection on purpose.
+    """
+
+    sent: float
+    text: str = ""
+    tokens: int = 0
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    error: str = ""
+    left: bool = False
+
+    @property
+    def first_ms(self) -> float | None:
+        """Time to the first token."""
+        return 1e3 * (self.arrivals[0][0] - self.sent) if self.arrivals else None
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        """Times between pieces of text."""
+        times = [when for when, _ in self.arrivals]
+        return [1e3 * (after - before) for before, after in pairwise(times)]
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Tokens a second after the first piece of text; None for an answer too short to have a rate."""
+        if len(self.arrivals) < 2 or self.tokens < 4:
+            return None
+        return (self.tokens - 1) / (self.arrivals[-1][0] - self.arrivals[0][0])
+
+    def tokens_until(self, when: float) -> float:
+        """How many of the tokens had come by then, counted by the characters that had."""
+        seen = max((count for at, count in self.arrivals if at <= when), default=0)
+        return self.tokens * seen / len(self.text) if self.text else 0.0
+
+
+def chat_body(
+    prompt: str, tokens: int, *, temperature: float = 0.0, seed: int | None = None
+) -> dict[str, Any]:
+    """A request for a streamed answer to one message."""
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": temperature,
+        "max_tokens": tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return body if seed is None else {**body, "seed": seed}
+
+
+def new_client(url: str) -> httpx.AsyncClient:
+    """A client with as many connections as are asked for."""
+    timeout = httpx.Timeout(READ_SECONDS, connect=10.0)
+    return httpx.AsyncClient(base_url=url, timeout=timeout, limits=httpx.Limits(max_connections=None))
+
+
+async def stream_chat(
+    client: httpx.AsyncClient, body: Mapping[str, Any], *, leave_after: int | None = None
+) -> Answer:
+    """One streamed answer. With `leave_after` the client goes away once that many pieces have come.
+
+    What goes wrong is told in the answer's `error`.
+    """
+    answer = Answer(time.perf_counter())
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=dict(body)) as reply:
+            if reply.status_code != 200:
+                answer.error = f"{reply.status_code}: {(await reply.aread()).decode()[:300]}"
+                return answer
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    _take(answer, json.loads(line[6:]))
+                if leave_after is not None and len(answer.arrivals) >= leave_after:
+                    answer.left = True
+                    return answer
+    except httpx.HTTPError as error:
+        answer.error = f"{type(error).__name__}: {error}"
+    if not answer.error and not answer.tokens:
+        answer.error = "the stream ended without usage"
+    return answer
+
+
+def _take(answer: Answer, chunk: Mapping[str, Any]) -> None:
+    if "error" in chunk:
+        answer.error = str(chunk["error"])[:300]
+        return
+    piece = "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices") or ())
+    if piece:
+        answer.text += piece
+        answer.arrivals.append((time.perf_counter(), len(answer.text)))
+    if chunk.get("usage"):
+        answer.tokens = int(chunk["usage"]["completion_tokens"])
+
+
+async def left_over(client: httpx.AsyncClient, seconds: float = 10.0) -> dict[str, float]:
+    """The gauges that are still not 0 after that long without a request; empty as soon as all are."""
+    end = time.perf_counter() + seconds
+    while True:
+        found = gauges((await client.get("/metrics")).text)
+        if not found or time.perf_counter() > end:
+            return found
+        await asyncio.sleep(0.1)

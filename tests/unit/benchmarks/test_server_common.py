@@ -1,0 +1,138 @@
+"""What the server's measuring scripts share: starting a server, streaming from one, and figures."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from chat_server import ChatServer, chat_server, piece
+from server_client import Answer, chat_body, new_client, stream_chat
+from server_common import gauges, idle_shares, mean_ratio, percentile, probing, serve_command, started, table
+
+USAGE = {"choices": [], "usage": {"completion_tokens": 7}}
+LISTENS = "import time; print('model on http://127.0.0.1:9/v1', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with chat_server() as running:
+        yield running
+
+
+def ask(server: ChatServer, *, leave_after: int | None = None) -> Answer:
+    async def asked() -> Answer:
+        async with new_client(server.url) as client:
+            return await stream_chat(client, chat_body("Hello?", 16, seed=3), leave_after=leave_after)
+
+    return asyncio.run(asked())
+
+
+def test_a_stream_is_heard_with_its_times_and_tokens(server: ChatServer) -> None:
+    server.events = [piece("One"), piece(" two"), USAGE]
+    answer = ask(server)
+    assert (answer.text, answer.tokens, answer.error, answer.left) == ("One two", 7, "", False)
+    assert [count for _, count in answer.arrivals] == [3, 7]
+    assert answer.first_ms is not None
+    assert answer.first_ms > 0
+    assert server.bodies[0]["seed"] == 3
+    assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_a_client_that_leaves_has_read_that_many_pieces(server: ChatServer) -> None:
+    server.events = [piece("One"), piece(" two"), piece(" three"), USAGE]
+    answer = ask(server, leave_after=2)
+    assert (answer.text, answer.left, answer.error) == ("One two", True, "")
+
+
+@pytest.mark.parametrize(
+    ("events", "error"),
+    [([piece("One")], "without usage"), ([piece("One"), {"error": {"message": "Too much."}}], "Too much")],
+)
+def test_a_stream_that_breaks_off_is_an_error(server: ChatServer, events: list[object], error: str) -> None:
+    server.events = events  # type: ignore[assignment]
+    assert error in ask(server).error
+
+
+def test_a_refusal_is_an_error(server: ChatServer) -> None:
+    server.status, server.refusal = 429, "Later."
+    assert ask(server).error == "429: Later."
+
+
+def test_tokens_of_a_part_are_counted_by_its_characters() -> None:
+    answer = Answer(10.0, "abcdefgh", 4, [(11.0, 2), (12.0, 6), (13.0, 8)])
+    assert [answer.tokens_until(when) for when in (10.5, 11.0, 12.5, 99.0)] == [0.0, 1.0, 3.0, 4.0]
+    assert answer.decode_rate == 3 / 2
+    assert answer.gaps_ms == [1000.0, 1000.0]
+
+
+def test_short_answers_have_no_rate() -> None:
+    assert Answer(0.0, "a", 9, [(1.0, 1)]).decode_rate is None
+    assert Answer(0.0, "ab", 3, [(1.0, 1), (2.0, 2)]).decode_rate is None
+    assert Answer(0.0).first_ms is None
+
+
+def test_a_server_is_started_and_ended() -> None:
+    with started([sys.executable, "-c", LISTENS]) as running:
+        assert running.url == "http://127.0.0.1:9"
+        assert running.rss() > 0
+        assert len(idle_shares([running], 0.01)) == 1
+    assert not psutil.pid_exists(running.process.pid)
+
+
+def test_a_stopped_server_is_ended_too() -> None:
+    with started([sys.executable, "-c", LISTENS]) as running:
+        running.process.suspend()
+    assert not psutil.pid_exists(running.process.pid)
+
+
+def test_a_server_that_does_not_start_is_quoted() -> None:
+    with (
+        pytest.raises(SystemExit, match="No such model"),
+        started([sys.executable, "-c", "raise SystemExit('No such model')"]),
+    ):
+        pass
+
+
+def test_health_is_asked_for_all_the_while(server: ChatServer) -> None:
+    with probing(server.url, 0.001) as samples:
+        while not server.keys:
+            pass
+    assert samples
+    assert all(ms > 0 for _, ms in samples)
+
+
+def test_the_servers_settings_are_on_its_command_line() -> None:
+    command = serve_command("m.gguf", "auto", threads=2, sequences=3, context=512)
+    assert command[3:6] == ["serve", "m.gguf", "--port"]
+    assert {"--speculate", "--no-remember"} < set(command)
+    assert "m.gguf" not in serve_command(None, "off", threads=0, sequences=1, context=0)
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [percentile(values, percent) for percent in (0, 20, 21, 50, 99, 100)] == [1, 1, 2, 3, 5, 5]
+    assert percentile([], 50) is None
+
+
+def test_gauges_that_are_not_zero_are_summed() -> None:
+    text = """# HELP foretoken_num_requests Requests
+foretoken_num_requests{model="a"} 1.0
+foretoken_num_requests{model="b"} 2.0
+foretoken_num_requests_running{model="a"} 0.0
+foretoken_kv_cache_tokens{model="a b"} 12.0
+foretoken_preemptions{model="a"} 3.0
+"""
+    assert gauges(text) == {"foretoken_num_requests": 3.0, "foretoken_kv_cache_tokens": 12.0}
+
+
+def test_ratios_have_a_geometric_mean() -> None:
+    assert mean_ratio([0.5, 2.0, None]) == pytest.approx(1.0)
+    assert mean_ratio([None]) is None
+
+
+def test_tables_are_markdown() -> None:
+    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
