@@ -259,6 +259,20 @@ def test_an_answer_that_breaks_off_has_failed(rounds: int) -> None:
     assert "secret" not in reply.text + plain.text
 
 
+def test_a_call_that_breaks_off_is_incomplete() -> None:
+    script = 'So. <tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    tool = {"type": "function", "name": "f", "strict": False}
+    with serving(speculate="off", script=script) as running:
+        assert raw(running).status_code == 200
+        broken(running.engines["fake"], script.index("slo"))
+        events = raw_events(raw(running, stream=True, tools=[tool], max_output_tokens=90).text)
+    failed = EVENT.validate_python(events[-1][1], strict=True)
+    text, call = failed.response.output
+    assert (failed.type, text.status, call.status) == ("response.failed", "completed", "incomplete")
+    assert text.content[0].text == "So. "
+    assert '{"city": "Oslo"}'.startswith(call.arguments)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_finds_no_room_is_told_by_the_status(stream: bool) -> None:
     def full(*args: object, **options: object) -> int:
@@ -328,12 +342,15 @@ def test_what_was_asked_for_is_echoed(client: openai.OpenAI) -> None:
         "max_output_tokens": 3,
         "parallel_tool_calls": False,
         "tool_choice": "none",
+        "max_tool_calls": 3,
+        "prompt_cache_key": "k",
     }
     answer = ask(client, **given)
     assert {name: getattr(answer, name) for name in given} == given
     plain = client.responses.create(model="fake", input="x", max_output_tokens=1)
     assert (plain.temperature, plain.top_p, plain.metadata, plain.error) == (1.0, 1.0, {}, None)
     assert plain.to_dict()["store"] is False
+    assert plain.service_tier == "default"
 
 
 def test_what_changes_nothing_is_accepted(client: openai.OpenAI) -> None:
@@ -347,7 +364,10 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI) -> None:
         "include": [],
         "top_logprobs": 0,
         "truncation": "disabled",
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "reasoning": {"effort": "none", "summary": None},
+        "service_tier": "auto",
+        "extra_body": {"priority": 0, "speculate": "auto"},
         "stream": None,
         "instructions": None,
     }
@@ -355,85 +375,7 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI) -> None:
     assert list(ask(client, stream=True, stream_options={"include_obfuscation": False}))
 
 
-# --- what cannot be done -------------------------------------------------------------------------------
-
-IMAGE = {"type": "input_image", "image_url": "http://x/y.png", "detail": "auto"}
-CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("options", "param", "message"),
-    [
-        ({"extra_body": {"colour": "red"}}, "colour", "Unknown parameter: 'colour'"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
-        ({"conversation": "conv_1"}, "conversation", "stateless"),
-        ({"store": True}, "store", "stateless"),
-        ({"extra_body": {"store": 0}}, "store", "store"),
-        ({"background": True}, "background", "stateless"),
-        ({"prompt": {"id": "p"}}, "prompt", "no prompt templates"),
-        ({"input": []}, "input", "at least 1"),
-        ({"input": [{"role": "king", "content": "x"}]}, "input.0.role", "role"),
-        ({"input": [{"role": "user"}]}, "input.0.content", "Missing required parameter"),
-        ({"input": [{"role": "user", "content": []}]}, None, "no content"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input.0.content.0", "input_image.*text only"),
-        ({"input": [{"role": "user", "content": "x"}, CALL]}, "input.1", "'function_call' is not supported"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0", "stateless"),
-        ({"extra_body": {"input": 3}}, "input", "input"),
-        ({"temperature": 3}, "temperature", "temperature"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "tools are not supported"),
-        ({"tool_choice": "required"}, "tool_choice", "no tools"),
-        ({"truncation": "auto"}, "truncation", "never shortened"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type", "the format 'text' only"),
-        (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}},
-            "text.format.type",
-            "the format 'text' only",
-        ),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", "not supported"),
-        ({"top_logprobs": 2}, None, "top_logprobs needs include"),
-        ({"include": ["reasoning.encrypted_content"]}, "include.0", "only 'message.output_text.logprobs'"),
-        ({"metadata": {"k": "v" * 513}}, "metadata.k", "512"),
-        ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "16"),
-        ({"input": "x" * 5000}, None, "The prompt has"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(
-    client: openai.OpenAI, options: dict[str, Any], param: str | None, message: str, stream: bool
-) -> None:
-    with pytest.raises(openai.BadRequestError, match=message) as caught:
-        ask(client, stream=stream, **options)
-    assert caught.value.type == "invalid_request_error"
-    assert caught.value.param == param
-
-
-def test_stream_options_are_for_streams(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="stream set to true"):
-        ask(client, stream_options={"include_obfuscation": False})
-    with pytest.raises(openai.BadRequestError, match="not padded"):
-        ask(client, stream=True, stream_options={"include_obfuscation": True})
-
-
-def test_nothing_can_be_fetched_later(client: openai.OpenAI) -> None:
-    answer = ask(client)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(answer.id)
-
-
-def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="There is no model 'nonesuch'"):
-        ask(client, model="nonesuch", stream=True)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'{"input": {}}', b'{"input":[[]]}', b"1e999"]
-)
-def test_nonsense_is_refused_in_openai_s_form(server: Running, content: bytes) -> None:
-    headers = {"content-type": "application/json"}
-    reply = httpx.post(f"{server.url}/v1/responses", content=content, headers=headers)
-    assert reply.status_code == 400
-    assert reply.json()["error"]["message"]
+# --- around it -------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_goes_away_frees_its_place() -> None:

@@ -43,15 +43,21 @@ def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
 
 
 def encode_chat(
-    tokenizer: Tokenizer, messages: Sequence[Message], variables: Mapping[str, object] | None = None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    variables: Mapping[str, object] | None = None,
+    *,
+    begun: str = "",
 ) -> list[int]:
     """The token ids of a conversation, ready for the answer. `variables` are the template's, such as `tools`.
+    `begun` is the beginning of the answer; it is encoded with the text before it, in one piece, because a
+    tokenizer may encode the beginning of a text in another way than its middle.
 
     Raises RequestError for a message without a role or text, and for what the model's template rejects.
     """
     checked = [_check_message(message) for message in messages]
     text = tokenizer.apply_chat_template(checked, add_generation_prompt=True, **(variables or {}))
-    return tokenizer.encode(text, special=True, add_bos=True)
+    return tokenizer.encode(text + begun, special=True, add_bos=True)
 
 
 def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:

@@ -197,6 +197,9 @@ class _Vocabulary:
             if text:
                 self._ids.setdefault(text, token)
         self._longest = max(map(len, self._ids), default=0)
+        for token in self.special_token_ids:
+            # Under one name for all, llguidance's mask lets every one of them through where a grammar has one.
+            self.tokens[token] = f"<|{token}|>".encode()
 
     def __call__(self, text: str) -> list[int]:
         """The tokenizer's own tokens for a text that may stand anywhere: with the text's bytes, no others."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -31,6 +32,9 @@ HALF = "has an escape such as \\ud800 that stands for half a character."
 MOST_MESSAGE = 1000
 MOST_PARAM = 200
 """Characters of a message and of a parameter's name: a client's megabyte does not come back."""
+
+MOST_LOOKED_AT = 100
+"""Of pydantic's complaints: there may be one for every item of a long list."""
 
 _TYPES = {
     401: "authentication_error",
@@ -91,7 +95,8 @@ class ClientGoneError(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Have the app answer every error with `respond`."""
+    """Have the app answer every error with `respond`, and its OpenAPI document say so."""
+    app.openapi = partial(documented, app.openapi)  # type: ignore[method-assign]
 
     @app.exception_handler(ForetokenError)
     async def ours(request: Request, error: ForetokenError) -> JSONResponse:
@@ -128,6 +133,43 @@ def install(app: FastAPI) -> None:
         return respond(request.url.path, unexpected(error), 500)
 
 
+def documented(describe_app: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The OpenAPI document of an app, with the errors that every operation can have. FastAPI's own errors of
+    validation are left out: here they are errors like any other.
+    """
+    document = describe_app()
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas |= _SCHEMAS
+    for path, operations in document["paths"].items():
+        name = "AnthropicError" if is_anthropic(path) else "Error"
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            for statuses, description in _FAILURES.items():
+                operation["responses"][statuses] = {"description": description, "content": content}
+    return document
+
+
+_FAILURES = {
+    "4XX": "The request cannot be answered as it is. `message` says why.",
+    "5XX": "The server cannot answer it, or not now. `message` says why.",
+}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_SCHEMAS: dict[str, Any] = {
+    "Error": _object(error=_object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)),
+    "AnthropicError": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
+}
+
+
 def message_code(status: int) -> str:
     """The code of an error that only has an HTTP status."""
     return {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
@@ -137,12 +179,10 @@ def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
     """(what is wrong, which parameter) of pydantic's complaints about a body: the first, or the one of its
     alternatives that leads deepest into the body.
     """
-    at = errors[0].get("loc", ())[:2]
-    first = max(
-        (error for error in errors if error.get("loc", ())[:2] == at),
-        key=lambda error: len(_place(error, body)),
-    )
-    param = ".".join(_place(first, body)) or None
+    at = errors[0]["loc"][:2]
+    ways = [(_way(error, body), error) for error in errors[:MOST_LOOKED_AT] if error["loc"][:2] == at]
+    way, first = max(ways, key=lambda found: len(found[0]))
+    param = ".".join(way) or None
     kind, text = first.get("type", ""), str(first.get("msg", "is not valid"))
     if kind == "extra_forbidden":
         shown = None if param is None else _cut(param, MOST_PARAM)
@@ -158,16 +198,21 @@ def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
     return (f"{param}: {text}." if param else f"{text}.").replace("..", "."), param
 
 
-def _place(error: Mapping[str, Any], body: object) -> list[str]:
-    """Where in the body an error is. pydantic's own names for the alternatives of a type are left out."""
-    place: list[str] = []
-    for part in error.get("loc", ())[1:]:  # the first is "body"
-        if isinstance(body, Mapping) and part in body:
-            body = body[part]
-        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
-            body = body[part]
-        else:
-            continue
-        place.append(str(part))
-    missing = error.get("loc", ())[1:][-1:] if error.get("type") == "missing" else ()
-    return [*place, *map(str, missing)]
+def _way(error: Mapping[str, Any], body: object) -> list[str]:
+    """The keys that lead to an error, with the one that is missing."""
+    loc = error["loc"][1:]  # the first is "body"
+    return _place(loc, body) + ([str(part) for part in loc[-1:]] if error["type"] == "missing" else [])
+
+
+def _place(loc: Sequence[Any], body: Any) -> list[str]:
+    """Where in the body pydantic's `loc` leads: the longest way through it. What else is in it are names of
+    the alternatives of a type, which may be the name of a field too.
+    """
+    if not loc:
+        return []
+    without = _place(loc[1:], body)
+    known = body if isinstance(body, Mapping) else range(len(body)) if isinstance(body, list) else ()
+    if loc[0] not in known:
+        return without
+    way = [str(loc[0]), *_place(loc[1:], body[loc[0]])]
+    return way if len(way) > len(without) else without

@@ -504,6 +504,14 @@ def test_the_size_of_a_compiled_grammar_is_limited(monkeypatch: pytest.MonkeyPat
         compile_constraint(SCHEMA, Words())
 
 
+def test_a_control_token_that_a_grammar_names_lets_no_other_in() -> None:
+    tokenizer = FakeTokenizer(260)
+    follower = compile_constraint(Constraint("grammar", 'start: "x" (<[257]> | "b") "a"'), tokenizer)
+    follower.advance([ord("x")])
+    allowed = np.flatnonzero(np.isfinite(follower.mask(np.zeros(260, np.float32)))).tolist()
+    assert allowed == [ord("b"), 257]
+
+
 def test_a_source_can_be_checked_without_a_vocabulary() -> None:
     check_source(SCHEMA)
     with pytest.raises(RequestError, match="is not JSON"):

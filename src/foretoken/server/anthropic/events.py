@@ -8,8 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 from foretoken.server import report
+from foretoken.server.anthropic.blocks import BlockFolder, BlockWriter
 from foretoken.server.anthropic.stops import StopFinder
 from foretoken.server.generation import choices
+from foretoken.server.openai.tool_use import ToolUse
 from foretoken.server.pool import Served
 from foretoken.server.worker import Job
 from foretoken.types import FinishEvent, FinishReason, TokenEvent, Usage
@@ -17,31 +19,31 @@ from foretoken.types import FinishEvent, FinishReason, TokenEvent, Usage
 Event = dict[str, Any]
 
 
-async def message_events(served: Served, job: Job, caller: str) -> AsyncGenerator[Event, None]:
-    """Anthropic's events of one message. It has one block of text, empty if the model says nothing.
+async def message_events(served: Served, job: Job, use: ToolUse, caller: str) -> AsyncGenerator[Event, None]:
+    """Anthropic's events of one message.
 
     The first comes when the prompt is computed: an error before that is raised before anything was said.
     """
     finder = StopFinder(served.tokenizer, job.params.stop)
+    writer = BlockWriter(use.reader())
     begun = False
     async with aclosing(choices(served, [job], caller)) as events:
         async for _, event in events:
             if not begun:
                 begun = True
                 yield _message_start(served.name, len(job.prompt))
-                yield {
-                    "type": "content_block_start",
-                    "index": 0,
-                    "content_block": {"type": "text", "text": "", "citations": None},
-                }
-            if event.text:
-                delta = {"type": "text_delta", "text": event.text}
-                yield {"type": "content_block_delta", "index": 0, "delta": delta}
+            for block_event in writer.write(event):
+                yield block_event
             if isinstance(event, TokenEvent):
                 finder.feed(event)
                 continue
-            yield {"type": "content_block_stop", "index": 0}
-            yield _message_delta(event, finder.found(), job.params.max_tokens)
+            ended = _stop(event, finder.found(), job.params.max_tokens, called=writer.called)
+            yield {
+                "type": "message_delta",
+                "delta": ended,
+                "usage": usage(event.usage),
+                **report.extras([event]),
+            }
             yield {"type": "message_stop"}
 
 
@@ -60,18 +62,16 @@ def _message_start(model: str, prompt_tokens: int) -> Event:
     return {"type": "message_start", "message": message}
 
 
-def _message_delta(end: FinishEvent, stop: str | None, max_tokens: int | None) -> Event:
+def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called: bool) -> Event:
+    """Why the message ended."""
     if end.reason is FinishReason.LENGTH:
         used_up = end.usage.completion_tokens == max_tokens
         reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
+    elif stop is not None:
+        reason = "stop_sequence"
     else:
-        reason = "end_turn" if stop is None else "stop_sequence"
-    return {
-        "type": "message_delta",
-        "delta": {"stop_reason": reason, "stop_sequence": stop},
-        "usage": usage(end.usage),
-        **report.extras([end]),
-    }
+        reason = "tool_use" if called else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": stop}
 
 
 def usage(counts: Usage) -> dict[str, int]:
@@ -87,18 +87,17 @@ def usage(counts: Usage) -> dict[str, int]:
 
 
 async def fold_message(events: AsyncGenerator[Event, None]) -> dict[str, Any]:
-    """The whole message that a stream of events describes."""
+    """The whole message that a stream of events describes. Raises BackendError for a call nobody can read."""
     message: dict[str, Any] = {}
+    folder = BlockFolder()
     async with aclosing(events):
         async for event in events:
             match event["type"]:
                 case "message_start":
                     message = event["message"]
-                case "content_block_start":
-                    message["content"].append(event["content_block"])
-                case "content_block_delta":
-                    message["content"][event["index"]]["text"] += event["delta"]["text"]
                 case "message_delta":
                     end = {key: value for key, value in event.items() if key not in ("type", "delta")}
                     message |= event["delta"] | end
-    return message
+                case _:
+                    folder.add(event)
+    return message | {"content": folder.blocks}

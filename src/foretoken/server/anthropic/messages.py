@@ -11,11 +11,14 @@ from fastapi.responses import JSONResponse, Response
 from foretoken.errors import ForetokenError
 from foretoken.server.anthropic.errors import PATH, anthropic_error
 from foretoken.server.anthropic.events import Event, fold_message, message_events
-from foretoken.server.anthropic.prompt import encode_messages
+from foretoken.server.anthropic.output import message_constraint
+from foretoken.server.anthropic.prompt import encode_messages, is_begun
 from foretoken.server.anthropic.schemas import CountTokensRequest, MessagesRequest
+from foretoken.server.anthropic.tools import message_tools
 from foretoken.server.caller import visit_of
 from foretoken.server.errors import of_error, unexpected
 from foretoken.server.jobs import make_job, with_defaults
+from foretoken.server.openai.tool_use import ToolUse
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
@@ -29,8 +32,8 @@ def messages_router(pool: ModelPool) -> APIRouter:
     async def messages(body: MessagesRequest, request: Request) -> Response:
         visit = visit_of(request)
         served = await visit.lease(pool, body.model)
-        job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
-        events = message_events(served, job, visit.caller.name)
+        use, job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
+        events = message_events(served, job, use, visit.caller.name)
         if not body.stream:
             return JSONResponse(await unless_gone(request, fold_message(events)))
         return stream_response(_as_text(await begun(request, events)))
@@ -38,17 +41,25 @@ def messages_router(pool: ModelPool) -> APIRouter:
     @router.post(f"{PATH}/count_tokens")
     async def count_tokens(body: CountTokensRequest, request: Request) -> dict[str, int]:
         served = await visit_of(request).lease(pool, body.model)
-        prompt = await served.prepare(lambda: encode_messages(served.tokenizer, body))
+        prompt = await served.prepare(lambda: encode_messages(body, tools_of(served, body)))
         return {"input_tokens": len(prompt)}
 
     return router
 
 
-def message_job(served: Served, body: MessagesRequest, scope: str) -> Job:
-    """The engine's request for a body. Raises RequestError."""
-    prompt = encode_messages(served.tokenizer, body)
-    params = with_defaults(body.sampling(), served, body)
-    return make_job(served, prompt, params, scope=scope)
+def tools_of(served: Served, body: CountTokensRequest) -> ToolUse:
+    """What the answer may call. Raises RequestError."""
+    return message_tools(served.tokenizer, body.tools, body.tool_choice)
+
+
+def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[ToolUse, Job]:
+    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    use = tools_of(served, body)
+    prompt = encode_messages(body, use)
+    most_bytes = served.limits.max_schema_bytes
+    constraint = message_constraint(body.output_config, use, begun=is_begun(body), most_bytes=most_bytes)
+    params = with_defaults(body.sampling(constraint), served, body)
+    return use, make_job(served, prompt, params, scope=scope)
 
 
 async def _as_text(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:

@@ -1,13 +1,19 @@
-"""GET /v1/speculation: what is drafted with, what it brought, and what forwards cost here."""
+"""GET /v1/speculation: what is drafted with, what it brought, what was decided lately, the cost of forwards.
+
+It is about everybody's requests, and anybody with a key may ask: so it holds numbers and names of drafters,
+no text, no token, and not which request or whose it was.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 
 from foretoken.engine.engine import Engine
 from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.decision import Choice, Decision
 from foretoken.server.pool import ModelPool
 
 
@@ -30,6 +36,8 @@ def describe(engine: Engine) -> dict[str, Any]:
         "exact_reason": capabilities.invariance_note,
         "reason": planner.reason(),
         "notes": list(engine.notes),
+        "drafters": {name: asdict(stats) for name, stats in engine.decisions.totals().items()},
+        "decisions": [_decision(decision) for decision in engine.decisions.latest()],
     }
     if isinstance(planner, AdaptivePlanner):
         state["rounds"] = planner.rounds
@@ -39,3 +47,31 @@ def describe(engine: Engine) -> dict[str, Any]:
         }
         state["calibration_error"] = planner.reliability.error
     return state
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    ms = {
+        "draft": sum(decision.draft_ms.values()),
+        "verify": decision.forward_ms,
+        "sample": decision.sample_ms,
+        "other": decision.plan_ms,
+    }
+    return {
+        "round": decision.number,
+        "rows": decision.rows,
+        "ms": {part: round(spent, 3) for part, spent in ms.items()},
+        "requests": [_choice(choice) for choice in decision.choices],
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "asked": list(choice.asked),
+        "candidates": [{"drafter": draft.source, "length": draft.length} for draft in choice.candidates],
+        "drafter": choice.source,
+        "drafted": choice.length,
+        "accepted": choice.accepted,
+        "committed": choice.committed,
+        "expected_gain": None if choice.gain is None else round(choice.gain, 3),
+        "reason": choice.reason,
+    }

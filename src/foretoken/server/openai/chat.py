@@ -21,8 +21,9 @@ from foretoken.server.openai.chunks import Chunk, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.schemas import ChatMessage, ChatRequest
-from foretoken.server.openai.tool_use import AnswerReader, ToolUse, add_call_deltas, tool_use
+from foretoken.server.openai.tool_use import AnswerReader, ToolUse, tool_use
 from foretoken.server.pool import ModelPool, Served
+from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
 from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
 
@@ -60,13 +61,13 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
         raise RequestError("stream_options is for requests with stream set to true.")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    prompt = use.encode(served.tokenizer, [as_message(message) for message in body.messages])
+    prompt = use.encode([as_message(message) for message in body.messages])
     prediction = _text(body.prediction.content) if body.prediction else ""
     constraint = constraint_of(
         body.response_format,
         body.grammar,
         body.regex,
-        use.forced,
+        use,
         most_bytes=served.limits.max_schema_bytes,
     )
     params = body.sampling(max_tokens=most, logprobs=logprobs, constraint=constraint)
@@ -139,7 +140,7 @@ class ChoiceWriter:
         if isinstance(event, TokenEvent):
             deltas: list[Chunk] = [{"content": event.text}]
             if self._reader is not None:
-                deltas = self._reader.read(event)
+                deltas = [chat_delta(delta) for delta in self._reader.read(event)]
             logprobs = chat_logprobs(self._tokenizer, [event]) if event.logprob else None
             if logprobs:
                 first, *deltas = deltas or [{}]
@@ -148,7 +149,7 @@ class ChoiceWriter:
             return
         deltas = [{"content": event.text}]
         if self._reader is not None:
-            deltas = self._reader.end(event.text)
+            deltas = [chat_delta(delta) for delta in self._reader.end(event.text)]
         yield from (self._choice(delta) for delta in deltas if delta.get("content") != "")
         called = self._reader is not None and self._reader.called and event.reason is FinishReason.STOP
         yield self._choice({}, finish="tool_calls" if called else str(event.reason))
@@ -157,6 +158,27 @@ class ChoiceWriter:
         self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
     ) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def chat_delta(delta: Delta) -> Chunk:
+    """A piece of text or of a call as a chunk's `delta`."""
+    match delta:
+        case TextDelta(text):
+            return {"content": text}
+        case CallStart(index, call, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": call, "type": "function", "function": function}]}
+        case ArgumentsDelta(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def add_call_deltas(calls: list[Chunk], deltas: Sequence[Chunk]) -> None:
+    """Fold `tool_calls` deltas into whole calls."""
+    for delta in deltas:
+        if "id" in delta:
+            calls.append({"id": delta["id"], "type": "function", "function": dict(delta["function"])})
+        else:
+            calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
 
 
 def _empty(index: int) -> dict[str, Any]:

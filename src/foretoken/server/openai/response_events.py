@@ -1,145 +1,209 @@
 """The events of one answer in OpenAI's Responses API, in their order and with their numbers.
 
-One message with one text part: created, in_progress, the item and its part added, deltas, the text, part and
-item done, and the response completed or incomplete, or failed at any time after it began. The last event
-holds the whole answer. Nothing here waits for anything.
+The response created and in progress; each item of the answer added, written and done, messages and calls in
+the order in which the model wrote them; and the response completed or incomplete, or failed at any time after
+it began. The last event holds the whole answer. Nothing here waits for anything.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from foretoken.protocols import Tokenizer
 from foretoken.server import report
+from foretoken.server.openai.logprobs import chat_logprobs
+from foretoken.server.openai.response_items import AnyItem, CallItem, Item, MessageItem, Part
 from foretoken.server.openai.response_schemas import ResponseRequest
-from foretoken.types import FinishEvent, FinishReason, SamplingParams
+from foretoken.server.openai.tool_use import ToolUse
+from foretoken.server.tools.choice import Tool
+from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foretoken.types import Event as EngineEvent
+from foretoken.types import FinishEvent, FinishReason, SamplingParams, TokenEvent
 
-Item = dict[str, Any]
 Event = dict[str, Any]
 
 FAILED = "response.failed"
 
 
-@dataclass(slots=True)
 class ResponseWriter:
     """Writes the events of the answer to `body` by the model `model`, sampled with `params`.
 
-    `begin` once, `text` for every piece of text, `finish` at the end; `fail` instead of what is left.
+    `write` for every event of the engine; `fail` instead of what is left.
     """
 
-    body: ResponseRequest
-    model: str
-    params: SamplingParams
-    _id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")
-    _item_id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(16)}")
-    _created: int = field(default_factory=lambda: int(time.time()))
-    _events: int = 0
-    _text: str = ""
-    _logprobs: list[Item] = field(default_factory=list)
+    def __init__(
+        self, body: ResponseRequest, model: str, params: SamplingParams, use: ToolUse, tokenizer: Tokenizer
+    ) -> None:
+        self._frame = _frame(body, model, params, use)
+        self._tokenizer = tokenizer
+        self._reader = use.reader()
+        self._events = 0
+        self._output: list[Item] = []  # what is done
+        self._open: AnyItem | None = None
+        self._unplaced: list[Item] = []  # log-probabilities of tokens whose text is held back
+        self._after_call = False
 
-    @property
-    def begun(self) -> bool:
-        """Whether there has been an event."""
-        return self._events > 0
+    def write(self, event: EngineEvent) -> Iterator[Event]:
+        """OpenAI's events for one of the engine's."""
+        if not self._events:
+            yield from self._begin()
+        logprobs: list[Item] = []
+        if isinstance(event, TokenEvent) and event.logprob:
+            logprobs = chat_logprobs(self._tokenizer, [event])["content"]
+        if self._reader is None:
+            if event.text or logprobs:
+                yield from self._text(event.text, logprobs)
+        elif isinstance(event, TokenEvent):
+            yield from self._read(self._reader.read(event), logprobs)
+        else:
+            yield from self._read(self._reader.end(event.text), logprobs)
+        if isinstance(event, FinishEvent):
+            yield from self._finish(event)
 
-    def begin(self) -> list[Event]:
-        """The events before the text."""
+    def _begin(self) -> Iterator[Event]:
         running = self._response("in_progress", output=[])
-        return [
-            self._event("response.created", response=running),
-            self._event("response.in_progress", response=running),
-            self._event("response.output_item.added", output_index=0, item=self._item("in_progress", [])),
-            self._event("response.content_part.added", **self._place(), part=self._part("", [])),
-        ]
+        yield self._event("response.created", response=running)
+        yield self._event("response.in_progress", response=running)
+        if self._reader is None:
+            yield from self._begin_item(MessageItem())
 
-    def text(self, delta: str, logprobs: list[Item]) -> Event:
-        """A piece of text, with the log-probabilities of its tokens if they were asked for."""
-        self._text += delta
-        self._logprobs += logprobs
-        return self._event("response.output_text.delta", **self._place(), delta=delta, logprobs=logprobs)
+    # --- items -------------------------------------------------------------------------------------------
 
-    def finish(self, end: FinishEvent) -> list[Event]:
-        """The events after the text. The text that `end` still holds has gone out as a delta before."""
+    def _read(self, deltas: Iterable[Delta], logprobs: list[Item]) -> Iterator[Event]:
+        """The events of what a token made certain. Log-probabilities go with text: calls cannot have any.
+
+        Text that may become a call is held back, and its tokens' log-probabilities with it. After a call it
+        cannot be told to which of the two a token belongs whose text is held back: it is the call's.
+        """
+        self._unplaced += logprobs
+        for delta in deltas:
+            match delta:
+                case TextDelta(text):
+                    placed, self._unplaced, self._after_call = self._unplaced, [], False
+                    yield from self._text(text, placed)
+                case CallStart(_, call_id, name):
+                    self._after_call = True
+                    yield from self._begin_item(CallItem(call_id, name))
+                case ArgumentsDelta(_, json_text) if isinstance(self._open, CallItem):
+                    yield self._placed(self._open.add(json_text))
+        if self._after_call:
+            self._unplaced = []
+
+    def _text(self, text: str, logprobs: list[Item]) -> Iterator[Event]:
+        message = self._open
+        if not isinstance(message, MessageItem):
+            message = MessageItem()
+            yield from self._begin_item(message)
+        yield self._placed(message.add(text, logprobs))
+
+    def _begin_item(self, item: AnyItem) -> Iterator[Event]:
+        yield from self._end_item(cut=False)
+        self._open = item
+        for part in item.opening():
+            yield self._placed(part)
+
+    def _end_item(self, *, cut: bool) -> Iterator[Event]:
+        if self._open is None:
+            return
+        for part in self._open.closing(cut=cut):
+            yield self._placed(part)
+        self._output.append(self._open.item(cut=cut))
+        self._open = None
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _finish(self, end: FinishEvent) -> Iterator[Event]:
+        """The events after the last of the text, which has gone out before."""
         cut = end.reason is FinishReason.LENGTH
+        if self._open is None:  # an answer always has an item
+            yield from self._begin_item(MessageItem())
+        yield from self._end_item(cut=cut)
         status = "incomplete" if cut else "completed"
-        part = self._part(self._text, self._logprobs)
-        item = self._item(status, [part])
-        changes = {
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "completed_at": None if cut else int(time.time()),
-            "usage": response_usage(end),
+        whole = self._response(
+            status,
+            output=self._output,
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            completed_at=None if cut else int(time.time()),
+            usage=response_usage(end),
             **report.extras([end]),
-        }
-        done = {"text": self._text, "logprobs": self._logprobs}
-        return [
-            self._event("response.output_text.done", **self._place(), **done),
-            self._event("response.content_part.done", **self._place(), part=part),
-            self._event("response.output_item.done", output_index=0, item=item),
-            self._event(f"response.{status}", response=self._response(status, output=[item], **changes)),
-        ]
+        )
+        yield self._event(f"response.{status}", response=whole)
 
     def fail(self, status: int, message: str) -> Event:
-        """The end of an answer that broke off, with the text it had; `status` is the HTTP status of why."""
-        item = self._item("incomplete", [self._part(self._text, self._logprobs)])
+        """The end of an answer that broke off, with what it had; `status` is the HTTP status of why."""
         error = {"code": _error_code(status), "message": message}
-        return self._event(FAILED, response=self._response("failed", output=[item], error=error))
+        output = self._output if self._open is None else [*self._output, self._open.item(cut=True)]
+        return self._event(FAILED, response=self._response("failed", output=output, error=error))
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def _placed(self, part: Part) -> Event:
+        kind, values = part
+        return self._event(kind, output_index=len(self._output), **values)
 
     def _event(self, kind: str, **values: Any) -> Event:
         number = self._events
         self._events += 1
         return {"type": kind, "sequence_number": number, **values}
 
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+    def _response(self, status: str, **changes: Any) -> dict[str, Any]:
+        return {**self._frame, "status": status, **changes}
 
-    def _item(self, status: str, content: list[Item]) -> Item:
-        return {
-            "id": self._item_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
 
-    def _part(self, text: str, logprobs: list[Item]) -> Item:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+def _frame(body: ResponseRequest, model: str, params: SamplingParams, use: ToolUse) -> dict[str, Any]:
+    """The response object before there is an answer: what was asked for, as it was understood."""
+    return {
+        "id": f"resp_{secrets.token_hex(16)}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "usage": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "text": _text_config(body),
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "tools": [_tool(tool) for tool in use.tools],
+        "tool_choice": body.tool_choice or "auto",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "truncation": "disabled",
+        "service_tier": "default",
+        "store": False,
+        "background": False,
+        "previous_response_id": None,
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }
 
-    def _response(self, status: str, *, output: list[Item], **changes: Any) -> dict[str, Any]:
-        """The response object: what was asked for, as it was understood, and what has come of it."""
-        body, params = self.body, self.params
-        return {
-            "id": self._id,
-            "object": "response",
-            "created_at": self._created,
-            "completed_at": None,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "model": self.model,
-            "output": output,
-            "usage": None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "max_tool_calls": None,
-            "metadata": body.metadata or {},
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_logprobs": body.top_logprobs or 0,
-            "text": {"format": {"type": "text"}},
-            "reasoning": {"effort": None, "summary": None},
-            "tools": [],
-            "tool_choice": body.tool_choice or "auto",
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "truncation": "disabled",
-            "store": False,
-            "background": False,
-            "previous_response_id": None,
-            "user": body.user,
-            "safety_identifier": body.safety_identifier,
-            **changes,
-        }
+
+def _text_config(body: ResponseRequest) -> dict[str, Any]:
+    wanted = body.text.format if body.text else None
+    form = wanted.model_dump(by_alias=True, exclude_unset=True) if wanted else {"type": "text"}
+    return {"format": form, "verbosity": body.text.verbosity if body.text else None}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """A function as the Responses API has it."""
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": dict(tool.parameters),
+        "strict": tool.strict,
+    }
 
 
 def response_usage(end: FinishEvent) -> dict[str, Any]:

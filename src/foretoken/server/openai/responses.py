@@ -12,20 +12,18 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from foretoken.engine.prompt import encode_chat
 from foretoken.errors import ForetokenError, RequestError
-from foretoken.protocols import Tokenizer
 from foretoken.server.caller import visit_of
 from foretoken.server.errors import unexpected
 from foretoken.server.generation import Choice, choices
 from foretoken.server.jobs import make_job, with_defaults
-from foretoken.server.openai.logprobs import chat_logprobs
+from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.response_events import Event, ResponseWriter
 from foretoken.server.openai.response_schemas import ResponseRequest
+from foretoken.server.openai.tool_use import ToolUse, tool_use
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
 from foretoken.server.worker import Job
-from foretoken.types import FinishEvent
 
 
 def responses_router(pool: ModelPool) -> APIRouter:
@@ -35,10 +33,11 @@ def responses_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/responses", response_model=None)
     async def responses(body: ResponseRequest, request: Request) -> Response:
         visit = visit_of(request)
+        visit.answers(1, body.priority)
         served = await visit.lease(pool, body.model)
-        job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
-        writer = ResponseWriter(body, served.name, job.params)
-        events = response_events(choices(served, [job], visit.caller.name), served.tokenizer, writer)
+        use, job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
+        writer = ResponseWriter(body, served.name, job.params, use, served.tokenizer)
+        events = response_events(choices(served, [job], visit.caller.name), writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
         return JSONResponse(await unless_gone(request, fold_response(events)))
@@ -46,34 +45,31 @@ def responses_router(pool: ModelPool) -> APIRouter:
     return router
 
 
-def response_job(served: Served, body: ResponseRequest, scope: str) -> Job:
-    """The engine's request for a body. Raises RequestError."""
+def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[ToolUse, Job]:
+    """What the answer may call, and the engine's request for a body. Raises RequestError."""
     if body.top_logprobs and body.logprobs is None:
         raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
-    prompt = encode_chat(served.tokenizer, body.messages())
-    params = with_defaults(body.sampling(), served, body)
-    return make_job(served, prompt, params, scope=scope)
+    parallel = body.parallel_tool_calls is not False
+    use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
+    prompt = use.encode(body.messages())
+    most_bytes = served.limits.max_schema_bytes
+    constraint = constraint_of(body.format, None, None, use, most_bytes=most_bytes)
+    params = with_defaults(body.sampling(constraint), served, body)
+    return use, make_job(
+        served, prompt, params, scope=scope, priority=body.priority, max_draft=body.max_draft
+    )
 
 
 async def response_events(
-    answer: AsyncGenerator[Choice, None], tokenizer: Tokenizer, writer: ResponseWriter
+    answer: AsyncGenerator[Choice, None], writer: ResponseWriter
 ) -> AsyncGenerator[Event, None]:
     """OpenAI's events of the answer. What the engine refuses is raised before the first of them."""
     async with aclosing(answer):
         async for _, event in answer:
-            if not writer.begun:
-                for opening in writer.begin():
-                    yield opening
-            logprobs: list[dict[str, Any]] = []
-            if not isinstance(event, FinishEvent) and event.logprob:
-                logprobs = chat_logprobs(tokenizer, [event])["content"]
-            if event.text or logprobs:
-                yield writer.text(event.text, logprobs)
-            if isinstance(event, FinishEvent):
-                for closing in writer.finish(event):
-                    yield closing
+            for written in writer.write(event):
+                yield written
 
 
 async def _stream(events: AsyncGenerator[Event, None], writer: ResponseWriter) -> AsyncGenerator[str, None]:

@@ -63,7 +63,21 @@ class Choosing(Body):
         )
 
 
-class SamplingBody(Choosing):
+class Scheduling(Body):
+    """When a request runs, and how much is drafted for it. Neither changes its answer."""
+
+    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    priority: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] = 0
+
+    @property
+    def max_draft(self) -> int | None:
+        """The cap on drafts that `speculate` says."""
+        if self.speculate == "off":
+            return 0
+        return self.speculate if isinstance(self.speculate, int) else None
+
+
+class SamplingBody(Choosing, Scheduling):
     """Fields that the two completion APIs share."""
 
     model: str | None = None
@@ -75,15 +89,6 @@ class SamplingBody(Choosing):
     min_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] = 0
     ignore_eos: bool = False
     stop_token_ids: list[int] | None = None
-    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
-    priority: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] = 0
-
-    @property
-    def max_draft(self) -> int | None:
-        """The cap on drafts that `speculate` says."""
-        if self.speculate == "off":
-            return 0
-        return self.speculate if isinstance(self.speculate, int) else None
 
     def sampling(
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None

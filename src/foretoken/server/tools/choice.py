@@ -1,4 +1,8 @@
-"""The `tools` and `tool_choice` of a request, checked: nothing unknown, nothing accepted and ignored."""
+"""The `tools` and `tool_choice` of a request, checked: nothing unknown, nothing accepted and ignored.
+
+OpenAI's two APIs write them differently: chat completions keep a function's fields in an object of its own,
+`{"type": "function", "function": {"name": …}}`; responses have them `flat`, beside the type.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,11 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 _TOOL_KEYS: Final = frozenset({"type", "function"})
 _FUNCTION_KEYS: Final = frozenset({"name", "description", "parameters", "strict"})
-_CHOICES: Final = '\'auto\', \'none\', \'required\' or {"type": "function", "function": {"name": …}}'
+_CHOICES: Final = "It can be 'auto', 'none', 'required', {} or {}."
+_NAMED: Final = '{"type": "function", "function": {"name": …}}'
+_ALLOWED: Final = '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}'
+_NAMED_FLAT: Final = '{"type": "function", "name": …}'
+_ALLOWED_FLAT: Final = '{"type": "allowed_tools", "mode": …, "tools": […]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +55,13 @@ class ToolChoice:
     """Whether the model may (auto), must (required, function) or must not (none) call.
 
     `name` is the function to call where `mode` is "function". `parallel`: more than one call is allowed
-    (a named function is always called once).
+    (a named function is always called once). `allowed`: the functions to choose from; None: all of them.
     """
 
     mode: Mode = "auto"
     name: str | None = None
     parallel: bool = True
+    allowed: frozenset[str] | None = None
 
     @property
     def forced(self) -> bool:
@@ -61,64 +70,104 @@ class ToolChoice:
 
     @property
     def once(self) -> bool:
-        """Whether a forced answer is exactly one call."""
+        """Whether an answer with a call has exactly one."""
         return self.mode == "function" or not self.parallel
 
     def callable(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
         """The tools that this choice lets the model call."""
         if self.mode == "none":
             return ()
-        return tuple(tool for tool in tools if self.mode != "function" or tool.name == self.name)
+        names = frozenset({self.name}) if self.mode == "function" else self.allowed
+        return tuple(tool for tool in tools if names is None or tool.name in names)
 
 
-def check_tools(tools: object) -> tuple[Tool, ...]:
-    """The request's `tools` (None: none). Raises RequestError that says which one is wrong, and how."""
+def check_tools(tools: object, *, flat: bool = False) -> tuple[Tool, ...]:
+    """The request's `tools` (None: none). A function is strict if it says so; `flat`: unless it says no.
+
+    Raises RequestError that says which one is wrong, and how.
+    """
     if tools is None:
         return ()
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise RequestError("'tools' is not a list.", hint="Send a list of function tools, or leave it out.")
     if len(tools) > MAX_TOOLS:
         raise RequestError(f"There are {len(tools)} tools; at most {MAX_TOOLS} are allowed.")
-    checked = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+    checked = tuple(_tool(tool, index, flat=flat) for index, tool in enumerate(tools))
     seen: set[str] = set()
     for index, tool in enumerate(checked):
         if tool.name in seen:
             raise RequestError(
-                f"tools[{index}].function.name: there are two functions named {tool.name!r}.",
+                f"{_where(index, flat=flat)}.name: there are two functions named {tool.name!r}.",
                 hint="Give every function its own name.",
             )
         seen.add(tool.name)
     return checked
 
 
-def check_choice(choice: object, tools: Sequence[Tool], *, parallel: bool = True) -> ToolChoice:
+def check_choice(
+    choice: object, tools: Sequence[Tool], *, parallel: bool = True, flat: bool = False
+) -> ToolChoice:
     """The request's `tool_choice` (None: auto where there are tools). Raises RequestError."""
     if choice is None or choice in ("auto", "none"):
         return ToolChoice("auto" if tools and choice != "none" else "none", parallel=parallel)
     if choice == "required":
         _needs_tools(tools)
         return ToolChoice("required", parallel=parallel)
+    forms = (_NAMED_FLAT, _ALLOWED_FLAT) if flat else (_NAMED, _ALLOWED)
     if not isinstance(choice, Mapping):
-        raise RequestError(f"'tool_choice' is {_shown(choice)}.", hint=f"It can be {_CHOICES}.")
-    name = _named(choice)
-    _needs_tools(tools)
-    if name not in {tool.name for tool in tools}:
+        raise RequestError(f"'tool_choice' is {_shown(choice)}.", hint=_CHOICES.format(*forms))
+    if choice.get("type") == "allowed_tools":
+        return _allowed(choice, tools, parallel=parallel, flat=flat)
+    name = _named(choice, flat=flat)
+    if name is None:
         raise RequestError(
-            f"'tool_choice' names the function {name!r}, which is not among the tools.",
-            hint=f"The functions are: {', '.join(tool.name for tool in tools)}.",
+            "'tool_choice' is an object that does not name a function.", hint=_CHOICES.format(*forms)
         )
+    _needs_tools(tools)
+    _check_offered("names", name, tools)
     return ToolChoice("function", name, parallel)
 
 
-def _named(choice: Mapping[Any, Any]) -> str:
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else None
-    exact = set(choice) == _TOOL_KEYS and isinstance(function, Mapping) and set(function) == {"name"}
-    if choice.get("type") != "function" or not exact or not isinstance(name, str):
+def _allowed(choice: Mapping[Any, Any], tools: Sequence[Tool], *, parallel: bool, flat: bool) -> ToolChoice:
+    """The functions to choose from: the others are as if they had not been sent."""
+    given = _fields(choice, "allowed_tools", flat=flat)
+    mode, listed = given.get("mode"), given.get("tools")
+    names = [_named(tool, flat=flat) for tool in listed] if isinstance(listed, list) else []
+    if set(given) != {"mode", "tools"} or mode not in ("auto", "required") or not names or None in names:
         raise RequestError(
-            "'tool_choice' is an object that does not name a function.", hint=f"It can be {_CHOICES}."
+            "'tool_choice' is of type 'allowed_tools' and does not list functions.",
+            hint=f"It looks like {_ALLOWED_FLAT if flat else _ALLOWED}, with the mode 'auto' or 'required' "
+            "and at least one function by its name.",
         )
-    return name
+    _needs_tools(tools)
+    for name in names:
+        _check_offered("allows", name, tools)
+    return ToolChoice(mode, parallel=parallel, allowed=frozenset(name for name in names if name))
+
+
+def _named(choice: object, *, flat: bool) -> str | None:
+    """The function that an object names; None for any other object."""
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        return None
+    fields = _fields(choice, "function", flat=flat)
+    name = fields.get("name")
+    return name if set(fields) == {"name"} and isinstance(name, str) else None
+
+
+def _fields(choice: Mapping[Any, Any], key: str, *, flat: bool) -> Mapping[Any, Any]:
+    """What stands beside the type: the fields themselves, or one object of them under `key`."""
+    if flat:
+        return {name: value for name, value in choice.items() if name != "type"}
+    fields = choice.get(key)
+    return fields if isinstance(fields, Mapping) and set(choice) == {"type", key} else {}
+
+
+def _check_offered(what: str, name: str | None, tools: Sequence[Tool]) -> None:
+    if name not in {tool.name for tool in tools}:
+        raise RequestError(
+            f"'tool_choice' {what} the function {name!r}, which is not among the tools.",
+            hint=f"The functions are: {', '.join(tool.name for tool in tools)}.",
+        )
 
 
 def _needs_tools(tools: Sequence[Tool]) -> None:
@@ -129,7 +178,12 @@ def _needs_tools(tools: Sequence[Tool]) -> None:
         )
 
 
-def _tool(tool: object, where: str) -> Tool:
+def _where(index: int, *, flat: bool) -> str:
+    return f"tools[{index}]" if flat else f"tools[{index}].function"
+
+
+def _tool(tool: object, index: int, *, flat: bool) -> Tool:
+    where = f"tools[{index}]"
     if not isinstance(tool, Mapping):
         raise RequestError(f"{where} is not an object.")
     if tool.get("type") != "function":
@@ -137,22 +191,27 @@ def _tool(tool: object, where: str) -> Tool:
             f"{where}.type is {_shown(tool.get('type'))}; only 'function' is supported.",
             hint="Built-in and custom tools of other services do not exist here.",
         )
+    if flat:
+        return _function({key: value for key, value in tool.items() if key != "type"}, where, strict=True)
     _only(tool, _TOOL_KEYS, where)
-    function = tool.get("function")
+    return _function(tool.get("function"), _where(index, flat=flat), strict=False)
+
+
+def _function(function: object, where: str, *, strict: bool) -> Tool:
+    """A function by its fields. `strict`: whether it is unless it says so."""
     if not isinstance(function, Mapping):
-        raise RequestError(f"{where}.function is missing or not an object.")
-    where = f"{where}.function"
+        raise RequestError(f"{where} is missing or not an object.")
     _only(function, _FUNCTION_KEYS, where)
-    description, strict = function.get("description"), function.get("strict")
+    description, said = function.get("description"), function.get("strict")
     if description is not None and not isinstance(description, str):
         raise RequestError(f"{where}.description is not text.")
-    if strict is not None and not isinstance(strict, bool):
+    if said is not None and not isinstance(said, bool):
         raise RequestError(f"{where}.strict is neither true nor false.")
     return Tool(
         name=_name(function.get("name"), f"{where}.name"),
         description=description or "",
         parameters=_parameters(function.get("parameters"), f"{where}.parameters"),
-        strict=bool(strict),
+        strict=strict if said is None else said,
     )
 
 

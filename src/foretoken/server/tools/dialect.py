@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
 from foretoken.server.tools.choice import Tool, ToolChoice
 from foretoken.server.tools.deltas import Delta
@@ -23,6 +24,25 @@ class Forced:
     kind: Literal["json_schema", "regex", "grammar"]
     source: str
     prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTokens:
+    """The control tokens of a vocabulary: they have no text, so a grammar names them by their numbers.
+
+    `markers`: those that are a dialect's markers; `others`: the rest, without those that end a text.
+    """
+
+    markers: Mapping[str, int] = field(default_factory=dict)
+    others: tuple[int, ...] = ()
+
+    def spelled(self, marker: str) -> str:
+        """The marker in a Lark grammar: as its token where it has one."""
+        token = self.markers.get(marker)
+        return json.dumps(marker) if token is None else f"<[{token}]>"
+
+
+NO_CONTROL: Final = ControlTokens()
 
 
 class ToolParser(Protocol):
@@ -58,8 +78,22 @@ class Dialect(Protocol):
         """A parser for one answer, in which only functions in `names` can be called."""
         ...
 
-    def grammar(self, tools: Sequence[Tool], choice: ToolChoice) -> Forced | None:
+    def grammar(
+        self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = ...
+    ) -> Forced | None:
         """What forces the calls that the choice asks for; None where it leaves them to the model."""
+        ...
+
+    def offered(
+        self,
+        tools: Sequence[Tool],
+        choice: ToolChoice,
+        answer: Mapping[str, Any] | None = ...,
+        control: ControlTokens = ...,
+    ) -> str:
+        """A Lark grammar of answers in which the model may call, but need not: the arguments of strict
+        functions follow their schemas. What is no call is any text, or with `answer` JSON of this schema.
+        """
         ...
 
     def template_id(self, call_id: str) -> str:

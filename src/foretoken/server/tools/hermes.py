@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import Forced, ToolParser, new_call_id
+from foretoken.server.tools.dialect import NO_CONTROL, ControlTokens, Forced, ToolParser, new_call_id
+from foretoken.server.tools.offered import json_or_calls, offered_tools, text_with_calls
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import ObjectCall
 from foretoken.server.tools.schema import call_schema, embedded
@@ -39,15 +40,31 @@ class Hermes:
         """See Dialect."""
         return CallParser(LAYOUT, names, new_id)
 
-    def grammar(self, tools: Sequence[Tool], choice: ToolChoice) -> Forced | None:
+    def grammar(
+        self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
+    ) -> Forced | None:
         """See Dialect. The answer begins inside the first tag."""
         if not choice.forced:
             return None
         schema = embedded(call_schema(choice.callable(tools), arguments="arguments"))
-        more = "" if choice.once else f' ("\\n{OPEN}\\n" call)*'
-        return Forced(
-            "grammar", f'start: call{more}\ncall: body "\\n{CLOSE}"\nbody: %json {schema}\n', f"{OPEN}\n"
-        )
+        opening, closing = control.spelled(OPEN), control.spelled(CLOSE)
+        more = "" if choice.once else f' ("\\n" {opening} "\\n" call)*'
+        source = f'start: call{more}\ncall: body "\\n" {closing}\nbody: %json {schema}\n'
+        return Forced("grammar", source, f"{OPEN}\n")
+
+    def offered(
+        self,
+        tools: Sequence[Tool],
+        choice: ToolChoice,
+        answer: Mapping[str, Any] | None = None,
+        control: ControlTokens = NO_CONTROL,
+    ) -> str:
+        """See Dialect."""
+        body = embedded(call_schema(offered_tools(tools, choice), arguments="arguments"))
+        rules = [f"calls: SPACE body SPACE {control.spelled(CLOSE)}", f"body: %json {body}"]
+        if answer is not None:
+            return json_or_calls(answer, OPEN, rules, once=choice.once, control=control)
+        return text_with_calls(OPEN, rules, once=choice.once, control=control)
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates do not look at ids."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import Forced, ToolParser, new_call_id
+from foretoken.server.tools.dialect import NO_CONTROL, ControlTokens, Forced, ToolParser, new_call_id
+from foretoken.server.tools.offered import json_or_calls, offered_tools, text_with_calls
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import NamedCall, ObjectCall
 from foretoken.server.tools.schema import call_schema, definitions, embedded
@@ -49,12 +50,33 @@ class Mistral:
         """See Dialect."""
         return CallParser(LAYOUT, names, new_id)
 
-    def grammar(self, tools: Sequence[Tool], choice: ToolChoice) -> Forced | None:
+    def grammar(
+        self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
+    ) -> Forced | None:
         """See Dialect. What is settled of the call goes in the prefix, where markers are special tokens."""
         if not choice.forced:
             return None
         offered = choice.callable(tools)
-        return _named_calls(offered, once=choice.once) if self.named else _array(offered, once=choice.once)
+        if self.named:
+            return _named_calls(offered, control, once=choice.once)
+        return Forced("json_schema", json.dumps(_array(offered, once=choice.once)), TOOL_CALLS)
+
+    def offered(
+        self,
+        tools: Sequence[Tool],
+        choice: ToolChoice,
+        answer: Mapping[str, Any] | None = None,
+        control: ControlTokens = NO_CONTROL,
+    ) -> str:
+        """See Dialect."""
+        offered, once = offered_tools(tools, choice), choice.once
+        if self.named:
+            rules = _named_rules("calls", offered, control)
+        else:
+            rules = ["calls: SPACE array", f"array: %json {embedded(_array(offered, once=once))}"]
+        if answer is not None:
+            return json_or_calls(answer, TOOL_CALLS, rules, once=once, control=control)
+        return text_with_calls(TOOL_CALLS, rules, once=once, control=control)
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates want exactly nine letters and digits."""
@@ -63,23 +85,26 @@ class Mistral:
         return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
-def _array(tools: Sequence[Tool], *, once: bool) -> Forced:
+def _array(tools: Sequence[Tool], *, once: bool) -> dict[str, Any]:
     call = call_schema(tools, arguments="arguments")
     shared = call.pop("$defs")
     schema: dict[str, Any] = {"type": "array", "items": call, "minItems": 1, "$defs": shared}
-    if once:
-        schema["maxItems"] = 1
-    return Forced("json_schema", json.dumps(schema), TOOL_CALLS)
+    return {**schema, "maxItems": 1} if once else schema
 
 
-def _named_calls(tools: Sequence[Tool], *, once: bool) -> Forced:
+def _named_calls(tools: Sequence[Tool], control: ControlTokens, *, once: bool) -> Forced:
     if once and len(tools) == 1:
         return Forced("json_schema", json.dumps(_arguments(tools[0])), f"{TOOL_CALLS}{tools[0].name}{ARGS}")
-    rules = [f'"{tool.name}{ARGS}" arguments_{index}' for index, tool in enumerate(tools)]
-    bodies = [f"arguments_{index}: %json {embedded(_arguments(tool))}" for index, tool in enumerate(tools)]
-    more = "" if once else f' ("{TOOL_CALLS}" call)*'
-    source = "\n".join([f"start: call{more}", f"call: {' | '.join(rules)}", *bodies, ""])
+    more = "" if once else f" ({control.spelled(TOOL_CALLS)} call)*"
+    source = "\n".join([f"start: call{more}", *_named_rules("call", tools, control), ""])
     return Forced("grammar", source, TOOL_CALLS)
+
+
+def _named_rules(rule: str, tools: Sequence[Tool], control: ControlTokens) -> list[str]:
+    """Lark rules for one call of any of the tools."""
+    calls = [f'"{tool.name}" {control.spelled(ARGS)} arguments_{index}' for index, tool in enumerate(tools)]
+    bodies = [f"arguments_{index}: %json {embedded(_arguments(tool))}" for index, tool in enumerate(tools)]
+    return [f"{rule}: {' | '.join(calls)}", *bodies]
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:

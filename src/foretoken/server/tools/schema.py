@@ -35,8 +35,12 @@ def call_schema(tools: Sequence[Tool], *, arguments: str) -> dict[str, Any]:
 
 
 def embedded(schema: Mapping[str, Any]) -> str:
-    """The schema as it stands in a Lark grammar: with as little white space as one alone allows."""
-    return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
+    """The schema as it stands in a Lark grammar: with as little white space as one alone allows, unless it
+    says otherwise itself.
+    """
+    own = schema.get("x-guidance")
+    options = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, Mapping) else {})}
+    return json.dumps({**schema, "x-guidance": options})
 
 
 def definitions(tools: Sequence[Tool]) -> dict[str, Any]:

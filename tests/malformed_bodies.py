@@ -1,0 +1,475 @@
+"""Requests that no server may accept: valid bodies, each damaged in one way by a seeded generator."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+Path = tuple[str | int, ...]
+"""The keys and indices that lead to a part of a body."""
+
+DEEP = 10_000
+"""Levels of nesting: ten times what Python's own parser reads."""
+
+LONG = 1_000_000
+JSON = "application/json"
+
+_SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "additionalProperties": False}
+_CHOOSING: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.05,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.5,
+    "seed": 3,
+    "stop": ["zzz"],
+}
+_SAMPLING: dict[str, Any] = {
+    **_CHOOSING,
+    "model": "fake",
+    "stream": False,
+    "n": 1,
+    "logit_bias": {"97": 1.5},
+    "user": "u",
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": [1],
+    "speculate": "auto",
+    "priority": 0,
+    "max_tokens": 4,
+}
+_TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": _SCHEMA}}
+_CLAUDE: dict[str, Any] = {
+    "model": "fake",
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and?"},
+    ],
+    "system": "be brief",
+}
+
+VALID: dict[str, list[dict[str, Any]]] = {
+    "/v1/chat/completions": [
+        {
+            **_SAMPLING,
+            "messages": [
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "n"},
+            ],
+            "logprobs": True,
+            "top_logprobs": 1,
+            "prediction": {"type": "content", "content": "hello"},
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA}},
+        },
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_completion_tokens": 4,
+            "tools": [_TOOL],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+            "parallel_tool_calls": False,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ],
+    "/v1/completions": [
+        {**_SAMPLING, "prompt": "once", "echo": False, "best_of": 1, "logprobs": 1},
+        {"prompt": [104, 105], "max_tokens": 4, "stream": True, "regex": "[a-z]{3}"},
+    ],
+    "/v1/responses": [
+        {
+            **_CHOOSING,
+            "model": "fake",
+            "input": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+                {"role": "assistant", "content": "yes"},
+            ],
+            "instructions": "be brief",
+            "max_output_tokens": 4,
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 1,
+            "text": {"format": {"type": "text"}},
+            "truncation": "disabled",
+            "store": False,
+            "user": "u",
+        },
+        {
+            "input": [
+                {"role": "user", "content": "hi"},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "cold"},
+            ],
+            "max_output_tokens": 4,
+            "stream": True,
+            "tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}],
+            "tool_choice": {"type": "function", "name": "f"},
+            "speculate": 3,
+        },
+        {
+            "input": "hi",
+            "max_output_tokens": 4,
+            "text": {"format": {"type": "json_schema", "name": "a", "schema": _SCHEMA}},
+        },
+    ],
+    "/v1/messages": [
+        {
+            **_CLAUDE,
+            "max_tokens": 4,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 5,
+            "stop_sequences": ["zzz"],
+            "metadata": {"user_id": "u"},
+        },
+        {**_CLAUDE, "max_tokens": 4, "stream": True},
+        {
+            "model": "fake",
+            "max_tokens": 4,
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "cold"}]},
+            ],
+            "tools": [{"name": "f", "description": "d", "input_schema": _SCHEMA}],
+            "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+        },
+        {
+            **_CLAUDE,
+            "max_tokens": 4,
+            "output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}},
+            "thinking": {"type": "disabled"},
+        },
+    ],
+    "/v1/messages/count_tokens": [_CLAUDE],
+    "/tokenize": [
+        {
+            "content": "hi",
+            "model": "fake",
+            "add_special": False,
+            "parse_special": True,
+            "with_pieces": False,
+        }
+    ],
+    "/detokenize": [{"tokens": [104, 105], "model": "fake"}],
+}
+"""Bodies that are answered with 200. Together they hold every kind of field."""
+
+REQUIRED: dict[str, tuple[Path, ...]] = {
+    "/v1/chat/completions": (("messages",), ("messages", 0, "role"), ("messages", 0, "content")),
+    "/v1/completions": (("prompt",),),
+    "/v1/responses": (("input",),),
+    "/v1/messages": (
+        ("model",),
+        ("max_tokens",),
+        ("messages",),
+        ("messages", 0, "role"),
+        ("messages", 0, "content"),
+    ),
+    "/v1/messages/count_tokens": (("model",), ("messages",), ("messages", 0, "role")),
+    "/tokenize": (("content",),),
+    "/detokenize": (("tokens",),),
+}
+
+_FREE = {"schema", "parameters", "input_schema", "input", "logit_bias"}
+"""Objects whose keys are the client's own."""
+
+_SAMPLES: dict[str, Any] = {
+    "bool": True,
+    "int": 7,
+    "float": 0.5,
+    "str": "nonsense",
+    "list": [[[]]],
+    "dict": {"odd": {}},
+}
+_ALSO: dict[str, set[str]] = {
+    "content": {"str", "list"},
+    "system": {"str", "list"},
+    "input": {"str", "list"},
+    "stop": {"str", "list"},
+    "prompt": {"str", "list"},
+    "speculate": {"str", "int"},
+}
+"""Kinds that a field takes beside the one of its value; a whole number always does for a fraction."""
+
+_BAD_NUMBERS: dict[str, tuple[float, ...]] = {
+    "temperature": (-0.01, 2.5, float("nan"), float("inf"), -float("inf"), 10**400),
+    "top_p": (0, -1, 1.01, float("nan"), float("inf")),
+    "min_p": (-0.1, 1.5, float("nan")),
+    "top_k": (-2, -(10**30), 10**30),
+    "presence_penalty": (-2.1, 2.1, float("nan")),
+    "frequency_penalty": (-2.1, 2.1, float("inf")),
+    "repetition_penalty": (0, -1, float("nan"), float("inf"), 1e-9, 1e9),
+    "seed": (2**63, -(2**63) - 1, 10**4000),
+    "n": (0, -1, 10**30, 17),
+    "min_tokens": (-1, 10**30),
+    "priority": (10**30, -(10**30)),
+    "max_tokens": (0, -1, 10**30),
+    "max_completion_tokens": (0, -5, 10**30),
+    "max_output_tokens": (0, -5, 10**30),
+    "top_logprobs": (-1, 21, 10**30),
+    "best_of": (0, -1, 10**30),
+}
+_ODD_KEYS = ("colour", "__class__", "", "\x00", "a.b", "model ", "\ud800", "é" * 100, "k" * LONG)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """One request, and what is wrong with it. No `content_type`: no such header."""
+
+    wrong: str
+    path: str
+    content: bytes
+    content_type: str | None = JSON
+
+
+def malformed(
+    count: int, *, seed: int = 0, paths: tuple[str, ...] = tuple(VALID), model: str = "fake"
+) -> Iterator[Malformed]:
+    """So many requests over all paths in turn, for a model of this name; the same for the same seed."""
+    for number in range(count):
+        rng = random.Random(f"{seed}:{number}")
+        path = paths[number % len(paths)]
+        damage = rng.choices(list(_DAMAGES), weights=list(_DAMAGES.values()))[0]
+        body = deepcopy(rng.choice(VALID[path]))
+        if "model" in body:
+            body["model"] = model
+        made = damage(rng, path, body)
+        while made is None:  # this body has nothing to damage in this way
+            damage = rng.choice(list(_DAMAGES))
+            made = damage(rng, path, deepcopy(body))
+        yield made
+
+
+Damage = Callable[[random.Random, str, dict[str, Any]], Malformed | None]
+
+
+def encode(body: object) -> bytes:
+    """As JSON; half characters and NaN stay as they are."""
+    return json.dumps(body).encode()
+
+
+# --- damages to the body's meaning ---------------------------------------------------------------------
+
+
+def _wrong_type(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    at = rng.choice([place for place in _places(body) if place])
+    old = _get(body, at)
+    kind = type(old).__name__
+    fits = {kind} | (_ALSO.get(at[-1], set()) if isinstance(at[-1], str) else set())
+    if kind == "float":
+        fits.add("int")
+    odd = rng.choice([name for name in _SAMPLES if name not in fits])
+    _set(body, at, _SAMPLES[odd])
+    return Malformed(f"{_shown(at)} is a {odd}, not a {kind}", path, encode(body))
+
+
+def _missing(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    at = rng.choice(REQUIRED[path])
+    parent = _get(body, at[:-1])
+    if rng.random() < 0.3:
+        parent[at[-1]] = None
+        return Malformed(f"{_shown(at)} is null", path, encode(body))
+    del parent[at[-1]]
+    return Malformed(f"{_shown(at)} is missing", path, encode(body))
+
+
+def _unknown(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    # Content parts of chats may hold more than is read.
+    objects = [
+        at
+        for at in _places(body)
+        if isinstance(_get(body, at), dict)
+        and not (at and at[-1] in _FREE)
+        and not (path == "/v1/chat/completions" and "content" in at)
+    ]
+    at, key = rng.choice(objects), rng.choice(_ODD_KEYS)
+    _get(body, at)[key] = rng.choice([None, 1, "x", {}])
+    return Malformed(f"{_shown(at)} has the key {key[:20]!r}", path, encode(body))
+
+
+def _bad_number(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    names = [name for name in _BAD_NUMBERS if name in body]
+    if not names:
+        return None
+    name = rng.choice(names)
+    body[name] = value = rng.choice(_BAD_NUMBERS[name])
+    return Malformed(f"{name} is {str(value)[:20]}", path, encode(body))
+
+
+def _odd_text(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    """Half a character anywhere; a zero byte or a megabyte where only a few words are valid."""
+    texts = [at for at in _places(body) if isinstance(_get(body, at), str)]
+    few = [at for at in texts if at[-1] in ("model", "role", "type", "truncation")]
+    which = rng.randrange(3) if few else 0
+    at = rng.choice(texts if which == 0 else few)
+    old = _get(body, at)
+    _set(body, at, (f"{old}\ud83d", f"{old}\x00", old + "x" * LONG)[which])
+    what = ("half a character", "a zero byte", "a megabyte")[which]
+    return Malformed(f"{_shown(at)} has {what}", path, encode(body))
+
+
+def _deep(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    opening, closing = rng.choice((("[", "]"), ('{"a":', "}")))
+    nested = opening * DEEP + "1" + closing * rng.choice((DEEP, DEEP - 1, 0))
+    at = rng.choice([place for place in _places(body) if place and isinstance(place[-1], str)])
+    if rng.random() < 0.3:
+        return Malformed("nothing but nesting", path, nested.encode())
+    _set(body, at, "@@")
+    return Malformed(f"{_shown(at)} is nested", path, encode(body).replace(b'"@@"', nested.encode()))
+
+
+# --- damages to the body's form ------------------------------------------------------------------------
+
+
+def _broken(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    text = encode(body)
+    middle = rng.randrange(1, len(text))
+    quote = text.index(b'"') + 1
+    made = {
+        "truncated": text[:middle],
+        "empty": b"",
+        "white space": b" \n\t",
+        "no UTF-8": text[:quote] + rng.choice((b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5")) + text[quote:],
+        "a zero byte": text[:quote] + b"\0" + text[quote:],
+        "a control character": text[:quote] + b"\x1f" + text[quote:],
+        "something behind": text + rng.choice((b"}", b"x", b"{}", b"\0", text)),
+        "something in front": rng.choice((b"x", b"//", b")]}',", b"\xef\xbb")) + text,
+        "single quotes": text.replace(b'"', b"'"),
+        "a comma at the end": text[:-1] + b",}",
+        "no colons": text.replace(b": ", b" "),
+        "a number without end": text[:-1] + b', "seed": ' + b"9" * 5000 + b"}",
+        "half an escape": text[:quote] + rng.choice((rb"\u12", rb"\x41", rb"\q")) + text[quote:],
+        "bytes": bytes(rng.randrange(256) for _ in range(100)),
+    }
+    what = rng.choice(list(made))
+    return Malformed(what, path, made[what])
+
+
+def _no_object(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    values: tuple[Any, ...] = (
+        [],
+        [body],
+        [[body]],
+        None,
+        True,
+        0,
+        -1.5,
+        "",
+        json.dumps(body),
+        "hi",
+        float("nan"),
+    )
+    value = rng.choice(values)
+    return Malformed(f"a {type(value).__name__} and no object", path, encode(value))
+
+
+def _wrong_kind(rng: random.Random, path: str, body: dict[str, Any]) -> Malformed | None:
+    kinds = (
+        None,
+        "",
+        "text/plain",
+        "text/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonp",
+        "application/json/x",
+        "application/octet-stream; application/json",
+    )
+    kind = rng.choice(kinds)
+    return Malformed(f"content type {kind!r}", path, encode(body), kind)
+
+
+_DAMAGES: dict[Damage, int] = {
+    _wrong_type: 6,
+    _missing: 2,
+    _unknown: 3,
+    _bad_number: 4,
+    _odd_text: 3,
+    _deep: 2,
+    _broken: 5,
+    _no_object: 2,
+    _wrong_kind: 2,
+}
+"""Each with its weight."""
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+_TYPES = {"invalid_request_error", "not_found_error"}
+_LONGEST = 2000
+"""Characters of an error's message: a client's megabyte must not come back."""
+
+_INSIDE = ("Traceback", 'File "', "site-packages", ".py", "/home", "/root", "/usr", "foretoken.", "pydantic")
+
+
+def send(http: httpx.Client, request: Malformed) -> httpx.Response:
+    headers = {} if request.content_type is None else {"content-type": request.content_type}
+    return http.post(request.path, content=request.content, headers=headers)
+
+
+def fault(reply: httpx.Response, path: str) -> str | None:
+    """What is wrong with an error's answer; None: nothing."""
+    if not 400 <= reply.status_code < 500:
+        return f"status {reply.status_code}"
+    if reply.headers["content-type"] != JSON:
+        return f"a body of type {reply.headers['content-type']}"
+    body = reply.json()
+    if path.startswith("/v1/messages"):
+        if body.get("type") != "error" or set(body) != {"type", "error"}:
+            return "no error in Anthropic's form"
+        fields = {"type", "message"}
+    else:
+        if set(body) != {"error"}:
+            return "no error in OpenAI's form"
+        fields = {"type", "message", "param", "code"}
+    error = body["error"]
+    if set(error) != fields:
+        return f"the fields {sorted(error)}"
+    message = error["message"]
+    if not isinstance(message, str) or not 0 < len(message) <= _LONGEST:
+        return f"a message of {len(message)} characters"
+    if len(str(error.get("param"))) > _LONGEST:
+        return "a param without end"
+    if not isinstance(error.get("code", ""), str) or error["type"] not in _TYPES | {"request_too_large"}:
+        return f"the type {error['type']!r} and the code {error.get('code')!r}"
+    leaks = [inside for inside in _INSIDE if inside in message]
+    return f"{leaks} in its message: {message}" if leaks else None
+
+
+# --- places in a body ----------------------------------------------------------------------------------
+
+
+def _places(value: object, at: Path = ()) -> list[Path]:
+    """Where each part of a body is, the whole first; nothing in objects whose keys are the client's own."""
+    found = [at]
+    if at and at[-1] in _FREE and isinstance(value, dict):
+        return found
+    if isinstance(value, dict):
+        for key, part in value.items():
+            found += _places(part, (*at, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            found += _places(part, (*at, index))
+    return found
+
+
+def _get(body: Any, at: Path) -> Any:
+    for key in at:
+        body = body[key]
+    return body
+
+
+def _set(body: Any, at: Path, value: object) -> None:
+    _get(body, at[:-1])[at[-1]] = value
+
+
+def _shown(at: Path) -> str:
+    return ".".join(map(str, at)) or "the body"

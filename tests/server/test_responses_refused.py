@@ -1,0 +1,121 @@
+"""What OpenAI's Responses API is asked for here and cannot do: refused in OpenAI's form, streaming or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from http_server import Running
+
+PLAIN = {"model": "fake", "input": "say something", "max_output_tokens": 40, "temperature": 0}
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    return client.responses.create(**{**PLAIN, **options})
+
+
+IMAGE = {"type": "input_image", "image_url": "http://x/y.png", "detail": "auto"}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("options", "param", "message"),
+    [
+        ({"extra_body": {"colour": "red"}}, "colour", "Unknown parameter: 'colour'"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
+        ({"conversation": "conv_1"}, "conversation", "stateless"),
+        ({"store": True}, "store", "stateless"),
+        ({"extra_body": {"store": 0}}, "store", "store"),
+        ({"background": True}, "background", "stateless"),
+        ({"prompt": {"id": "p"}}, "prompt", "no prompt templates"),
+        ({"input": []}, "input", "at least 1"),
+        ({"input": [{"role": "king", "content": "x"}]}, "input.0.role", "role"),
+        ({"input": [{"role": "user"}]}, "input.0.content", "Missing required parameter"),
+        ({"input": [{"role": "user", "content": []}]}, None, "no content"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input.0.content.0", "input_image.*text only"),
+        ({"input": [{"type": "reasoning", "id": "r"}]}, "input.0", "'reasoning' is not supported"),
+        ({"input": [{**CALL, "arguments": "[]"}]}, "input.0.arguments", "a JSON object"),
+        ({"input": [{**CALL, "namespace": "n"}]}, "input.0.namespace", "no namespaces"),
+        ({"input": [OUTPUT, CALL]}, None, r"input\[0\].call_id is 'c', which is no call before it"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0", "stateless"),
+        ({"extra_body": {"input": 3}}, "input", "input"),
+        ({"temperature": 3}, "temperature", "temperature"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens"),
+        ({"tools": [FUNCTION, {"type": "web_search"}]}, "tools.1", "'web_search' is not offered"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0", "'mcp' is not offered"),
+        ({"tools": [{"type": "function"}]}, None, r"tools\[0\].name is None"),
+        ({"tools": [{**FUNCTION, "defer_loading": True}]}, None, "unknown field 'defer_loading'"),
+        ({"tools": [{"type": "function", "function": FUNCTION}]}, None, "unknown field 'function'"),
+        ({"tools": [FUNCTION, FUNCTION]}, None, r"tools\[1\].name: there are two functions named 'f'"),
+        ({"tools": [{**FUNCTION, "parameters": UNSUPPORTED}]}, None, "function 'f' cannot be followed"),
+        ({"tool_choice": "required"}, None, "no tools"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, None, "'g'"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, None, "not name a function"),
+        ({"tools": [FUNCTION], "tool_choice": {**ALLOWED, "tools": []}}, None, "does not list functions"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort", "no effort"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "no reasoning"),
+        ({"service_tier": "flex"}, "service_tier", "one tier"),
+        ({"max_tool_calls": 0}, "max_tool_calls", "greater than or equal to 1"),
+        ({"extra_body": {"speculate": "sometimes"}}, "speculate", "speculate"),
+        ({"extra_body": {"priority": "high"}}, "priority", "priority"),
+        ({"truncation": "auto"}, "truncation", "never shortened"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "'json_schema'"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format", "a name and a schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format", "a name and a schema"),
+        ({"text": {"format": {"type": "json_object", "strict": True}}}, "text.format", "for the type"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": UNSUPPORTED}}},
+            None,
+            "JSON schema cannot be used",
+        ),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "ask in instructions"),
+        ({"top_logprobs": 2}, None, "top_logprobs needs include"),
+        ({"include": ["reasoning.encrypted_content"]}, "include.0", "only 'message.output_text.logprobs'"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k", "512"),
+        ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "16"),
+        ({"input": "x" * 5000}, None, "The prompt has"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    client: openai.OpenAI, options: dict[str, Any], param: str | None, message: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        ask(client, stream=stream, **options)
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.param == param
+
+
+def test_stream_options_are_for_streams(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="stream set to true"):
+        ask(client, stream_options={"include_obfuscation": False})
+    with pytest.raises(openai.BadRequestError, match="not padded"):
+        ask(client, stream=True, stream_options={"include_obfuscation": True})
+
+
+def test_nothing_can_be_fetched_later(client: openai.OpenAI) -> None:
+    answer = ask(client)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answer.id)
+
+
+def test_a_model_that_is_not_there(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="There is no model 'nonesuch'"):
+        ask(client, model="nonesuch", stream=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"input": {}}', b'{"input":[[]]}', b"1e999"]
+)
+def test_nonsense_is_refused_in_openai_s_form(server: Running, content: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    reply = httpx.post(f"{server.url}/v1/responses", content=content, headers=headers)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"]
