@@ -10,9 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from foretoken.server.anthropic.schemas import MessagesRequest
+from foretoken.server.extras.tokens import DetokenizeRequest
+from foretoken.server.openai.schemas import ChatRequest, CompletionRequest
 from http_server import Running, serving
-from malformed_bodies import JSON, VALID, Malformed, encode, fault, malformed, send
+from malformed_bodies import JSON, Malformed, encode, fault, malformed, send
+from valid_bodies import VALID
 
 COUNT = 500
 SEED = 20
@@ -223,7 +228,6 @@ def test_a_kind_of_block_is_not_taken_for_a_key(
     assert re.search(rf"(^|'){place}('|:)", reply.json()["error"]["message"]), reply.text
 
 
-@pytest.mark.xfail(strict=True, reason="the two routes do not look at the bodies they are sent")
 @pytest.mark.parametrize("action", ["load", "unload"])
 def test_loading_takes_no_body(http: httpx.Client, action: str) -> None:
     path = f"/v1/models/fake/{action}"
@@ -233,3 +237,24 @@ def test_loading_takes_no_body(http: httpx.Client, action: str) -> None:
             assert fault(reply, path) is None, request.wrong
     assert http.post(path).status_code == 200
     assert http.post(path, json={}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("made", "body"),
+    [
+        (DetokenizeRequest, {"tokens": ["x"] * 2000}),
+        (CompletionRequest, {"prompt": ["x", *[{}] * 2000]}),
+        (CompletionRequest, {"prompt": [[{}] * 2000] * 3}),
+        (CompletionRequest, {"prompt": "a", "stop_token_ids": ["x"] * 2000}),
+        (ChatRequest, {"messages": [{}] * 2000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": ["x"] * 2000}]}),
+        (ChatRequest, {"messages": [USER], "tools": ["x"] * 2000}),
+        (ChatRequest, {"messages": [USER], **{str(key): 1 for key in range(2000)}}),
+        (MessagesRequest, {**CLAUDE, "messages": [{}] * 2000}),
+    ],
+)
+def test_a_million_faults_are_not_all_told(made: type[BaseModel], body: dict[str, Any]) -> None:
+    """Each takes 15 µs, in which nobody else is answered."""
+    with pytest.raises(ValidationError) as caught:
+        made.model_validate(body)
+    assert caught.value.error_count() < 10

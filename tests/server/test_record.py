@@ -99,8 +99,9 @@ def test_without_the_flag_nothing_is_recorded(folder: Path) -> None:
 def test_a_file_of_another_kind_stops_the_start(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine\n")
     server = Server(folder, "--record", "notes.txt")
-    server.process.communicate(timeout=60)
+    _, rest = server.process.communicate(timeout=60)
     assert not server.url
+    assert "Recorded" not in "".join([*server.said, rest])
     assert server.process.returncode not in (0, None)
     assert "notes.txt" in "".join(server.said)
     assert (folder / "notes.txt").read_text() == "mine\n"

@@ -48,7 +48,9 @@ def _blocks_of(*kinds: str) -> Callable[[object], object]:
 
 
 TextContent = Annotated[
-    list[TextBlock], BeforeValidator(_blocks_of("text"), json_schema_input_type=str | list[TextBlock])
+    list[TextBlock],
+    Field(fail_fast=True),
+    BeforeValidator(_blocks_of("text"), json_schema_input_type=str | list[TextBlock]),
 ]
 
 
@@ -84,6 +86,7 @@ class ToolResultBlock(Body):
 Block = Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 Content = Annotated[
     list[Block],
+    Field(fail_fast=True),
     BeforeValidator(
         _blocks_of("text", "tool_use", "tool_result"), json_schema_input_type=str | list[TextBlock]
     ),

@@ -37,7 +37,7 @@ class CountTokensRequest(Body):
     """POST /v1/messages/count_tokens: the part of a request that makes its prompt."""
 
     model: str
-    messages: Annotated[list[ChatTurn], Field(min_length=1)]
+    messages: Annotated[list[ChatTurn], Field(min_length=1, fail_fast=True)]
     system: TextContent | None = None
     cache_control: CacheControl | None = None
     tools: Tools | None = None

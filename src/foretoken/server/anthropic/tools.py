@@ -27,7 +27,7 @@ class ToolParam(Body):
     cache_control: CacheControl | None = None
     eager_input_streaming: Literal[True] | None = None
     defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: Annotated[list[Literal["direct"]], Field(fail_fast=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -60,7 +60,7 @@ class ToolParam(Body):
         }
 
 
-Tools = Annotated[list[ToolParam], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[ToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class ToolChoiceParam(Body):

@@ -7,7 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from foretoken.server.caller import caller_of
+from foretoken.server.openai.schemas import Body
 from foretoken.server.pool import ModelPool
+
+
+class NoFields(Body):
+    """A body that says nothing, where one is sent at all."""
 
 
 def admin_router(pool: ModelPool) -> APIRouter:
@@ -15,13 +20,13 @@ def admin_router(pool: ModelPool) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/models/{name}/load")
-    async def load(name: str, request: Request) -> dict[str, Any]:
+    async def load(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
         caller_of(request).require_admin()
         served = await pool.get(name)
         return {"id": served.name, "loaded": True}
 
     @router.post("/v1/models/{name}/unload")
-    async def unload(name: str, request: Request) -> dict[str, Any]:
+    async def unload(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
         caller_of(request).require_admin()
         was_loaded = await pool.unload(name)
         return {"id": pool.resolve(name), "loaded": False, "was_loaded": was_loaded}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server.caller import visit_of
-from foretoken.server.openai.schemas import Body
+from foretoken.server.openai.schemas import Body, Ids
 from foretoken.server.pool import ModelPool
 
 
@@ -26,7 +26,7 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """Token ids to turn into text."""
 
-    tokens: list[int]
+    tokens: Ids
     model: str | None = None
 
 

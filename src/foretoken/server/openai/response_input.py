@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from foretoken.errors import RequestError
-from foretoken.server.openai.schemas import Body
+from foretoken.server.openai.schemas import Body, Objects
 
 STATELESS = "this server is stateless: it stores no responses."
 HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
@@ -42,8 +42,8 @@ class TextPart(Body):
 
     type: Literal["input_text", "output_text"]
     text: str
-    annotations: list[dict[str, Any]] | None = None
-    logprobs: list[dict[str, Any]] | None = None
+    annotations: Objects | None = None
+    logprobs: Objects | None = None
     parsed: Any = None
 
 
@@ -64,7 +64,9 @@ def _as_parts(content: Any) -> Any:
     return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
 
 
-Parts = Annotated[list[Part], BeforeValidator(_as_parts, json_schema_input_type=str | list[Part])]
+Parts = Annotated[
+    list[Part], Field(fail_fast=True), BeforeValidator(_as_parts, json_schema_input_type=str | list[Part])
+]
 
 
 def _chat_parts(parts: Sequence[TextPart]) -> list[dict[str, Any]]:
@@ -173,7 +175,7 @@ def _as_items(given: Any) -> Any:
 
 Input = Annotated[
     list[Item],
-    Field(min_length=1),
+    Field(min_length=1, fail_fast=True),
     BeforeValidator(_as_items, json_schema_input_type=str | Annotated[list[Item], Field(min_length=1)]),
 ]
 

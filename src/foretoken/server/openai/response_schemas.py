@@ -21,6 +21,7 @@ from foretoken.server.openai.schemas import (
     MostTokens,
     ResponseFormat,
     Scheduling,
+    at_most,
 )
 from foretoken.types import Constraint, SamplingParams
 
@@ -105,16 +106,16 @@ class ResponseRequest(Choosing, Scheduling):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: MostTokens | None = None
-    include: list[Included] | None = None
+    include: Annotated[list[Included], Field(fail_fast=True)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     text: TextConfig | None = None
-    tools: list[AnyTool] | None = None
+    tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: MostTokens | None = None
     """The most calls of OpenAI's own tools: there are never any. Functions do not count."""
     reasoning: Reasoning | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MOST_METADATA)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

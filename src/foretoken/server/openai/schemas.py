@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from foretoken.errors import RequestError
 from foretoken.types import Constraint, SamplingParams
@@ -16,8 +16,29 @@ MOST_LOGPROBS = 20
 MOST_WHOLE = 2**63 - 1
 """The largest whole number of 64 bits. No client means a larger one."""
 
+MOST_KEYS = 100
+"""Keys of one object: no API's has as many fields."""
+
+# One complaint is enough: pydantic would make one for each of a million wrong items, which takes a minute.
+Ids = Annotated[list[int], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+MOST_BIASED = 16_384
+"""Entries of `logit_bias` that are read at all; `limits.max_logit_bias` says how many are served."""
+
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
 Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)]
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuses a larger object before its entries are looked at: each wrong one would become an error."""
+
+    def check(given: object) -> object:
+        if isinstance(given, dict) and len(given) > entries:
+            raise ValueError(f"{len(given)} entries are too many; at most {entries} are allowed")
+        return given
+
+    return BeforeValidator(check)
 
 
 class Body(BaseModel):
@@ -26,6 +47,13 @@ class Body(BaseModel):
     # With a least length pydantic looks into strings, and refuses half characters, which JSON can hold and no
     # answer could repeat.
     model_config = ConfigDict(extra="forbid", strict=True, str_min_length=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, given: object) -> object:
+        if isinstance(given, dict) and len(given) > MOST_KEYS:
+            raise ValueError(f"an object with {len(given)} keys is none that is known here")
+        return given
 
 
 class StreamOptions(Body):
@@ -84,11 +112,13 @@ class SamplingBody(Choosing, Scheduling):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Field(ge=-100, le=100)]] | None, at_most(MOST_BIASED)
+    ] = None
     user: str | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] = 0
     ignore_eos: bool = False
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Ids | None = None
 
     def sampling(
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
@@ -117,9 +147,9 @@ class ChatMessage(Body):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Objects | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Objects | None = None
     tool_call_id: str | None = None
     refusal: None = None
 
@@ -128,7 +158,7 @@ class Prediction(Body):
     """OpenAI's predicted output."""
 
     type: Literal["content"]
-    content: str | list[dict[str, Any]]
+    content: str | Objects
 
 
 class JsonSchema(Body):
@@ -152,7 +182,7 @@ class ResponseFormat(Body):
 class ChatRequest(SamplingBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: MostTokens | None = None
     max_completion_tokens: MostTokens | None = None
     logprobs: bool | None = None
@@ -161,7 +191,7 @@ class ChatRequest(SamplingBody):
     response_format: ResponseFormat | None = None
     grammar: str | None = None
     regex: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
@@ -169,7 +199,7 @@ class ChatRequest(SamplingBody):
 class CompletionRequest(SamplingBody):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     max_tokens: MostTokens | None = 16
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     grammar: str | None = None
