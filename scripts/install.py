@@ -16,6 +16,9 @@ from pathlib import Path
 
 TICK_SECONDS = 5
 
+PINNED = {"dev": ("torch==2.13.0",)}
+"""What an extra is installed with besides: the torch that tests are known to pass with."""
+
 
 def main() -> int:
     """Install `foretoken[EXTRA]` in editable mode; returns pip's exit code."""
@@ -35,6 +38,7 @@ def main() -> int:
         "--disable-pip-version-check",
         "-e",
         f"{root}[{extra}]",
+        *PINNED.get(extra, ()),
     ]
     with tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False) as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603 - our own words

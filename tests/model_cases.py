@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import gguf_factory
+import torch_factory
 from foretoken.config import ModelOptions
 from foretoken.protocols import Model
 from foretoken.testing import FakeModel
@@ -55,7 +56,25 @@ def _llamacpp(workspace: Workspace, context_length: int, sequences: int) -> Mode
     return BACKEND.load(path, options)
 
 
-CASES: dict[str, Callable[[Workspace, int, int], Model]] = {"fake": _fake, "llamacpp": _llamacpp}
+def _torch(workspace: Workspace, context_length: int, sequences: int) -> Model:
+    from foretoken.backends.torch import BACKEND
+
+    folder = workspace.file("tiny-llama", torch_factory.make_tiny_llama)
+    options = ModelOptions(
+        context_length=context_length,
+        sequences=sequences,
+        threads=1,
+        gpu_layers=0,
+        cache_dir=workspace.folder / "measurements",
+    )
+    return BACKEND.load(folder, options)
+
+
+CASES: dict[str, Callable[[Workspace, int, int], Model]] = {
+    "fake": _fake,
+    "llamacpp": _llamacpp,
+    "torch": _torch,
+}
 
 
 def prefill(model: Model, seq: int, tokens: Sequence[int]) -> Logits:

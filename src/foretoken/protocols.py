@@ -89,7 +89,19 @@ class Model(Protocol):
         ...
 
     def truncate(self, seq: int, length: int) -> None:
-        """Keep the first `length` cells. Raises BackendError where `capabilities.rollback` forbids it."""
+        """Keep the first `length` cells. Raises BackendError where `capabilities.rollback` forbids it; the
+        sequence is then as before.
+        """
+        ...
+
+    def owed(self, seq: int) -> int:
+        """Of the sequence's cells, those that its next forward computes again before its own rows; always 0
+        but after a truncation by more than `rollback_bound` rows of a model with `Rollback.SNAPSHOT`.
+        """
+        ...
+
+    def reachable(self, seq: int, length: int) -> int:
+        """The most cells, up to `length`, that `truncate` and `fork` can always keep of the sequence."""
         ...
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:

@@ -91,7 +91,8 @@ def backend_for(path: Path) -> Backend:
         raise missing_dependency("llama_cpp", f"Loading {path.name}")
     raise ModelFormatError(
         f"{path} is not a model that any installed backend can read.",
-        hint="Foretoken reads GGUF files; see 'foretoken doctor' for the installed backends.",
+        hint="Foretoken reads GGUF files, and folders with config.json and *.safetensors; see 'foretoken "
+        "doctor' for the installed backends.",
     )
 
 

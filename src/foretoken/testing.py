@@ -192,6 +192,9 @@ class FakeModel:
     def length(self, seq: int) -> int:
         return len(self._cache.get(seq, ()))
 
+    def owed(self, seq: int) -> int:  # noqa: ARG002
+        return 0
+
     @property
     def cells(self) -> int:
         """KV cells that all sequences hold together."""
@@ -206,6 +209,10 @@ class FakeModel:
             raise BackendError(f"cannot truncate {self.length(seq)} cells to {length}")
         if seq in self._cache:
             del self._cache[seq][length:]
+
+    def reachable(self, seq: int, length: int) -> int:
+        held = self.length(seq)
+        return min(length, held) if self.capabilities.rollback is Rollback.TRUNCATE or length >= held else 0
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         rows = self._cache[seq][start:]

@@ -46,11 +46,13 @@ class Rows:
 
 
 class Rollback(StrEnum):
-    """How a model takes back rows that verification rejected."""
+    """How a model takes back rows that verification rejected. All but `TRUNCATE` can only take back rows of
+    the sequence's last forward, after the first that returned logits; or all that the sequence holds.
+    """
 
     TRUNCATE = "truncate"  # any length, for free
-    BOUNDED = "bounded"  # at most `Capabilities.rollback_bound` rows
-    SNAPSHOT = "snapshot"  # only to a snapshot taken before
+    BOUNDED = "bounded"  # the last `Capabilities.rollback_bound` rows, for free and once
+    SNAPSHOT = "snapshot"  # as BOUNDED, and further: then what is kept is computed again (`Model.owed`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
-    """How far a drafter may go for one request in this round.
-
-    At most `max_tokens` tokens. A drafter that pays per token (a draft model) also stops when its own
-    estimate that the whole draft so far survives falls under `min_survival`. A draft whose first token is
-    right with a chance below `min_chance` cannot pay: a drafter that sees that early need not go on.
+    """How far a drafter may go for one request in this round: at most `max_tokens` tokens. One that pays per
+    token (a draft model) also stops when its own estimate that the whole draft so far survives falls under
+    `min_survival`. A draft whose first token is right with a chance below `min_chance` cannot pay: a drafter
+    that sees that early need not go on.
     """
 
     max_tokens: int
@@ -299,14 +300,12 @@ class DrafterStats:
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
     """The `speculation` object of a response. `active`: something was drafted for this request; if not,
-    `reason` says why.
-
-    `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens per round;
-    `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup` compares
-    with the measured time of plain rounds; None until one has been seen. `exact_reason` says why `exact`
-    is what it is. `ms` is where the time of its rounds went, in milliseconds: "draft" drafting, "verify" the
-    target's forwards, "sample" choosing and committing tokens, "other" planning. Requests that share a round
-    share its time equally. What passes between rounds is in none of them.
+    `reason` says why. `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens
+    per round; `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup`
+    compares with the measured time of plain rounds; None until one has been seen. `exact_reason` says why
+    `exact` is what it is. `ms` is where the time of its rounds went, in milliseconds: "draft" drafting,
+    "verify" the target's forwards, "sample" choosing and committing tokens, "other" planning. Requests that
+    share a round share its time equally. What passes between rounds is in none of them.
     """
 
     configured: str
@@ -326,10 +325,8 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One committed token. `origin` is "target" or the drafter that proposed it.
-
-    `text` is what can be shown now: an incomplete UTF-8 character or a possible stop string is held back
-    and arrives with a later token of the same event stream.
+    """One committed token. `origin` is "target" or the drafter that proposed it. `text` is what can be shown
+    now: an incomplete UTF-8 character or a possible stop string is held back and arrives with a later token.
     """
 
     request: int
@@ -375,11 +372,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What else this round's forward carries. `depth`: the largest KV length of the requests decoding."""
+    """What else this round's forward carries: prompts, and rows of requests decoding that are computed again
+    (`Model.owed`). `depth`: the largest KV length of the requests decoding.
+    """
 
     decoding: int
     prefill_rows: int
     depth: int
+    owed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,25 @@
 """Another server on the same prompts: a client of any OpenAI-compatible /v1/chat/completions.
 
 llama.cpp's server, and those that speak its dialect, end a stream with `timings`: their own clock, and what
-was drafted and accepted. Without them the clock is ours, from the first piece of text to the last, and the
-number of tokens is that of `usage`, or of the pieces where the server does not say.
+was drafted and accepted. Its clock for decoding begins with the first token, as ours does, and the end token
+counts, as with us. Without them the clock is ours, from the first piece of text to the last, and the number
+of tokens is that of `usage`, or of the pieces where the server does not say.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import PurePath
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from foretoken.bench.extras import needed
 from foretoken.bench.results import Sample
 from foretoken.bench.sides import Messages
-from foretoken.errors import BackendError, ConfigError, ForetokenError
+from foretoken.errors import BackendError, ConfigError, ContextLengthError, ForetokenError
 from foretoken.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ READ_SECONDS = 600.0
 
 _QUOTED = 300
 _FORBIDDEN = (401, 403)
+_TOO_LONG = ("exceed_context_size_error", "context_length_exceeded")  # llama.cpp's, and OpenAI's and ours
+_OWNERS_WITH_TRUNCATION = ("llamacpp", "vllm", "foretoken")
 
 
 class ServerSide:
@@ -61,11 +66,21 @@ class ServerSide:
             self.close()
             raise
 
+    @property
+    def about(self) -> str:
+        """Where it is and what it runs. llama.cpp's server names a model by its whole path."""
+        return f"{self.url}, model {PurePath(self.model).name or self.model}"
+
+    @cached_property
+    def _truncates(self) -> bool:
+        """Whether it is one that knows `top_k` and `min_p`; others refuse fields they do not know."""
+        return any(model.get("owned_by") in _OWNERS_WITH_TRUNCATION for model in self._models())
+
     def restart(self) -> None:
         """A server keeps what it has learnt: that is its own business."""
 
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
-        """Stream an answer and time it. Raises ConfigError, BackendError."""
+        """Stream an answer and time it. Raises ContextLengthError, ConfigError, BackendError."""
         body = {
             "model": self.model,
             "messages": [dict(message) for message in messages],
@@ -74,6 +89,7 @@ class ServerSide:
             "seed": params.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._sampling(params),
         }
         body = {key: value for key, value in body.items() if value is not None}
         heard = Heard()
@@ -95,13 +111,27 @@ class ServerSide:
         """End the connection. May be called twice."""
         self._client.close()
 
+    def _sampling(self, params: SamplingParams) -> dict[str, float]:
+        """How the distribution is truncated: llama.cpp's server does so unless it is told not to."""
+        if params.temperature <= 0:
+            return {}
+        further = {"top_k": params.top_k, "min_p": params.min_p} if self._truncates else {}
+        return {"top_p": params.top_p, **further}
+
     def _first_model(self) -> str:
+        return str(self._models()[0]["id"])
+
+    def _models(self) -> Sequence[Mapping[str, Any]]:
+        """What it lists: at least one."""
         with self._sent("GET", "/models") as response:
             response.read()
             try:
-                return str(response.json()["data"][0]["id"])
+                models = [{**model, "id": model["id"]} for model in response.json()["data"]]
             except (ValueError, LookupError, TypeError):
-                raise self._strange("its /v1/models lists no model") from None
+                models = []
+        if not models:
+            raise self._strange("its /v1/models lists no model")
+        return models
 
     @contextmanager
     def _sent(
@@ -149,6 +179,8 @@ class ServerSide:
 
     def _refused(self, status: int, text: str) -> ForetokenError:
         message = f"The server at {self.url} answered with status {status}: {_message(text)}"
+        if any(f'"{code}"' in text for code in _TOO_LONG):
+            return ContextLengthError(message, hint="Give that server a larger context.")
         if status >= 500:
             return BackendError(message)
         if status in _FORBIDDEN:
@@ -199,7 +231,7 @@ class Heard:
             text="".join(self._pieces),
             count=count,
             decode_ms=self._decode_ms(count),
-            prompt_tokens=int(usage.get("prompt_tokens") or timings.get("prompt_n") or 0),
+            prompt_tokens=int(usage.get("prompt_tokens") or 0) or _prompt_tokens(timings),
             prompt_ms=float(timings.get("prompt_ms") or 0.0),
             # Every round commits what it accepted and one token more; the first token is the prompt's.
             rounds=max(0, count - 1 - accepted) if "predicted_n" in timings else 0,
@@ -213,6 +245,11 @@ class Heard:
         if self._timings.get("predicted_per_second"):
             return 1e3 * count / float(self._timings["predicted_per_second"])
         return 1e3 * (self._last - self._first)
+
+
+def _prompt_tokens(timings: Mapping[str, Any]) -> int:
+    """Those that were read, and those that llama.cpp's server found in its cache."""
+    return int(timings.get("prompt_n") or 0) + int(timings.get("cache_n") or 0)
 
 
 def _base(url: str) -> str:

@@ -47,6 +47,9 @@ SETTLED = 0.03
 LONG, VERY_LONG = 5.0, 20.0
 """Plain forwards. One that takes as long averages over what disturbs a plain one."""
 
+DEEPER = 1.5
+"""By which factor a depth must be deeper than the one before to be worth measuring."""
+
 DEARER = 1.3
 """By how much a row may cost more than in the next smaller size; more is looked at again."""
 
@@ -210,23 +213,28 @@ class _Sequence:
 
     def fill(self, progress: Callable[[int], None], seconds: float) -> None:
         """Prefill to the largest depth, or as far as that gets in so many seconds, but past the depth before;
-        `progress` gets the tokens done. `depths` are then those that were reached.
+        `progress` gets the tokens done. `depths` are then those that were reached: one that is little deeper
+        than the one before would tell nothing new.
         """
         model, start, began = self._model, 0, self._clock()
         model.release(SEQUENCE)
         *before, deepest = self.depths
-        for depth in [*before, deepest]:
-            while start < depth:
-                if start >= max(before, default=deepest) and self._clock() - began > seconds:
-                    break
+        least = before[-1] if before else deepest
+        for depth in self.depths:
+            while start < depth and not (start >= least and self._clock() - began > seconds):
                 end = min(start + _CHUNK, start + model.capabilities.max_batch, depth)
                 model.forward([Rows(SEQUENCE, start, self._tokens[start:end], 0)])
                 start = end
                 progress(start)
-            if depth == deepest or not self._truncates:
-                self._snapshots[start] = model.snapshot(SEQUENCE)
-        self.depths = sorted({*before, start})
-        self._depth = start
+            if depth < deepest and not self._truncates:
+                self._snapshots[depth] = model.snapshot(SEQUENCE)
+        reached = start if start == deepest or start >= DEEPER * least else least
+        self.depths = sorted({*before, reached})
+        if self._truncates:
+            model.truncate(SEQUENCE, reached)
+        if reached not in self._snapshots:
+            self._snapshots[reached] = model.snapshot(SEQUENCE)
+        self._depth = reached
 
     def go_to(self, depth: int) -> None:
         """Make the sequence `depth` tokens long. On the way to the largest depth snapshots are timed."""

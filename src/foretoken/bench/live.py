@@ -27,14 +27,21 @@ def warm_up(sides: Sequence[Side]) -> None:
 
 
 def measure(
-    sides: Sequence[Side], cases: Sequence[PromptCase], params: SamplingParams, *, repeat: int, turns: int = 1
+    sides: Sequence[Side],
+    cases: Sequence[PromptCase],
+    params: SamplingParams,
+    *,
+    repeat: int,
+    turns: int = 1,
+    too_long: set[str] | None = None,
 ) -> Iterator[Row]:
     """Every case answered by every side, in `repeat` passes over all cases; rows as they come.
 
     A pass begins with sides that have learnt nothing: an answer that is remembered from the pass before is
     not a speedup. Of a conversation the first `turns` turns are measured. What was answered to the turns
     before is the first side's text for all sides, so that all are asked the same. A turn that does not fit
-    into the context is left out, with those after it. Raises ForetokenError.
+    into the context of some side is left out, with those after it; `too_long` gets its name: the rows of
+    sides that had answered it by then are to be left out, too. Raises ForetokenError.
     """
     for again in range(repeat):
         for side in sides:
@@ -51,6 +58,8 @@ def measure(
                         answers[side.name] = sample.text
                         yield Row(case.turn_id(turn), case.category, side.name, again, sample)
                 except ContextLengthError:
+                    if too_long is not None:
+                        too_long.add(case.turn_id(turn))
                     break
                 said.append({"role": "assistant", "content": answers[sides[0].name]})
 

@@ -160,10 +160,16 @@ class ReplayModel:
     def length(self, seq: int) -> int:
         return len(self._cells.get(seq, ()))
 
+    def owed(self, seq: int) -> int:  # noqa: ARG002
+        return 0
+
     def truncate(self, seq: int, length: int) -> None:
         cells = self._cells.get(seq)
         if cells is not None:
             del cells[length:]
+
+    def reachable(self, seq: int, length: int) -> int:
+        return min(length, self.length(seq))
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         rows = self._cells[seq][start:]

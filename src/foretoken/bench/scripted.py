@@ -58,8 +58,14 @@ class ScriptedModel:
     def length(self, seq: int) -> int:
         return self._model.length(seq)
 
+    def owed(self, seq: int) -> int:
+        return self._model.owed(seq)
+
     def truncate(self, seq: int, length: int) -> None:
         self._model.truncate(seq, length)
+
+    def reachable(self, seq: int, length: int) -> int:
+        return self._model.reachable(seq, length)
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         self._model.keep_path(seq, start, path)

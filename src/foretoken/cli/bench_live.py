@@ -15,6 +15,7 @@ from rich.markup import escape
 from foretoken.backends.llamacpp.cpu import physical_cores
 from foretoken.backends.llamacpp.system import processor_name
 from foretoken.bench.against import ServerSide
+from foretoken.bench.against_notes import server_notes
 from foretoken.bench.classic import PLACE, sweep_points
 from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
@@ -80,7 +81,8 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
         curve = measured_curve(engines[OFF]) if finished else {}
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
         about = _about(plan, engines[OFF]) | _noise(rows)
-        about |= {side.name: f"{side.url}, model {side.model}" for side in servers}
+        about |= {side.name: side.about for side in servers}
+        notes += [note for side in servers for note in server_notes(rows, side.name, OFF)]
         report = live_report(
             rows,
             title="Classic prompts" if plan.sweeps else "Live benchmark",
@@ -122,9 +124,16 @@ def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Consol
         task = bar.add_task("warming up", total=len(plan.prompts) * len(sides) * plan.repeat)
         try:
             warm_up(sides)
-            for row in measure(sides, plan.cases, plan.params, repeat=plan.repeat, turns=plan.turns):
+            too_long: set[str] = set()
+            for row in measure(
+                sides, plan.cases, plan.params, repeat=plan.repeat, turns=plan.turns, too_long=too_long
+            ):
                 rows.append(row)
                 bar.update(task, advance=1, description=f"{escape(row.prompt)}  {_so_far(rows)}")
+            if too_long:
+                rows[:] = [row for row in rows if row.prompt not in too_long]
+                names = [side.name for side in sides]
+                rows.sort(key=lambda row: names.index(row.setting))  # they may begin with the last one's
         except KeyboardInterrupt:
             if not any(row.setting == OFF for row in rows):
                 raise

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from foretoken.server.settings_file import SettingsWatcher
 
 DEFAULT_NAME = "default"
+KEPT_GB = 4.0
+"""Of conversations' KV caches, in a folder that was named for them."""
 
 
 @click.command()
@@ -66,11 +68,21 @@ DEFAULT_NAME = "default"
     help="One line a request on standard error, or none.",
 )
 @click.option(
+    "--cache-dir",
+    "kept_in",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="DIR",
+    show_default="$FORETOKEN_CACHE, or the system's place for caches",
+    help="Folder for what is kept. Naming one also keeps the KV cache of conversations there, so that it "
+    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb says otherwise.",
+)
+@click.option(
     "--prefix-cache-gb",
     type=click.FloatRange(0),
     default=None,
     metavar="GB",
-    show_default="0, none",
+    show_default="0, none, without --cache-dir",
     help="Disk space for the KV cache of conversations, to go on with after others, and after a restart.",
 )
 @click.option(
@@ -142,12 +154,13 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
             yield recorder
         finally:  # Ctrl-C is how a server ends
             recorder.close()
-            lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
-            console.print(
-                f"[dim]Recorded {counted(recorder.written, 'answer')} in {escape(str(path))}{lost}[/]",
-                highlight=False,
-                soft_wrap=True,
-            )
+            if recorder.written or recorder.lost:
+                lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
+                console.print(
+                    f"[dim]Recorded {counted(recorder.written, 'answer')} in {escape(str(path))}{lost}[/]",
+                    highlight=False,
+                    soft_wrap=True,
+                )
 
 
 def _watcher(chosen: Path | None) -> SettingsWatcher | None:
@@ -172,6 +185,9 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     }
     names = ("host", "port", "log_format", "prefix_cache_gb")
     flags = {name: value for name in names if (value := options.pop(name)) is not None}
+    kept_in = options.pop("kept_in")
+    if kept_in is not None and remember:
+        flags.setdefault("prefix_cache_gb", KEPT_GB)
 
     def overlay(settings: ServerSettings) -> ServerSettings:
         own = {**named, **settings.models}
@@ -181,7 +197,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
         return replace(
             settings,
             models=own,
-            cache_dir=settings.cache_dir or cache_dir(),
+            cache_dir=kept_in or settings.cache_dir or cache_dir(),
             remember=settings.remember and remember,
             **flags,
         )

@@ -1,16 +1,20 @@
-"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023, arXiv 2211.17192).
+"""A smaller model drafts (Leviathan et al. 2023, arXiv 2211.17192).
 
 It keeps a KV sequence of its own per request, is fed only when it is asked to draft, and never recomputes
 what its cache already holds. All requests advance together, one forward per depth. Tokens are chosen by a
-protocols.TokenSampler, which couples them to the target's (docs/how-it-works.md).
+protocols.TokenSampler, which couples them to the target's (docs/how-it-works.md). A model with another
+vocabulary drafts through the layer in `translation/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from foretoken.config import read_options
+from foretoken.drafters.translation.choice import WAYS, compare, describe
+from foretoken.drafters.translation.drafter import TranslatingDrafter
 from foretoken.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
 from foretoken.protocols import Drafter, DrafterContext, Model, RequestView, TokenSampler
 from foretoken.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback, Rows
@@ -19,29 +23,24 @@ NAME = "draft-model"
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Options: `model` (path or name, required), `max` tokens per draft, `min-p` (stop before a token less
-    likely than this; llama.cpp's draft-p-min), `ctx` (tokens of context, 0 = the target's).
+    """Options: `model` (path or name, required), `max` tokens per draft, `min` (drop shorter drafts), `min-p`
+    (stop before a token less likely than this; llama.cpp's draft-p-min), `ctx` (tokens of context, 0 = the
+    target's), `translate` (how drafts in another vocabulary become the target's).
 
     Raises SpeculationStringError for a bad value, UnsupportedModelError for a model whose vocabulary or
     rollback does not fit, and whatever loading it raises.
     """
-    values = read_options(NAME, options, {"model": "", "max": 16, "min": 0, "min-p": 0.0, "ctx": 0})
-    if not values["model"]:
-        raise SpeculationStringError(
-            f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
-        )
-    if values["max"] < 1:
-        raise SpeculationStringError(f"{NAME}: max={values['max']} must be at least 1.")
-    if not 0.0 <= values["min-p"] <= 1.0:
-        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    values = _read(options)
     model = context.load_model(
         values["model"],
         sequences=context.capabilities.sequences,
         context_length=values["ctx"] or context.target.context_length,
     )
     try:
-        _check(model, context)
-    except UnsupportedModelError:
+        _check(model)
+        if model.info.vocab_hash != context.target.vocab_hash:
+            return _translating(model, context, values)
+    except BaseException:
         model.close()
         raise
     return DraftModelDrafter(
@@ -54,19 +53,59 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     )
 
 
-def _check(model: Model, context: DrafterContext) -> None:
-    if model.info.vocab_hash != context.target.vocab_hash:
-        raise UnsupportedModelError(
-            f"The vocabularies of {model.info.name} and {context.target.name} differ, and drafts cannot be "
-            "translated between vocabularies yet.",
-            hint="Use a draft model with the target's tokenizer, usually a smaller one of the same family.",
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
+    defaults: dict[str, int | float | str] = {
+        "model": "",
+        "max": 16,
+        "min": 0,
+        "min-p": 0.0,
+        "ctx": 0,
+        "translate": "auto",
+    }
+    values = read_options(NAME, options, defaults)
+    if not values["model"]:
+        raise SpeculationStringError(
+            f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
         )
+    if values["max"] < 1:
+        raise SpeculationStringError(f"{NAME}: max={values['max']} must be at least 1.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    if values["translate"] not in WAYS:
+        raise SpeculationStringError(
+            f"{NAME}: translate={values['translate']!r} is no way to translate drafts.",
+            hint=f"Valid are: {', '.join(WAYS)}.",
+        )
+    return values
+
+
+def _check(model: Model) -> None:
     if model.capabilities.rollback is not Rollback.TRUNCATE:
         raise UnsupportedModelError(
             f"{model.info.name} cannot draft: rejected tokens cannot be taken back from its cache "
             f"(rollback: {model.capabilities.rollback.value}).",
             hint="Use a draft model with attention layers only.",
         )
+
+
+def _translating(model: Model, context: DrafterContext, values: Mapping[str, Any]) -> Drafter:
+    """The drafter of a model with another vocabulary than the target's."""
+    way = values["translate"]
+    languages = compare(model, context, way)
+    context.notice(describe(model, context, languages, way))
+
+    def inner(sampler: TokenSampler, most: int) -> Drafter:
+        return DraftModelDrafter(model, sampler, most, values["min-p"])
+
+    return TranslatingDrafter(
+        inner,
+        languages,
+        context.sampler,
+        vocab_size=context.target.vocab_size,
+        way=way,
+        max_tokens=values["max"],
+        min_tokens=values["min"],
+    )
 
 
 @dataclass(slots=True)
@@ -229,7 +268,7 @@ class DraftModelDrafter:
         token, probability, probs = self._sampler.propose(logits, job.request, job.tokens)
         if probs is None:
             job.survival *= probability
-            if probability < self._min_p or job.survival < job.limit.min_survival:
+            if not probability or probability < self._min_p or job.survival < job.limit.min_survival:
                 return
         else:
             # A token that was drawn from q must be kept whatever its probability (dropping it would bias

@@ -20,12 +20,13 @@ from foretoken.errors import (
 from foretoken.library import models_dir, resolve
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
+from foretoken.planner.replay import Replay
 from foretoken.protocols import Drafter, DrafterContext, Model
 from foretoken.registry import backend_for, create_drafter
 from foretoken.sampling.constraint import compile_constraint
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.sampling.guide import Guide
-from foretoken.types import Constraint, Rollback
+from foretoken.types import Capabilities, Constraint, Rollback
 
 AUTO_STAGES = (
     Stage("suffix", {"min-p": "0.005"}),
@@ -63,9 +64,11 @@ def assemble(
             raise
         except _UNUSABLE as error:
             notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
-    if not drafters and reason is None:
+    if drafters:
+        notes += _rollback_notes(model.capabilities)
+    elif reason is None:
         reason = "none of the drafters asked for can be used"
-    learner = AdaptivePlanner() if speculation.adaptive else None
+    learner = AdaptivePlanner(Replay.of(model.capabilities)) if speculation.adaptive else None
     return Setup(
         Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
         learner or FixedPlanner(),
@@ -79,9 +82,20 @@ def assemble(
 def _why_impossible(model: Model, speculation: Speculation) -> str | None:
     if speculation.off:
         return "speculation is turned off"
-    if model.capabilities.rollback is not Rollback.TRUNCATE:
+    able = model.capabilities
+    if able.rollback is Rollback.BOUNDED and able.rollback_bound < able.max_rows - 1:
         return "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
     return None
+
+
+def _rollback_notes(able: Capabilities) -> list[str]:
+    """How rejected tokens are taken back, where that costs something."""
+    if able.rollback is not Rollback.SNAPSHOT:
+        return []
+    again = "accepted tokens of a draft are computed again"
+    if able.rollback_bound:
+        again += f" if more than {able.rollback_bound} are rejected"
+    return [f"this model keeps a recurrent state: {again}"]
 
 
 def _stages(speculation: Speculation) -> list[Stage]:

@@ -190,10 +190,12 @@ def _choice(kept: _Kept, place: int, request: int) -> Choice:
         Candidate(source, length, features, tuple(survival[i]) if survival else ())
         for i, (source, length, features) in enumerate(kept.found[place] if kept.found else ())
     )
-    its = next((done for done in kept.done if done[0] == request), (request, None, 0, 0, 0))
-    _, source, length, accepted, committed = its
+    its = next((done for done in kept.done if done[0] == request), None)
+    _, source, length, accepted, committed = its or (request, None, 0, 0, 0)
     reason = None
-    if not length:
+    if its is None:
+        reason = Why.FAILED
+    elif not length:
         reason = Why.NO_CELLS if request in kept.dropped else _why_not(kept, limits, candidates, estimate)
     return Choice(
         request=request,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foretoken.engine.prefix_disk import PrefixDisk
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
-from foretoken.types import Rollback, Timings
+from foretoken.types import Timings
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +93,7 @@ class PrefixCache:
     def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
         if slot.scope != scope:
             return 0
-        shared = common_prefix(slot.tokens, prompt[:-1])
-        if self._model.capabilities.rollback is not Rollback.TRUNCATE and shared < len(slot.tokens):
-            return 0
-        return shared
+        return self._model.reachable(slot.seq, common_prefix(slot.tokens, prompt[:-1]))
 
     def release(self, seq: int, tokens: Sequence[int]) -> None:
         """The request is over; the first cells of the sequence's cache are those of `tokens`, and what may

@@ -27,6 +27,11 @@ from foretoken.types import (
     Verdict,
 )
 
+MOST_OWED = 16
+"""Rows of a request to be computed again (`Model.owed`) above which nothing is drafted for it. Rejections add
+to them, and have them computed once more each; a plain round ends that (docs/exactness.md).
+"""
+
 
 class RoundRunner:
     """Runs rounds over the scheduler's requests. Requests that end are left marked with `finish`, one that
@@ -154,7 +159,10 @@ class RoundRunner:
         most = self._model.capabilities.max_batch
         reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
         spare = max(0, most - reserved - len(decoding)) // len(decoding)
-        room = [min(request.room, rows, spare) for request in decoding]
+        room = [
+            0 if self._model.owed(request.seq) > MOST_OWED else min(request.room, rows, spare)
+            for request in decoding
+        ]
         return {
             name: [limit and limit.within(most) for limit, most in zip(limits, room, strict=True)]
             for name, limits in wished.items()

@@ -94,7 +94,8 @@ class Scheduler:
         depth = max((request.computed for request in decoding), default=0)
         pending = sum(request.pending for request in self.running if not request.decoding)
         most = prefill_rows(self._model.capabilities.max_batch, decoding=bool(decoding))
-        return Load(len(decoding), min(pending, most), depth)
+        owed = sum(self._model.owed(request.seq) for request in decoding)
+        return Load(len(decoding), min(pending, most), depth, owed)
 
     def find(self, request_id: int) -> Request | None:
         for request in (*self.running, *self.waiting):

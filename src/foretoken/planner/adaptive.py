@@ -18,6 +18,7 @@ from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
+from foretoken.planner.replay import Replay
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
@@ -32,7 +33,8 @@ CAUTION = 1.0
 class AdaptivePlanner:
     """The planner of `auto`."""
 
-    def __init__(self) -> None:
+    def __init__(self, replay: Replay | None = None) -> None:
+        self._replay = replay or Replay()
         self._survival = Survival()
         self._curve = CostCurve()
         self._asking = Asking(self._curve, MARGIN)
@@ -80,6 +82,7 @@ class AdaptivePlanner:
         self._stakes.forget(request.id)
         self._asking.stop(request)
         self._attention.forget(request.id)
+        self._replay.forget(request.id)
 
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
@@ -113,15 +116,19 @@ class AdaptivePlanner:
                 self._attention.note(request.id, 1.0, 1.0)
                 estimates.append(Estimate(None, pays=True, survival=(), allowed=len(best)))
             else:
-                best, chain, gain, chains = self._best(drafts, load)
+                best, chain, gain, chains = self._best(request.id, drafts, load)
                 self._attention.note(request.id, chain[0] if chain else 0.0, self._curve.ratio(2) - 1.0)
-                chain = chain[: self._stakes.cut(request.id, chain, self._share(load.decoding))]
+                chain = chain[: self._stakes.cut(request.id, chain, self._share(request.id, chain, load))]
                 estimates.append(Estimate(gain, gain > MARGIN, chains, len(chain)))
             chosen.append(best)
             survivals.append(chain)
         self.estimates = estimates
         whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
-        lengths = self._lengths(survivals, load, taken=sum(whole))
+        prices = [
+            self._replay.prices(request.id, chain, self._curve.ratio)
+            for request, chain in zip(requests, survivals, strict=True)
+        ]
+        lengths = self._lengths(survivals, load, taken=sum(whole), prices=prices)
         if self._asking.asked:
             self._found = any(draft is not None for draft in chosen)
         self._drafting = any(lengths) or any(whole)
@@ -131,7 +138,7 @@ class AdaptivePlanner:
         ]
 
     def _best(
-        self, drafts: Sequence[Draft], load: Load
+        self, request: int, drafts: Sequence[Draft], load: Load
     ) -> tuple[Draft | None, list[float], float, list[list[float]]]:
         """The candidate that could reach the best rate alone, its tokens' survival, that rate over plain
         decoding, and the survival of all.
@@ -139,28 +146,38 @@ class AdaptivePlanner:
         best, chain, highest = None, list[float](), 0.0
         chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
         for draft, survival in zip(drafts, chains, strict=True):
-            rate = self._peak_rate(survival, load)
+            rate = self._peak_rate(request, survival, load)
             if rate > highest:
                 best, chain, highest = draft, survival, rate
-        return best, chain, highest * self._curve.ratio(load.decoding) / load.decoding, chains
+        plain = self._curve.ratio(load.decoding + load.owed)
+        return best, chain, highest * plain / load.decoding, chains
 
-    def _share(self, decoding: int) -> Callable[[int], float]:
-        """What n rows of one of `decoding` requests cost it, in plain rounds."""
-        ratio = self._curve.ratio
-        if decoding <= 1:
-            return ratio
-        return lambda rows: 1.0 + (ratio(decoding - 1 + rows) - ratio(decoding)) / ratio(decoding)
+    def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
+        """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
+        which `chain` is the survival.
+        """
+        ratio, decoding = self._curve.ratio, load.decoding
+        plain, prices = ratio(decoding), self._replay.prices(request, chain, ratio)
+        return lambda rows: 1.0 + (ratio(decoding - 1 + rows) - plain + prices[rows - 1]) / plain
 
-    def _peak_rate(self, survivals: Sequence[float], load: Load) -> float:
+    def _peak_rate(self, request: int, survivals: Sequence[float], load: Load) -> float:
         expected, best = float(load.decoding), 0.0
+        rows, prices = load.decoding + load.owed, self._replay.prices(request, survivals, self._curve.ratio)
         for depth, survival in enumerate(survivals, 1):
             expected += survival
-            best = max(best, expected / self._curve.ratio(load.decoding + depth))
+            best = max(best, expected / (self._curve.ratio(rows + depth) + prices[depth]))
         return best
 
-    def _lengths(self, survivals: Sequence[Sequence[float]], load: Load, *, taken: int = 0) -> list[int]:
+    def _lengths(
+        self,
+        survivals: Sequence[Sequence[float]],
+        load: Load,
+        *,
+        taken: int = 0,
+        prices: Sequence[Sequence[float]] | None = None,
+    ) -> list[int]:
         """Draft lengths that maximise the rate of the one forward all requests share, beside `taken` draft
-        tokens that are verified in any case.
+        tokens that are verified in any case. `prices[i][n]`: what n tokens of draft i cost later (`replay`).
 
         Every draft token adds its survival to the expected tokens and a row to the cost, whichever request
         it belongs to; survival falls along a chain. So the best set of any size is the tokens of highest
@@ -176,12 +193,15 @@ class AdaptivePlanner:
             key=lambda token: token[0],
             reverse=True,
         )
-        rows = load.decoding + load.prefill_rows + taken
-        expected, count = float(load.decoding), 0
+        rows = load.decoding + load.prefill_rows + load.owed + taken
+        expected, later, count = float(load.decoding), 0.0, 0
         best = MARGIN * load.decoding / self._curve.ratio(rows)
-        for size, (_, survival, _) in enumerate(ranked, 1):
+        lengths = [0] * len(survivals)
+        for size, (_, survival, i) in enumerate(ranked, 1):
             expected += survival
-            rate = expected / self._curve.ratio(rows + size)
+            lengths[i] += 1
+            later += prices[i][lengths[i]] - prices[i][lengths[i] - 1] if prices else 0.0
+            rate = expected / (self._curve.ratio(rows + size) + later)
             if rate > best:
                 best, count = rate, size
         lengths = [0] * len(survivals)
@@ -204,8 +224,8 @@ class AdaptivePlanner:
         self._curve.deepen(measured.load.depth)
         if measured.outcomes:
             self._curve.tick()
-        # A prompt's rows cost less than verified ones, which need logits each.
-        if not measured.load.prefill_rows:
+        # A prompt's rows cost less than verified ones, which need logits each; so do those computed again.
+        if not (measured.load.prefill_rows or measured.load.owed):
             plain = bool(measured.outcomes) and not any(outcome.draft for _, outcome in measured.outcomes)
             self._curve.add(measured.rows, measured.forward_ms, plain=plain)
 
@@ -222,13 +242,15 @@ class AdaptivePlanner:
         rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
         if rows == len(measured.outcomes):
             for request, outcome in measured.outcomes:
+                self._replay.settle(request, outcome)
                 self._stakes.settle(request, len(outcome.tokens), 1.0)
             return
         plain = self._curve.ratio(len(measured.outcomes))
         extra = self._curve.ratio(rows) / plain - 1.0
         drafted = rows - len(measured.outcomes)
         for request, outcome in measured.outcomes:
-            cost = 1.0 + extra * len(outcome.draft or ()) / drafted
+            later = self._replay.settle(request, outcome) * self._replay.row(self._curve.ratio) / plain
+            cost = 1.0 + extra * len(outcome.draft or ()) / drafted + later
             self._stakes.settle(request, len(outcome.tokens), cost)
             self._attention.saved(request, len(outcome.tokens) - cost)
             if outcome.draft is not None:

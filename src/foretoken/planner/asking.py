@@ -192,7 +192,7 @@ class Asking:
                 self._probe_ms += ms + self._verified_ms(measured, name)
             # Forward and drafts of one round suffer the same stall: their ratio does not.
             single = self._curve.single_ms
-            if not measured.load.prefill_rows:
+            if not (measured.load.prefill_rows or measured.load.owed):
                 single = measured.forward_ms / self._curve.ratio(measured.rows)
             self._measured(drafter, ms / max(single, 1e-9), drafted.get(name, 0))
 

@@ -20,6 +20,7 @@ class Why(StrEnum):
     TOO_RISKY = "the draft would risk more than this request may lose"
     SHARED = "the draft does not pay in a forward shared with other requests"
     NO_CELLS = "the KV cache had no room for the draft"
+    FAILED = "the request ended with an error"
 
 
 class Estimate(NamedTuple):

@@ -86,7 +86,7 @@ def size_on_disk(settings: ServerSettings) -> Callable[[ModelSettings], int]:
 
     def measure(model: ModelSettings) -> int:
         try:
-            folder = model_options({"cache_dir": settings.cache_dir})[1]
+            folder = model_options({"cache_dir": settings.cache_dir}).cache_dir
             files = model_files(resolve(model.path, models_dir(folder)))
             return sum(file.stat().st_size for file in files)
         except (ForetokenError, OSError):

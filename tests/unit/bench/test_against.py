@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -13,7 +13,13 @@ import pytest
 from chat_server import ChatServer, chat_server, piece
 from foretoken.bench.against import ServerSide
 from foretoken.bench.results import Sample
-from foretoken.errors import BackendError, ConfigError, ForetokenError, MissingDependencyError
+from foretoken.errors import (
+    BackendError,
+    ConfigError,
+    ContextLengthError,
+    ForetokenError,
+    MissingDependencyError,
+)
 from foretoken.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "Hello?"}]
@@ -33,6 +39,47 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with chat_server() as chat:
         yield chat
+
+
+def llama_cpp_events(
+    pieces: Sequence[str], *, cached: int = 0, drafted: int = 0, accepted: int = 0
+) -> list[dict[str, Any]]:
+    """A streamed answer of llama.cpp's server, field by field (build of October 2026)."""
+    common = {
+        "created": 1795288716,
+        "id": "chatcmpl-w2vBzyiFSQZb8kUGFKE4brscaxJafVbA",
+        "model": "/models/SmolLM2-135M.Q4_1.gguf",
+        "system_fingerprint": "b0-unknown",
+        "object": "chat.completion.chunk",
+    }
+
+    def event(delta: dict[str, str | None], reason: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"finish_reason": reason, "index": 0, "delta": delta}], **common}
+
+    timings = {
+        "cache_n": cached,
+        "prompt_n": 50 - cached,
+        "prompt_ms": 791.555,
+        "prompt_per_token_ms": 15.8311,
+        "prompt_per_second": 63.16680458085667,
+        "predicted_n": 60,
+        "predicted_ms": 1890.108,
+        "predicted_per_token_ms": 32.035728813559324,
+        "predicted_per_second": 31.215147494217263,
+    }
+    usage = {
+        "completion_tokens": 60,
+        "prompt_tokens": 50,
+        "total_tokens": 110,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    drafts = {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
+    return [
+        event({"role": "assistant", "content": None}),
+        *(event({"content": piece}) for piece in pieces),
+        event({}, "length"),
+        {"choices": [], **common, "usage": usage, "timings": {**timings, **drafts}},
+    ]
 
 
 def answer(server: ChatServer, **options: Any) -> Sample:
@@ -114,15 +161,36 @@ def test_what_is_asked(server: ChatServer) -> None:
             "seed": 3,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "top_p": 1.0,
         }
     ]
-    assert server.keys == [None, None]
+    assert set(server.keys) == {None}
+
+
+@pytest.mark.parametrize("owner", ["llamacpp", "vllm", "foretoken"])
+def test_a_server_that_truncates_unless_told_not_to_is_told(server: ChatServer, owner: str) -> None:
+    """llama.cpp's defaults are top-k 40, top-p 0.95 and min-p 0.05: another distribution than ours."""
+    server.owner = owner
+    answer(server)
+    assert {name: server.bodies[0][name] for name in ("top_k", "top_p", "min_p")} == {
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+    }
+
+
+def test_greedy_answers_need_no_truncation(server: ChatServer) -> None:
+    server.owner = "llamacpp"
+    side = ServerSide(server.url)
+    side.answer(PROMPT, SamplingParams(max_tokens=4))
+    side.close()
+    assert not {"top_k", "top_p", "min_p"} & set(server.bodies[0])
 
 
 def test_a_model_and_a_key(server: ChatServer) -> None:
     answer(server, model="large", api_key="secret")
     assert server.bodies[0]["model"] == "large"
-    assert server.keys == ["Bearer secret"]  # and the list of models was not asked for
+    assert set(server.keys) == {"Bearer secret"}
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
@@ -132,6 +200,65 @@ def test_ways_to_write_the_address(server: ChatServer, ending: str) -> None:
     assert side.answer(PROMPT, PARAMS).text == "Hello"
     side.close()
     side.close()
+
+
+# --- llama.cpp's server, as it answers -----------------------------------------------------------------
+
+
+def test_llama_cpps_stream(server: ChatServer) -> None:
+    """As recorded from it: a first piece without text, and usage and timings in an event of their own."""
+    server.owner, server.models = "llamacpp", ("/models/SmolLM2-135M.Q4_1.gguf",)
+    server.events = llama_cpp_events(("One", " two", " three"), drafted=20, accepted=2)
+    side = ServerSide(server.url, name="llama-server")
+    sample = side.answer(PROMPT, SamplingParams(max_tokens=60))
+    side.close()
+    assert server.bodies[0]["model"] == "/models/SmolLM2-135M.Q4_1.gguf"
+    assert side.about == f"{server.url}/v1, model SmolLM2-135M.Q4_1.gguf"
+    assert sample.text == "One two three"
+    assert (sample.count, sample.decode_ms) == (60, 1890.108)
+    # Its own rate is over the 59 tokens after the first as well.
+    assert sample.rate == pytest.approx(31.215147494217263)
+    assert (sample.prompt_tokens, sample.prompt_ms) == (50, 791.555)
+    assert (sample.drafted, sample.accepted, sample.rounds) == (20, 2, 57)
+
+
+def test_llama_cpps_stream_without_drafts_and_with_a_cached_prompt(server: ChatServer) -> None:
+    """Its `prompt_n` is what had to be read; `draft_n` is only there where something was drafted."""
+    *events, last = llama_cpp_events(("Hi",), cached=24)
+    assert "draft_n" not in last["timings"]
+    server.events = [*events, {key: value for key, value in last.items() if key != "usage"}]
+    sample = answer(server)
+    assert sample.prompt_tokens == 50
+    assert (sample.drafted, sample.accepted, sample.rounds) == (0, 0, 59)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {
+            "error": {
+                "code": 400,
+                "message": "request (3031 tokens) exceeds the available context size (2048 tokens)",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 3031,
+                "n_ctx": 2048,
+            }
+        },
+        {
+            "error": {
+                "message": "too long",
+                "type": "invalid_request_error",
+                "code": "context_length_exceeded",
+            }
+        },
+    ],
+)
+def test_a_prompt_that_is_too_long_for_it(server: ChatServer, refusal: object) -> None:
+    """The benchmark leaves such a prompt out, as it does one that is too long for ours."""
+    server.status, server.refusal = 400, json.dumps(refusal)
+    error = refused(server, model="x")
+    assert isinstance(error, ContextLengthError)
+    assert "larger context" in (error.hint or "")
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------

@@ -345,19 +345,22 @@ def test_the_largest_depth_ends_where_filling_the_cache_takes_too_long() -> None
     assert found.profile.snapshot_ms == pytest.approx(3.0)
     whole = measure_profile(slow, replace(plan, fill_seconds=2.0), clock=slow.clock)
     assert (list(whole.profile.curve), whole.cut) == ([64, 512, 2048], None)
-    hardly = measure_profile(slow, replace(plan, fill_seconds=0.01), clock=slow.clock)
-    assert (list(hardly.profile.curve), hardly.cut) == ([64, 512], 2048)
+    for seconds in (0.01, 0.3):  # to 512, and to 640, which is hardly deeper
+        hardly = measure_profile(slow, replace(plan, fill_seconds=seconds), clock=slow.clock)
+        assert (list(hardly.profile.curve), hardly.cut) == ([64, 512], 2048)
+        assert hardly.profile.snapshot_ms == pytest.approx(3.0)
     one = measure_profile(slow, replace(plan, depths=(256,), fill_seconds=0.0), clock=slow.clock)
     assert (list(one.profile.curve), one.cut) == ([256], None)
 
 
-def test_a_cut_depth_is_one_that_can_be_brought_back() -> None:
+@pytest.mark.parametrize(("seconds", "depths"), [(0.5, [64, 512, 1024]), (0.3, [64, 512])])
+def test_a_cut_depth_is_one_that_can_be_brought_back(seconds: float, depths: list[int]) -> None:
     slow = TimedModel(lambda rows, depth: 0.5 * rows if rows > 63 else float(rows))
     slow.with_capabilities(rollback=Rollback.SNAPSHOT)
-    plan = Plan((1, 2), (64, 512, 2048), 3, 60.0, fill_seconds=0.5)
+    plan = Plan((1, 2), (64, 512, 2048), 3, 60.0, fill_seconds=seconds)
     found = measure_profile(slow, plan, clock=slow.clock)
-    assert set(slow.restored) == set(found.profile.curve)
-    assert len(found.profile.curve) == 3
+    assert list(found.profile.curve) == depths
+    assert set(slow.restored) == set(depths)
 
 
 def test_what_does_not_settle_is_measured_until_the_plan_is_over() -> None:

@@ -116,6 +116,14 @@ def test_a_busy_machine_is_mentioned() -> None:
     assert "times" not in shown()
 
 
+def test_a_depth_that_was_not_reached_is_mentioned() -> None:
+    cut = Measurement(PROFILE, PROFILE.curve, passes=3, slowdown=1.0, cut=2048)
+    assert "with 2,048 tokens would have taken long" in shown(cut)
+    assert "--depth 2048" in shown(cut)
+    assert "--depth" not in shown()
+    assert measurement_dict(cut)["cut"] == 2048
+
+
 # --- JSON and curves -----------------------------------------------------------------------------------
 
 

@@ -87,6 +87,16 @@ def test_what_does_not_fit_is_left_out() -> None:
     assert [row.prompt for row in rows] == ["talk"]
 
 
+def test_what_does_not_fit_into_one_of_several_contexts_is_named() -> None:
+    """The other one may have answered by then."""
+    sides = [Scribe("a", []), Scribe("b", [], most=50)]
+    too_long: set[str] = set()
+    talk = [PromptCase("long", "chat", ("x" * 99,)), PromptCase("talk", "chat", ("One?",))]
+    rows = list(measure(sides, talk, PARAMS, repeat=1, too_long=too_long))
+    assert too_long == {"long"}
+    assert [(row.prompt, row.setting) for row in rows] == [("long", "a"), ("talk", "b"), ("talk", "a")]
+
+
 def engine() -> Engine:
     return Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=600))
 

@@ -180,6 +180,22 @@ def test_a_server_takes_part(run: Runner, prompts: Path, server: ChatServer) -> 
     assert value["different_though_exact"] == []
 
 
+def test_what_does_not_fit_into_a_servers_context_is_left_out_for_all(
+    run: Runner, prompts: Path, server: ChatServer
+) -> None:
+    """The first prompt is too long for it, and had been answered by the others when that came out."""
+    server.longest = 400
+    rows = prompts.read_text()
+    prompts.write_text(json.dumps({"id": "long", "category": "a", "turns": ["x" * 300]}) + "\n" + rows)
+    value = run.json("--prompts", prompts, "--against", server.url, "--against-name", "theirs")
+    assert value["settings"] == ["off", "auto", "theirs"]
+    names = [(sample["prompt"], sample["setting"]) for sample in value["samples"]]
+    assert len(names) == len(set(names)) == 9
+    assert "long" not in {prompt for prompt, _ in names}
+    assert "left out, because they do not fit into the context: long" in value["notes"]
+    assert any(note.startswith("theirs: 3 of 3 texts are not those of off") for note in value["notes"])
+
+
 def test_a_server_that_is_not_there_is_found_out_first(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*arguments: object) -> object:
         raise AssertionError("a model was loaded")

@@ -106,7 +106,7 @@ def test_speculation(foretoken: Command, tiny: Path) -> None:
 
 
 def test_a_recurrent_model_says_why_not() -> None:
-    model = FakeModel().with_capabilities(rollback=Rollback.SNAPSHOT)
+    model = FakeModel().with_capabilities(rollback=Rollback.BOUNDED)
     found = diagnosis.speculation(model)
     assert not found.runs
     assert found.reason is not None

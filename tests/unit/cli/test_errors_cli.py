@@ -160,8 +160,6 @@ def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
     path = folder / "draft.gguf"
     if kind == "not a GGUF":
         gguf_factory.not_gguf(path)
-    elif kind == "another vocabulary":
-        gguf_factory.tiny_llama(path, vocab=300)
     elif kind == "truncated":
         gguf_factory.truncated(tiny, path)
     elif kind == "vocabulary only":
@@ -174,7 +172,6 @@ def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
     [
         ("missing", "There is no file"),
         ("not a GGUF", "not a GGUF file"),
-        ("another vocabulary", "vocabularies"),
         ("truncated", "draft.gguf"),
         ("vocabulary only", "vocabulary only"),
     ],

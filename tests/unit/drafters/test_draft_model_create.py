@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.drafters.draft_model import create
+from foretoken.drafters.draft_model import DraftModelDrafter, create
 from foretoken.errors import SpeculationStringError, UnsupportedModelError
 from foretoken.protocols import DrafterContext, Model, RequestView
 from foretoken.testing import FakeModel, drafter_context
 from foretoken.types import DraftLimit, Rollback
+from two_tokenizers import COARSE, FINE, TEXT, speaker
 
 VOCAB = 24
 
@@ -43,6 +44,7 @@ def test_create_loads_beside_the_target() -> None:
         ({"model": "m", "min-p": "nan"}, "between 0 and 1"),
         ({"model": "m", "ctx": "-1"}, "negative"),
         ({"model": "m", "length": "4"}, "no option"),
+        ({"model": "m", "translate": "yes"}, "translate='yes' is no way"),
     ],
 )
 def test_create_refuses_bad_options_without_loading(options: dict[str, str], message: str) -> None:
@@ -52,11 +54,44 @@ def test_create_refuses_bad_options_without_loading(options: dict[str, str], mes
     assert calls == []
 
 
-def test_create_refuses_another_vocabulary() -> None:
-    other = FakeModel(VOCAB + 1)
-    with pytest.raises(UnsupportedModelError, match=r"vocabularies.*differ.*yet"):
+def test_create_refuses_a_vocabulary_that_text_does_not_survive() -> None:
+    other = FakeModel(VOCAB + 1, name="other")
+    with pytest.raises(
+        UnsupportedModelError, match=r"vocabularies of other and fake differ.*other does not give"
+    ):
         create(context_with(other, []), {"model": "m"})
     assert other.closed
+
+
+@pytest.mark.parametrize("way", ["auto", "slem", "tli"])
+def test_create_translates_between_vocabularies(way: str) -> None:
+    notes: list[str] = []
+    target, other = speaker(COARSE), speaker(FINE, name="small")
+    context = replace(drafter_context(target), load_model=lambda path, **_: other, notice=notes.append)
+    made = create(context, {"model": "m", "max": "3", "translate": way})
+    (note,) = notes
+    assert "drafts of small are translated" in note
+    assert "97% of the tokens of speaker" in note
+    (draft,) = made.draft([(RequestView(1, COARSE.encode(TEXT)[:20], prompt_length=20), DraftLimit(64))])
+    assert draft is not None
+    assert 0 < len(draft) <= 3
+    made.close()
+    assert other.closed
+
+
+def test_create_refuses_to_translate_if_told_so() -> None:
+    other = speaker(FINE, name="small")
+    context = replace(drafter_context(speaker(COARSE)), load_model=lambda path, **_: other)
+    with pytest.raises(UnsupportedModelError, match=r"vocabularies of small and speaker differ.*is off"):
+        create(context, {"model": "m", "translate": "off"})
+    assert other.closed
+
+
+def test_a_model_of_the_same_vocabulary_needs_no_translation() -> None:
+    notes: list[str] = []
+    context = replace(context_with(FakeModel(VOCAB), []), notice=notes.append)
+    assert isinstance(create(context, {"model": "m", "translate": "slem"}), DraftModelDrafter)
+    assert notes == []
 
 
 def test_create_refuses_a_model_that_cannot_roll_back() -> None:

@@ -14,12 +14,15 @@ import pytest
 
 import virtual_time
 from foretoken import Engine, SamplingParams
+from foretoken.engine import round as round_module
 from foretoken.engine.decisions import KEPT
-from foretoken.errors import OutOfKVError
+from foretoken.engine.request import Request
+from foretoken.engine.verify import verify
+from foretoken.errors import BackendError, OutOfKVError
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.decision import Candidate, Choice, Decision, Why
 from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, Logits, Probs, Rows
+from foretoken.types import Draft, Logits, Probs, Rows, Verdict
 
 VOCABULARY = 16
 
@@ -119,6 +122,28 @@ def test_a_draft_that_the_kv_cache_has_no_room_for() -> None:
     heard = answered(guessing(Full(VOCABULARY, logits=counting)), tokens=4)
     assert [decision.choices[0].reason for decision in heard] == [Why.NO_CELLS, Why.NO_CELLS, Why.NO_ROOM]
     assert heard[0].choices[0].candidates
+
+
+def test_a_request_that_fails_beside_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, heard = guessing(), list[Decision]()
+    engine.decisions.watch(heard.append)
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    failing, going = engine.add([3], params), engine.add([5], params)
+
+    def failed(request: Request, draft: Draft | None, rows: Logits) -> Verdict:
+        if request.id == failing and request.generated:
+            raise BackendError("no")
+        return verify(request, draft, rows)
+
+    monkeypatch.setattr(round_module, "verify", failed)
+    first, second = engine.run([failing, going])
+    assert first.error
+    assert not second.error
+    broken = heard[0].choices
+    assert [(choice.request, choice.reason, choice.committed) for choice in broken] == [
+        (failing, Why.FAILED, 0),
+        (going, None, 3),
+    ]
 
 
 # --- what `auto` expected ------------------------------------------------------------------------------

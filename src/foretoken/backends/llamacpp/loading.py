@@ -16,10 +16,12 @@ import llama_cpp.llama_cpp as lib
 from foretoken.backends.llamacpp import log
 from foretoken.backends.llamacpp.cpu import physical_cores
 from foretoken.backends.llamacpp.gguf_file import read_gguf
-from foretoken.backends.llamacpp.model import LlamaCppModel
+from foretoken.backends.llamacpp.model import LlamaCppModel, is_recurrent
 from foretoken.backends.llamacpp.probe import probed
+from foretoken.backends.llamacpp.recurrent import keeps_states, states_to_keep, takes_back_rightly
 from foretoken.backends.llamacpp.snapshot_key import snapshot_key
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foretoken.backends.rewind import RewindingModel
 from foretoken.config import ModelOptions
 from foretoken.errors import (
     BackendError,
@@ -54,14 +56,17 @@ class ContextSettings:
     kv_types: tuple[str, str]
     flash_attention: str
     device: str
+    kept_states: int = 0
 
     def key(self) -> str:
         kernels = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
-        chosen = (self.kv_types, self.flash_attention, self.ubatch, self.threads)
+        chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
+        if self.kept_states:
+            chosen.append(self.kept_states)
         return "|".join(map(str, (*kernels, *chosen)))
 
 
-def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
+def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
     check_file(path)
     log.install()
@@ -70,7 +75,10 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
     weights = _load_weights(path, options)
     try:
         settings = _settings(path, weights, options, device, kv_types)
-        context, settings = _create_context(weights, settings, fallback=options.kv_type == "auto")
+        if is_recurrent(weights):
+            context, settings = _create_recurrent(weights, settings, fallback=options.kv_type == "auto")
+        else:
+            context, settings = _create_context(weights, settings, fallback=options.kv_type == "auto")
     except ForetokenError:
         lib.llama_model_free(weights)
         raise
@@ -87,8 +95,9 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel:
         context_length=settings.context_length,
         layers=options.gpu_layers,
     )
-    model = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
-    model.with_capabilities(snapshot_key=key)
+    loaded = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
+    loaded.with_capabilities(snapshot_key=key)
+    model = RewindingModel(loaded) if is_recurrent(weights) else loaded
     try:
         return probed(model, settings.key(), options) if options.probe else model
     except BaseException:
@@ -212,6 +221,22 @@ def _settings(
     )
 
 
+def _create_recurrent(
+    weights: Any, settings: ContextSettings, *, fallback: bool
+) -> tuple[Any, ContextSettings]:
+    """A context that keeps as many recurrent states as are worth it, where llama.cpp can keep any."""
+    context, settings = _create_context(weights, replace(settings, kept_states=1), fallback=fallback)
+    if not keeps_states(context):
+        return context, replace(settings, kept_states=0)
+    kept = states_to_keep(weights, context)
+    lib.llama_free(context)
+    context, settings = _create_context(weights, replace(settings, kept_states=kept), fallback=False)
+    if kept and not takes_back_rightly(weights, context):
+        lib.llama_free(context)
+        return _create_context(weights, replace(settings, kept_states=0), fallback=False)
+    return context, settings
+
+
 def _create_context(
     weights: Any, settings: ContextSettings, *, fallback: bool
 ) -> tuple[Any, ContextSettings]:
@@ -221,6 +246,7 @@ def _create_context(
     params.n_batch = settings.batch
     params.n_ubatch = settings.ubatch
     params.n_seq_max = settings.sequences
+    params.n_rs_seq = settings.kept_states
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k, params.type_v = (KV_TYPES[name] for name in settings.kv_types)
     mixed = settings.kv_types[0] != settings.kv_types[1]
@@ -248,6 +274,13 @@ def _create_context(
     raise BackendError(
         f"llama.cpp cannot create a context: {reason}.", hint="Use a smaller context (--ctx) or batch."
     )
+
+
+def _rollback(kept_states: int) -> str:
+    rewinding = "the recurrent state is copied before a draft, accepted tokens are computed again"
+    if not kept_states:
+        return rewinding
+    return f"{kept_states} recurrent states are kept; for longer drafts {rewinding}"
 
 
 def metadata(weights: Any, key: str) -> str | None:
@@ -301,6 +334,7 @@ def describe(
             "memory": options.memory,
             "sequences": str(settings.sequences),
             "batch": f"{settings.batch}/{settings.ubatch}",
+            **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
             **({"gpu_layers": str(options.gpu_layers)} if settings.device != "cpu" else {}),
         },
     )

@@ -1,4 +1,9 @@
-"""A loaded GGUF as a `Model`: forwards, and the KV cache of each sequence."""
+"""A loaded GGUF as a `Model`: forwards, and the KV cache of each sequence.
+
+Of a recurrent state llama.cpp keeps a few versions (`n_rs_seq`), one for each of the last rows of the last
+forward. Told to go back to before the first of these rows, or past a row that followed a rollback, it agrees
+and computes on from a wrong state (seen in llama-cpp-python 0.3.36). So `spare` counts what it can take back.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,13 @@ UNTILED_ROWS = 63
 """Rows of one sequence that stay on the row-by-row attention path with any KV types (docs/exactness.md)."""
 
 _NO_SLOT = 1
+_ALL = lib.LLAMA_STATE_SEQ_FLAGS_NONE
+_RECURRENT = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+
+def is_recurrent(weights: Any) -> bool:
+    """Whether the model keeps a recurrent state, beside attention or alone."""
+    return bool(lib.llama_model_is_recurrent(weights) or lib.llama_model_is_hybrid(weights))
 
 
 class LlamaCppModel:
@@ -29,9 +41,10 @@ class LlamaCppModel:
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
-        recurrent = lib.llama_model_is_recurrent(weights) or lib.llama_model_is_hybrid(weights)
+        self._recurrent = is_recurrent(weights)
         self.capabilities = Capabilities(
-            rollback=Rollback.SNAPSHOT if recurrent else Rollback.TRUNCATE,
+            rollback=Rollback.BOUNDED if self._recurrent else Rollback.TRUNCATE,
+            rollback_bound=int(lib.llama_n_rs_seq(context)) if self._recurrent else 0,
             batch_invariant=False,
             invariance_note="not measured",
             max_rows=UNTILED_ROWS,
@@ -43,6 +56,7 @@ class LlamaCppModel:
         self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
         self._lengths = [0] * sequences
+        self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
@@ -74,6 +88,8 @@ class LlamaCppModel:
             self._raise(status, batch)
         for rows in batch:
             self._lengths[rows.seq] += len(rows.tokens)
+            # Not the first: the state before it is the one that was overwritten.
+            self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
         return self._logits(wanted)
 
     def _check(self, batch: Sequence[Rows]) -> None:
@@ -104,6 +120,7 @@ class LlamaCppModel:
                 "The KV cache has no room for this forward.", hint="Use a larger context (--ctx)."
             )
         for rows in batch:  # a fatal error leaves the part that was computed behind
+            self._spare[rows.seq] = 0
             self._lengths[rows.seq] = int(lib.llama_memory_seq_pos_max(self._memory, rows.seq)) + 1
         raise BackendError(f"llama.cpp failed to compute a forward (code {status}).")
 
@@ -126,16 +143,45 @@ class LlamaCppModel:
     def length(self, seq: int) -> int:
         return self._lengths[seq]
 
+    def owed(self, seq: int) -> int:  # noqa: ARG002
+        return 0
+
     def truncate(self, seq: int, length: int) -> None:
         held = self._lengths[seq]
         if length > held:
             raise BackendError(f"Cannot truncate sequence {seq} to {length}: it holds {held} tokens.")
-        if length < held:
-            if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
-                raise BackendError(
-                    "This model cannot take back part of a sequence; restore a snapshot instead."
-                )
-            self._lengths[seq] = length
+        if length == held:
+            return
+        if length == 0:
+            self.release(seq)
+            return
+        if self._recurrent and held - length > self._spare[seq]:
+            raise BackendError(
+                f"{held - length} tokens of sequence {seq} cannot be taken back: it has a recurrent state."
+            )
+        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+            raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} of {held} tokens.")
+        self._lengths[seq] = length
+        self._spare[seq] = 0
+
+    def spare(self, seq: int) -> int:
+        return self._spare[seq] if self._recurrent else self._lengths[seq]
+
+    def reachable(self, seq: int, length: int) -> int:
+        held = self._lengths[seq]
+        return min(length, held) if not self._recurrent or length >= held else 0
+
+    def checkpoint(self, seq: int, instead_of: object = None) -> object:
+        """The recurrent state alone: the same few megabytes however long the sequence is."""
+        return self._save(seq, _RECURRENT, cast("bytearray | None", instead_of))
+
+    def rewind(self, seq: int, checkpoint: object, length: int) -> None:
+        # The state first: only then llama.cpp lets the attention layers be cut to where the state is.
+        self._load(seq, cast("bytearray", checkpoint), _RECURRENT)
+        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+            self.release(seq)
+            raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} tokens.")
+        self._lengths[seq] = length
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         if list(path) != list(range(len(path))):
@@ -157,30 +203,34 @@ class LlamaCppModel:
         self.truncate(dst, length)
 
     def snapshot(self, seq: int) -> bytearray:
-        size = lib.llama_state_seq_get_size_ext(self._context, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE)
-        saved = bytearray(size)
-        data = (ctypes.c_uint8 * size).from_buffer(saved)
-        written = lib.llama_state_seq_get_data_ext(
-            self._context, data, size, seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
-        )
-        if written != size:
-            raise BackendError(f"llama.cpp saved {written} of {size} bytes of a sequence.")
-        return saved
+        return self._save(seq, _ALL)
 
     def restore(self, seq: int, snapshot: object) -> None:
-        saved = cast("bytearray", snapshot)
-        data = (ctypes.c_uint8 * len(saved)).from_buffer(saved)
         self.release(seq)
-        read = lib.llama_state_seq_set_data_ext(
-            self._context, data, len(data), seq, lib.LLAMA_STATE_SEQ_FLAGS_NONE
-        )
-        if read == 0:
+        self._load(seq, cast("bytearray", snapshot), _ALL)
+
+    def _save(self, seq: int, part: int, buffer: bytearray | None = None) -> bytearray:
+        """The sequence's state, in `buffer` if that has the right size."""
+        size = lib.llama_state_seq_get_size_ext(self._context, seq, part)
+        if buffer is None or len(buffer) != size:
+            buffer = bytearray(size)
+        data = (ctypes.c_uint8 * size).from_buffer(buffer)
+        written = lib.llama_state_seq_get_data_ext(self._context, data, size, seq, part)
+        if written != size:
+            raise BackendError(f"llama.cpp saved {written} of {size} bytes of a sequence.")
+        return buffer
+
+    def _load(self, seq: int, saved: bytearray, part: int) -> None:
+        data = (ctypes.c_uint8 * len(saved)).from_buffer(saved)
+        if lib.llama_state_seq_set_data_ext(self._context, data, len(data), seq, part) == 0:
+            self.release(seq)
             raise BackendError("llama.cpp could not restore a snapshot.")
         self._lengths[seq] = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        self._spare[seq] = 0
 
     def release(self, seq: int) -> None:
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-        self._lengths[seq] = 0
+        self._lengths[seq] = self._spare[seq] = 0
 
     def close(self) -> None:
         if self._open_context is not None:

@@ -1,13 +1,14 @@
-"""What llama.cpp's arithmetic promises: the shared probe, and a remedy where llama.cpp was built otherwise."""
+"""What llama.cpp's arithmetic promises: the shared probe, and what to do where it promises nothing."""
 
 from __future__ import annotations
 
 import llama_cpp.llama_cpp as lib
 
 from foretoken.backends import probe
-from foretoken.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
-from foretoken.backends.probe import ROWS
+from foretoken.backends.llamacpp.model import UNTILED_ROWS
+from foretoken.backends.probe import ROWS, M
 from foretoken.config import ModelOptions
+from foretoken.protocols import Model
 
 __all__ = ["ROWS", "measure", "probed"]
 
@@ -17,14 +18,12 @@ _TILED_KERNELS = b"LLAMAFILE = 1"
 _REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
 
 
-def probed(model: LlamaCppModel, settings_key: str, options: ModelOptions) -> LlamaCppModel:
+def probed(model: M, settings_key: str, options: ModelOptions) -> M:
     """The model with its measured `batch_invariant`, from the cache or by probing now."""
-    return probe.with_measured(
-        model, settings_key, options, lambda: measure(model), otherwise=UNTILED_ROWS
-    )
+    return probe.with_measured(model, settings_key, options, lambda: measure(model), otherwise=UNTILED_ROWS)
 
 
-def measure(model: LlamaCppModel) -> tuple[int, str]:
+def measure(model: Model) -> tuple[int, str]:
     """As `backends.probe.measure`, with what to do about kernels that are known not to be exact."""
     rows, note = probe.measure(model, enough=UNTILED_ROWS)
     if rows == 1 and "depends on the batch size" in note and _TILED_KERNELS in _build():

@@ -1,0 +1,42 @@
+"""Models of transformers (safetensors) through PyTorch. Importing this package imports neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foretoken.config import ModelOptions
+from foretoken.protocols import Model
+from foretoken.registry import missing_dependency
+
+CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+class TorchBackend:
+    """The `torch` backend: accepts a folder as the Hugging Face Hub has them, or a file of it."""
+
+    name = "torch"
+
+    def accepts(self, path: Path) -> bool:
+        """Whether it is, or lies in, a folder with a configuration and weights as safetensors."""
+        named = path.is_file() and path.name.endswith((CONFIG, *WEIGHTS))
+        if not (named or path.is_dir()):
+            return False
+        folder = path.parent if named else path
+        return (folder / CONFIG).is_file() and any(folder.glob("*.safetensors"))
+
+    def load(self, path: Path, options: ModelOptions) -> Model:
+        """Raises ModelError, CapacityError, MissingDependencyError, BackendError.
+
+        Also takes a GGUF file, which transformers turns into full-size weights (it needs the package `gguf`).
+        """
+        try:
+            from foretoken.backends.torch.loading import load_model
+        except ModuleNotFoundError as error:
+            if error.name not in ("torch", "transformers"):
+                raise
+            raise missing_dependency(error.name, f"Loading {path.name}") from None
+        return load_model(path, options)
+
+
+BACKEND = TorchBackend()

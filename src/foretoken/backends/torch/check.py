@@ -1,0 +1,63 @@
+"""Whether a forward of ours computes what transformers computes: asked once when a model is loaded.
+
+There are hundreds of architectures. One that looks at its tokens in a way our forward does not know of must
+be refused, not answered wrongly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foretoken.backends.torch.batch import make_batch
+from foretoken.backends.torch.model import Forward
+from foretoken.errors import UnsupportedModelError
+from foretoken.types import Rows
+
+PREFIX = 5
+TREE = (-1, 0, 0, 1)
+"""After the prefix: a row, its two children, and a child of the first."""
+PATHS = ((0,), (0, 1), (0, 2), (0, 1, 3))
+
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""How far apart the same logits may be, as a share of the largest one: rounding only."""
+
+
+def _text(vocab_size: int) -> list[int]:
+    return [(17 + 31 * i) % vocab_size for i in range(PREFIX + len(TREE))]
+
+
+def reference_logits(source: Any) -> Any:
+    """What transformers computes, shape (1 + rows of the tree, vocabulary), before anything is changed."""
+    text = _text(source.get_output_embeddings().weight.shape[0])
+    prefix, tree = text[:PREFIX], text[PREFIX:]
+    rows = []
+    with torch.inference_mode():
+        for path in ((), *PATHS):
+            tokens = [*prefix, *(tree[row] for row in path)]
+            ids = torch.tensor([tokens], device=source.device)
+            rows.append(source(input_ids=ids, use_cache=False).logits[0, -1].float())
+    return torch.stack(rows)
+
+
+def check_forward(forward: Forward, expected: Any, name: str, device: Any, *, tree: bool = True) -> None:
+    """Compute the same in three forwards, the last one a tree or, without `tree`, only its first branch.
+
+    Raises UnsupportedModelError.
+    """
+    text = _text(expected.shape[1])
+    last = Rows(0, PREFIX, text[PREFIX:], len(TREE), TREE)
+    if not tree:
+        last = Rows(0, PREFIX, text[PREFIX : PREFIX + 2], 2)
+        expected = expected[:3]
+    parts = [Rows(0, 0, text[:2], 0), Rows(0, 2, text[2:PREFIX], 1), last]
+    with torch.inference_mode():
+        found = torch.cat([forward(make_batch([part], device)) for part in parts])
+    tolerance = TOLERANCE[found.dtype] * float(expected.abs().max())
+    difference = float((found.float() - expected).abs().max())
+    if not difference <= tolerance:
+        raise UnsupportedModelError(
+            f"Foretoken does not compute what transformers does for {name} (logits {difference:.3g} apart).",
+            hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+        )

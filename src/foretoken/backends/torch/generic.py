@@ -1,0 +1,84 @@
+"""Most other models: transformers' own forward, with our attention and KV cache in it.
+
+transformers lets an attention function be named. The model is run over the packed rows of all sequences as
+if they were one text without a cache; positions are given, and the function, which is told the layer, keeps
+the cache and computes what each row may see. That is how vLLM runs models it does not know, too.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from transformers import AttentionInterface
+
+from foretoken.backends.torch.attention import Attention, Style
+from foretoken.backends.torch.batch import Batch
+from foretoken.backends.torch.kv import KVCache
+from foretoken.errors import UnsupportedModelError
+
+_numbers = count()
+
+
+def is_supported(source: Any) -> bool:
+    """Whether transformers' implementation of the model lets the attention function be named."""
+    return bool(getattr(source, "_supports_attention_backend", False))
+
+
+class GenericForward:
+    """Computes a batch over a KV cache with transformers' model `source`, which it changes for that."""
+
+    def __init__(self, source: Any, cache: KVCache, attention: Attention) -> None:
+        self._source, self._cache, self._attention = source, cache, attention
+        self._batch: Batch | None = None
+        self._name = f"foretoken_{next(_numbers)}"
+        AttentionInterface.register(self._name, self._attend)
+        source.set_attn_implementation(self._name)
+
+    def __call__(self, batch: Batch) -> Any:
+        """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
+        self._batch = batch
+        try:
+            output = self._source(
+                input_ids=batch.tokens[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                logits_to_keep=batch.wanted,
+            )
+        finally:
+            self._batch = None
+        return output.logits[0]
+
+    def _attend(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,  # noqa: ARG002 - our own says what a row sees
+        *,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: Any = None,
+        position_bias: Any = None,
+        **rest: Any,  # noqa: ARG002 - dropout and what else is for training
+    ) -> tuple[Any, None]:
+        """What transformers calls: tensors of shape (1, heads, rows, size) in, (1, rows, heads, size) out."""
+        if position_bias is not None:
+            raise UnsupportedModelError(
+                "Attention with a bias for each distance is not supported.",
+                hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+            )
+        batch = self._batch
+        assert batch is not None, "the model is only run by __call__"
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        cells = self._cache.layer(module.layer_idx, k.shape[1], k.shape[2], v.shape[2])
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        style = Style(scale, sliding_window, softcap, s_aux)
+        return self._attention(cells, batch, q, k, v, style=style)[None], None
+
+    def close(self) -> None:
+        """Free the weights."""
+        AttentionInterface._global_mapping.pop(self._name, None)
+        self._source = None

@@ -1,0 +1,138 @@
+"""The forward of the Llama family, written out: what transformers computes, without its layers of calls.
+
+Llama, Mistral, Qwen2, Qwen3 and SmolLM3 differ in three places only: biases, a norm of each head's queries
+and keys, and layers without rotary positions. Given torch's own matrix product the logits of a prompt are
+transformers' bit for bit (tests/unit/backends/torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foretoken.backends.torch.attention import Attention, Style
+from foretoken.backends.torch.batch import Batch
+from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.linear import Linear
+
+FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary frequencies that do not depend on how long the text is."""
+
+
+def is_lean(source: Any, context_length: int) -> bool:
+    """Whether `LeanForward` computes transformers' model `source` in so long a context."""
+    config = source.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    windows = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
+    window = getattr(config, "sliding_window", None)
+    if config.model_type == "mistral" and window is not None and window < context_length:
+        return False
+    return (
+        config.model_type in FAMILY
+        and config.hidden_act == "silu"
+        and rope.get("rope_type", "default") in ROTARY
+        and not windows
+        and type(source.model.layers[0].self_attn.q_proj) is torch.nn.Linear  # not a quantised one
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before: Any
+    qkv: Linear
+    norms: Any
+    rotates: bool
+    out: Linear
+    after: Any
+    gate_up: Linear
+    down: Linear
+
+
+class LeanForward:
+    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over."""
+
+    def __init__(
+        self, source: Any, cache: KVCache, linear: Callable[..., Linear], attention: Attention
+    ) -> None:
+        config, base = source.config, source.model
+        self._cache, self._attention = cache, attention
+        self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
+        self._size = base.layers[0].self_attn.head_dim
+        self._style = Style(self._size**-0.5)
+        self._eps = config.rms_norm_eps
+        self._embedding = base.embed_tokens.weight.detach()
+        self._rotary = base.rotary_emb
+        self._norm = base.norm.weight.detach()
+        self._layers = list(self._take_over(base.layers, linear))
+        for index in range(len(self._layers)):
+            cache.layer(index, self._groups, self._size, self._size)
+        self._head = linear(source.lm_head.weight.detach(), source.lm_head.bias)
+
+    def _take_over(self, layers: Any, linear: Callable[..., Linear]) -> Iterator[_Layer]:
+        for layer in layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            norms = None
+            if hasattr(attention, "q_norm"):
+                queries = attention.q_norm.weight.detach().expand(self._heads, -1)
+                keys = attention.k_norm.weight.detach().expand(self._groups, -1)
+                norms = torch.cat([queries, keys])
+            yield _Layer(
+                before=layer.input_layernorm.weight.detach(),
+                qkv=_joined(linear, attention.q_proj, attention.k_proj, attention.v_proj),
+                norms=norms,
+                rotates=bool(getattr(attention, "use_rope", True)),
+                out=_joined(linear, attention.o_proj),
+                after=layer.post_attention_layernorm.weight.detach(),
+                gate_up=_joined(linear, mlp.gate_proj, mlp.up_proj),
+                down=_joined(linear, mlp.down_proj),
+            )
+            layer.self_attn = layer.mlp = None  # its weights were copied: two copies need not fit
+
+    def __call__(self, batch: Batch) -> Any:
+        """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
+        rows = torch.nn.functional.embedding(batch.tokens, self._embedding)
+        cos, sin = self._rotary(rows[None], batch.positions[None])
+        cos, sin = cos[0, :, None], sin[0, :, None].clone()
+        half = self._size // 2
+        sin[..., :half].neg_()  # of the halves that change places, one changes its sign
+        for index, layer in enumerate(self._layers):
+            rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
+            gate, up = layer.gate_up(_normed(rows, layer.after, self._eps)).chunk(2, -1)
+            rows = rows + layer.down(torch.nn.functional.silu(gate) * up)
+        return self._head(_normed(rows[batch.wanted], self._norm, self._eps))
+
+    def _attend(self, index: int, layer: _Layer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
+        cos, sin = turn
+        count, turned = len(rows), self._heads + self._groups
+        heads = layer.qkv(_normed(rows, layer.before, self._eps)).view(count, -1, self._size)
+        qk, v = heads[:, :turned], heads[:, turned:]
+        if layer.norms is not None:
+            qk = _normed(qk, layer.norms, self._eps)
+        if layer.rotates:
+            qk = (qk * cos).add_(torch.roll(qk, self._size // 2, -1).mul_(sin))
+        cells = self._cache.layer(index, self._groups, self._size, self._size)
+        q, k = qk[:, : self._heads], qk[:, self._heads :]
+        seen = self._attention(cells, batch, q, k, v, style=self._style)
+        return layer.out(seen.reshape(count, -1))
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._layers.clear()
+
+
+def _joined(linear: Callable[..., Linear], *modules: Any) -> Linear:
+    """One product for several that have the same input."""
+    weight = torch.cat([module.weight.detach() for module in modules])
+    biases = [module.bias for module in modules if module.bias is not None]
+    return linear(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
+
+
+def _normed(rows: Any, weight: Any, eps: float) -> Any:
+    """Root mean square norm, rounded where transformers rounds."""
+    wide = rows.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True).add_(eps))
+    return wide.to(rows.dtype).mul_(weight)

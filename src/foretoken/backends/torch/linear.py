@@ -1,0 +1,88 @@
+"""Matrix products whose rows do not depend on how many rows there are.
+
+Same bytes with and without speculation needs exactly that (docs/exactness.md), and torch's own `linear` does
+not do it: on a processor a single row takes another path (a matrix-vector product, which adds in another
+order) than four rows and more. oneDNN's kernel over weights that were laid out for it beforehand adds up
+every row alike, from 1 row to 129 and on any number of threads, and a second row is nearly free: V(2) is
+1.0 to 1.2, V(8) 2 × V(1), where torch's own has V(2) = 2, V(8) = 3.5. With bf16 weights it uses the
+processor's bf16 instructions (AMX, AVX512_BF16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from foretoken.errors import ForetokenError
+
+Linear: TypeAlias = Callable[[Any], Any]
+"""From rows of shape (…, inputs) to rows of shape (…, outputs)."""
+
+LAID_OUT_FOR = 16
+"""The number of rows that oneDNN is told to expect. Told to expect one, it prepares for matrix-vector
+products, and is exact no more."""
+
+
+def plain_linear(weight: Any, bias: Any = None) -> Linear:
+    """The product of torch itself. `weight` has shape (outputs, inputs)."""
+
+    def apply(rows: Any) -> Any:
+        return torch.nn.functional.linear(rows, weight, bias)
+
+    return apply
+
+
+def packed_linear(weight: Any, bias: Any = None) -> Linear:
+    """The product of oneDNN over a copy of the weights in its own layout."""
+    # Inference tensors are refused by the operator that changes the layout.
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), LAID_OUT_FOR)
+
+    def apply(rows: Any) -> Any:
+        return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+
+    return apply
+
+
+def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
+    """`packed_linear` where this machine has it, else `plain_linear`."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return plain_linear
+    try:
+        example = packed_linear(torch.zeros(4, 4, dtype=dtype))
+        example(torch.zeros(1, 4, dtype=dtype))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return plain_linear
+    return packed_linear
+
+
+def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[Any, Any]]:
+    """Let every linear layer of transformers' model `source` multiply with `linear`.
+
+    Returns these layers, each with its weights, which it still holds.
+    """
+    replaced = []
+    for module in source.modules():
+        if type(module) is torch.nn.Linear:
+            module.forward = linear(module.weight.detach(), module.bias)
+        elif type(module) is Conv1D:  # GPT-2's linear layer, the other way round
+            module.forward = linear(module.weight.detach().t().contiguous(), module.bias)
+        else:
+            continue
+        replaced.append((module, module.weight))
+    return replaced
+
+
+def drop_weights(replaced: list[tuple[Any, Any]], check: Callable[[], None]) -> None:
+    """Let the layers forget the weights they hold, of which `linear` has copies, where `check` still passes:
+    some models read a layer's weights themselves.
+    """
+    for module, weight in replaced:
+        module.weight = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)
+    try:
+        check()
+    except (RuntimeError, IndexError, ForetokenError):
+        for module, weight in replaced:
+            module.weight = weight

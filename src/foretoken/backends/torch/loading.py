@@ -1,0 +1,307 @@
+"""From a folder to a ready model: number format, device, weights, and what can go wrong in words."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.probe import measure, with_measured
+from foretoken.backends.torch.forwards import choose_forward
+from foretoken.backends.torch.model import VERIFY_ROWS, TorchModel
+from foretoken.backends.torch.tokenizer import TorchTokenizer
+from foretoken.config import ModelOptions
+from foretoken.errors import (
+    CapacityError,
+    ContextLengthError,
+    ForetokenError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from foretoken.types import ModelInfo, Rollback
+
+logger = logging.getLogger(__name__)
+
+Format: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is: a folder, and the name of a GGUF file in it if the weights are one."""
+
+    folder: Path
+    gguf: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's or the folder's; the repository's where the folder is one of the Hub's cache."""
+        if self.gguf is None and self.folder.parent.name == "snapshots":
+            return self.folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+        return self.gguf or self.folder.name
+
+    def keywords(self) -> dict[str, Any]:
+        """What transformers' `from_pretrained` is told besides the folder."""
+        gguf = {"gguf_file": self.gguf} if self.gguf else {}
+        return {"local_files_only": True, "trust_remote_code": False, **gguf}
+
+    def files(self) -> list[Path]:
+        """The files that make the model what it is."""
+        if self.gguf:
+            return [self.folder / self.gguf]
+        return [self.folder / "config.json", *sorted(self.folder.glob("*.safetensors"))]
+
+
+def load_model(path: Path, options: ModelOptions, *, number_format: Format = "auto") -> TorchModel:
+    """Load a folder (or a file of it, or a GGUF). `number_format` "auto": see `choose_format`.
+
+    Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
+    """
+    source = _find(path)
+    threads = options.threads or physical_cores()
+    torch.set_num_threads(threads)
+    device = _device(options)
+    with _translated(path):
+        config = AutoConfig.from_pretrained(source.folder, **source.keywords())
+        chosen = choose_format(config, device) if number_format == "auto" else number_format
+        context_length = _context_length(path, config, options)
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **source.keywords())
+        weights = _load_weights(source, path, FORMATS[chosen], device)
+    if options.progress is not None:
+        options.progress(1.0)
+    model = _assemble(
+        source,
+        weights,
+        tokenizer,
+        options=options,
+        device=device,
+        context_length=context_length,
+        number_format=chosen,
+    )
+    key = f"{model.info.backend}|{model.info.device}|{sorted(model.info.settings.items())}"
+    if model.capabilities.trees:  # its cells are our own
+        model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
+    try:
+        return _probed(model, key, options) if options.probe else model
+    except BaseException:
+        model.close()
+        raise
+
+
+def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
+    if model.capabilities.rollback is not Rollback.TRUNCATE:  # measuring needs it, and so would drafting
+        return model.with_capabilities(invariance_note="not measured: the model keeps a recurrent state")
+    return with_measured(
+        model, key, options, lambda: measure(model, enough=VERIFY_ROWS), otherwise=VERIFY_ROWS
+    )
+
+
+def _snapshot_key(source: Source, settings_key: str, context_length: int) -> str:
+    """Equal for two models only if either computes the same cells from the same tokens. `file_hash` is a
+    sample, in which an edit of a few weights does not show: the files' times count too.
+    """
+    times = [file.stat().st_mtime_ns for file in source.files()]
+    text = f"{fingerprint(source.files())}|{times}|{settings_key}|{context_length}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _find(path: Path) -> Source:
+    if path.suffix.lower() == ".gguf":
+        source = Source(path.parent, path.name)
+    else:
+        source = Source(path if path.is_dir() else path.parent)
+    missing = [file for file in source.files() if not file.is_file()]
+    if missing:
+        raise ModelNotFoundError(
+            f"There is no file {missing[0]}.", hint="'foretoken models list' shows the models you have."
+        )
+    return source
+
+
+def _device(options: ModelOptions) -> Any:
+    if options.gpu_layers != 0:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        if torch.backends.mps.is_available():
+            return torch.device("mps")
+    return torch.device("cpu")
+
+
+def choose_format(config: Any, device: Any) -> Format:
+    """The format of the weights on the device: that of the checkpoint where the device computes in it.
+
+    A processor computes in bf16 if it has instructions for that (AVX512_BF16, AMX), else in fp32.
+    """
+    stored = getattr(config, "dtype", None)
+    if device.type == "cpu":
+        return "bf16" if stored == torch.bfloat16 and _processor_has_bf16() else "fp32"
+    if stored == torch.bfloat16:
+        return "fp16" if device.type == "cuda" and not torch.cuda.is_bf16_supported() else "bf16"
+    return "fp16" if stored == torch.float16 else "fp32"
+
+
+def _processor_has_bf16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _context_length(path: Path, config: Any, options: ModelOptions) -> int:
+    trained = _trained_context(config)
+    if options.context_length > trained > 0:
+        raise ContextLengthError(
+            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
+            hint=f"Use a context of at most {trained}.",
+        )
+    return options.context_length or min(trained or options.context_at_most, options.context_at_most)
+
+
+def _trained_context(config: Any) -> int:
+    text = config.get_text_config()
+    return int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
+
+
+def _load_weights(source: Source, path: Path, dtype: Any, device: Any) -> Any:
+    weights, report = AutoModelForCausalLM.from_pretrained(
+        source.folder, dtype=dtype, output_loading_info=True, **source.keywords()
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers fills them with noise
+        raise ModelFormatError(
+            f"{path.name} lacks {len(missing)} of the model's tensors, {missing[0]} for one.",
+            hint="The repository may be incomplete: download it again.",
+        )
+    weights.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    return weights.to(device).eval()
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """The failures of transformers in words; and it keeps to itself what it would print meanwhile."""
+    messages = transformers.utils.logging
+    level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
+    try:
+        yield
+    except ForetokenError:
+        raise
+    except ImportError as error:
+        raise UnsupportedModelError(f"{path.name} needs another package: {_line(error)}") from None
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"There is not enough memory to load {path.name} ({_line(error)}).", hint="Use a smaller model."
+        ) from None
+    except (KeyError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"transformers cannot run {path.name}: {_line(error)}",
+            hint="A newer version may: pip install --upgrade transformers",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - whatever its many readers raise
+        raise ModelFormatError(
+            f"transformers cannot load {path.name}: {_line(error)}",
+            hint="A file may be damaged or missing: download the repository again.",
+        ) from None
+    finally:
+        messages.set_verbosity(level)
+        if bars:
+            messages.enable_progress_bar()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _assemble(
+    source: Source,
+    weights: Any,
+    fast: Any,
+    *,
+    options: ModelOptions,
+    device: Any,
+    context_length: int,
+    number_format: Format,
+) -> TorchModel:
+    config = weights.config
+    head = weights.get_output_embeddings()
+    tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
+    parameters = sum(parameter.numel() for parameter in weights.parameters())
+    computation = choose_forward(
+        weights,
+        name=source.name,
+        sequences=options.sequences,
+        context_length=context_length,
+        dtype=FORMATS[number_format],
+        device=device,
+    )
+    info = ModelInfo(
+        name=source.name,
+        path=str(source.folder / source.gguf if source.gguf else source.folder),
+        architecture=config.model_type,
+        file_hash=fingerprint(source.files()),
+        vocab_size=tokenizer.vocab_size,
+        vocab_hash=tokenizer.hash(),
+        context_length=context_length,
+        trained_context=_trained_context(config) or context_length,
+        parameters=parameters,
+        size_bytes=sum(file.stat().st_size for file in source.files()),
+        backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
+        device=_device_name(device),
+        quantization=number_format,
+        settings={
+            "format": number_format,
+            "kv_type": number_format,
+            **computation.settings,
+            "threads": str(torch.get_num_threads()),
+            "sequences": str(options.sequences),
+            "batch": str(max(options.batch, options.sequences)),
+        },
+    )
+    return TorchModel(
+        computation.forward,
+        computation.cells,
+        tokenizer,
+        info,
+        device=device,
+        max_batch=max(options.batch, options.sequences),
+        rollback=computation.rollback,
+        trees=computation.trees,
+    )
+
+
+def _ends(config: Any, generation: GenerationConfig | None) -> list[int]:
+    """The token ids at which transformers would stop."""
+    found: list[int] = []
+    for place in (config, generation):
+        ends = getattr(place, "eos_token_id", None)
+        found += ends if isinstance(ends, list) else [] if ends is None else [ends]
+    return found
+
+
+def _device_name(device: Any) -> str:
+    if device.type == "cpu":
+        return "cpu"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)
+
+
+def fingerprint(files: list[Path]) -> str:
+    """Identifies a model by its files' sizes and a sample of their content."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(str(size).encode())
+        with path.open("rb") as file:
+            for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:32]

@@ -1,0 +1,156 @@
+"""Small models made on the spot as folders of the Hugging Face Hub: configuration, safetensors, tokenizer.
+
+Weights are random but fixed by `seed`. The tokenizer is byte-level BPE with the special tokens and the chat
+template of `gguf_factory`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf_factory
+
+CONTEXT = 1024
+VOCAB = 300
+
+TINY: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "pad_token_id": None,
+    "eos_token_id": gguf_factory.IM_END,
+}
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", TINY | {"tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", TINY | {"sliding_window": None}),
+    "qwen2": ("Qwen2Config", TINY),
+    "qwen3": ("Qwen3Config", TINY | {"tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3Config", TINY | {"num_hidden_layers": 4}),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": CONTEXT,
+            "bos_token_id": None,
+            "eos_token_id": gguf_factory.IM_END,
+        },
+    ),
+    "gemma2": (
+        "Gemma2Config",
+        TINY | {"tie_word_embeddings": False, "query_pre_attn_scalar": 16, "sliding_window": 24},
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        TINY | {"tie_word_embeddings": False, "sliding_window": 16, "num_hidden_layers": 6},
+    ),
+    "phi": ("PhiConfig", TINY),
+    "gpt_neox": ("GPTNeoXConfig", TINY),
+    "olmo2": ("Olmo2Config", TINY),
+    "gpt_oss": (
+        "GptOssConfig",
+        TINY
+        | {
+            "sliding_window": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "gptj": (
+        "GPTJConfig",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": CONTEXT,
+            "rotary_dim": 8,
+            "bos_token_id": None,
+            "eos_token_id": gguf_factory.IM_END,
+        },
+    ),
+    "mamba": (
+        "MambaConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "bos_token_id": None,
+            "eos_token_id": gguf_factory.IM_END,
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        TINY
+        | {
+            "num_hidden_layers": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+    ),
+}
+"""A configuration class of transformers and its arguments, for each architecture that tests are run over."""
+
+LEAN = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+
+
+def make_model(folder: Path, architecture: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
+    """Write a tiny model of an architecture of `ARCHITECTURES`; returns its folder."""
+    import torch
+    import transformers
+
+    name, arguments = ARCHITECTURES[architecture]
+    config = getattr(transformers, name)(**{**arguments, **changes})
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:  # at its usual scale a random model says the same whatever it reads
+                parameter.normal_(0, 2.0 * parameter.shape[-1] ** -0.5)
+            else:  # norms and biases other than ones and zeros, so that leaving one out shows
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def make_tiny_llama(folder: Path, *, seed: int = 0, **changes: Any) -> Path:
+    """Write a tiny Llama; returns its folder."""
+    return make_model(folder, "llama", seed=seed, **changes)
+
+
+def make_tokenizer(chat_template: str | None = gguf_factory.CHAT_TEMPLATE) -> Any:
+    """A byte-level BPE tokenizer with no more than `VOCAB` tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=[AddedToken(text, special=True) for text in gguf_factory.SPECIAL_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(gguf_factory.CORPUS.splitlines(), trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = chat_template
+    return fast

@@ -1,0 +1,33 @@
+"""What the tests of the torch backend share: tiny models on disk, made once, and one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import torch_factory
+
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """The folder of a tiny model: `folder("qwen3", seed=1, …)`."""
+    root = tmp_path_factory.mktemp("transformers")
+
+    def make(architecture: str = "llama", **changes: Any) -> Path:
+        name = "-".join([architecture, *(f"{key}={value}" for key, value in sorted(changes.items()))])
+        path = root / name.replace("/", "_").replace(" ", "")
+        if not path.exists():
+            torch_factory.make_model(path, architecture, **changes)
+        return path
+
+    return make

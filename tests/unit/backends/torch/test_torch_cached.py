@@ -1,0 +1,81 @@
+"""Models that keep transformers' own cache: what can be taken back, and what only as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foretoken import Engine
+from foretoken.errors import BackendError
+from foretoken.types import Rollback, Rows
+from model_cases import fresh, prefill, same, text_tokens
+from torch_cases import load
+
+Make = Callable[..., Path]
+TEXT, OTHER = text_tokens(20), text_tokens(9, seed=1)
+
+
+@pytest.mark.parametrize("architecture", ["gptj", "mamba", "qwen3_next"])
+def test_sequences_do_not_disturb_each_other(folder: Make, architecture: str) -> None:
+    model = load(folder(architecture), sequences=3)
+    prefill(model, 0, TEXT[:12])
+    logits = model.forward([Rows(1, 0, OTHER, 2), Rows(0, 12, TEXT[12:], 3)]).copy()
+    for row, text in zip(logits, [OTHER[:-1], OTHER, TEXT[:-2], TEXT[:-1], TEXT], strict=True):
+        np.testing.assert_allclose(row, fresh(model, 2, text), atol=1e-3, rtol=1e-3)
+    assert [model.length(seq) for seq in range(3)] == [len(TEXT), len(OTHER), 0]
+
+
+def test_without_a_state_the_last_tokens_can_be_taken_back(folder: Make) -> None:
+    model = load(folder("gptj"), sequences=3)
+    assert model.capabilities.rollback is Rollback.TRUNCATE
+    prefill(model, 0, TEXT)
+    model.fork(0, 1, 7)
+    model.truncate(0, 11)
+    assert same(model, prefill(model, 1, OTHER), fresh(model, 2, TEXT[:7] + OTHER))
+    assert same(model, prefill(model, 0, OTHER), fresh(model, 2, TEXT[:11] + OTHER))
+    model.keep_path(0, 11, (0, 1))
+    assert same(model, prefill(model, 0, TEXT), fresh(model, 2, [*TEXT[:11], *OTHER[:2], *TEXT]))
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "qwen3_next"])
+def test_a_state_is_kept_and_put_back_as_a_whole(folder: Make, architecture: str) -> None:
+    model = load(folder(architecture), sequences=3, probe=True)
+    capabilities = model.capabilities
+    assert capabilities.rollback is Rollback.SNAPSHOT
+    assert not any((capabilities.trees, capabilities.fork, capabilities.snapshot_key))
+    assert "recurrent state" in capabilities.invariance_note
+    prefill(model, 0, TEXT)
+    snapshot = model.snapshot(0)
+    prefill(model, 0, OTHER)
+    model.restore(1, snapshot)
+    assert same(model, prefill(model, 1, OTHER[:3]), fresh(model, 2, TEXT + OTHER[:3]))
+    with pytest.raises(BackendError, match="restore a snapshot"):
+        model.truncate(0, 5)
+    with pytest.raises(BackendError, match="restore a snapshot"):
+        model.fork(0, 1, 5)
+    with pytest.raises(BackendError, match="not a snapshot"):
+        model.restore(0, b"")
+    assert model.length(0) == len(TEXT + OTHER)
+    model.truncate(0, 0)
+    assert same(model, prefill(model, 0, OTHER), fresh(model, 2, OTHER))
+
+
+@pytest.mark.parametrize("architecture", ["gptj", "mamba"])
+def test_trees_are_refused(folder: Make, architecture: str) -> None:
+    model = load(folder(architecture))
+    with pytest.raises(BackendError, match="chains only"):
+        model.forward([Rows(0, 0, (30, 31, 32), 3, (-1, 0, 0))])
+    prefill(model, 0, TEXT)
+    with pytest.raises(BackendError, match="chains only"):
+        model.keep_path(0, 3, (0, 2))
+
+
+def test_the_engine_says_why_nothing_is_drafted(folder: Make, tmp_path: Path) -> None:
+    path = folder("mamba") / "config.json"
+    with Engine.load(path, threads=1, gpu_layers=0, cache_dir=tmp_path, remember=False) as engine:
+        result = engine.generate("the quick brown fox", max_tokens=8)
+    assert not result.speculation.active
+    assert result.speculation.reason

@@ -1,0 +1,75 @@
+"""Products: a row's result does not depend on how many rows there are; weights are not held twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.backends.torch.linear import (
+    choose_linear,
+    drop_weights,
+    packed_linear,
+    plain_linear,
+    replace_products,
+)
+from foretoken.errors import UnsupportedModelError
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (576, 192), (17, 5)])
+def test_packed_rows_have_the_same_bits_in_any_company(inputs: int, outputs: int, biased: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(outputs, inputs, generator=generator)
+    bias = torch.randn(outputs, generator=generator) if biased else None
+    rows = torch.randn(129, inputs, generator=generator)
+    packed = packed_linear(weight, bias)
+    single = torch.cat([packed(row[None]) for row in rows])
+    for count in (2, 3, 4, 5, 8, 16, 17, 63, 129):
+        assert torch.equal(packed(rows[:count]), single[:count]), count
+    torch.testing.assert_close(single, plain_linear(weight, bias)(rows), atol=1e-3, rtol=1e-4)
+
+
+def test_a_processor_packs_and_other_devices_do_not() -> None:
+    assert choose_linear(torch.float32, CPU) is packed_linear
+    assert choose_linear(torch.float32, torch.device("meta")) is plain_linear
+
+
+def test_without_onednn_the_products_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("foretoken.backends.torch.linear.packed_linear", missing)
+    assert choose_linear(torch.float32, CPU) is plain_linear
+
+
+class TwoLayers(torch.nn.Module):  # type: ignore[misc]
+    """The second layer is read by the model itself if `reads`."""
+
+    def __init__(self, *, reads: bool) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.reads = reads
+
+    def forward(self, rows: Any) -> Any:
+        rows = self.first(rows)
+        return rows @ self.second.weight if self.reads else self.second(rows)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_weights_are_dropped_where_nobody_reads_them(reads: bool) -> None:
+    model, rows = TwoLayers(reads=reads), torch.randn(3, 4)
+    with torch.inference_mode():
+        expected = model(rows)
+        replaced = replace_products(model, packed_linear)
+
+        def check() -> None:
+            if not torch.allclose(model(rows), expected, atol=1e-5):
+                raise UnsupportedModelError("not the same")
+
+        drop_weights(replaced, check)
+        check()
+    assert model.first.weight.numel() == (16 if reads else 0)
