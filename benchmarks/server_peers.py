@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import parser, progress
-from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.cpu import physical_cores
 from foretoken.bench.live import WARM_UP, WARM_UP_TOKENS
 from foretoken.bench.workloads import PromptCase, load_prompts, select
 from foretoken.library import default_model

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import http_server
-from foretoken.backends.llamacpp.chat_template import ChatTemplate
+from foretoken.backends.chat_template import ChatTemplate
 from foretoken.testing import FakeModel, FakeTokenizer
 from foretoken.types import Logits
 from http_server import END, Running, serving

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from foretoken.errors import SpeculationStringError
 
 AUTO = "auto"
 OFF = "off"
+
+Dtype: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 
 DEFAULT_CONTEXT = 8192
 """Tokens of context when neither the user nor the model's training asks for less."""
@@ -25,6 +27,8 @@ class ModelOptions:
     `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
     `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
     types for exactness on a CPU (docs/exactness.md), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
+    `dtype`: the number format that safetensors are computed in; "auto" takes the one they were saved in where
+    the device has it. A GGUF has its own.
     `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
     loaded, `notice` a line for the user when something takes long.
     """
@@ -38,6 +42,7 @@ class ModelOptions:
     gpu_layers: int = -1
     memory: Literal["mmap", "ram"] = "mmap"
     kv_type: str = "auto"
+    dtype: Dtype = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     probe: bool = True
     cache_dir: Path | None = None

@@ -46,8 +46,9 @@ class Tokenizer(Protocol):
 
     @property
     def infill_tokens(self) -> tuple[int, int, int] | None:
-        """The control tokens before what precedes a gap, before what follows it, and before what fills it; None
-        if the model was not trained to fill gaps.
+        """The control tokens before what precedes a gap, before what follows it, and before what fills it.
+
+        None if the model was not trained to fill gaps.
         """
         ...
 

@@ -157,9 +157,13 @@ def test_messages_take_the_model_s_defaults_too() -> None:
     assert len(texts) == 1
 
 
-def with_key(**limits: int) -> tuple[ServerSettings, dict[str, str]]:
+def with_key(
+    *, max_concurrent: int | None = None, max_priority: int = 0
+) -> tuple[ServerSettings, dict[str, str]]:
     """A server's settings with one key, and the headers of who has it."""
-    key = KeySettings(name="alice", hash=hash_key("ft-alice"), **limits)
+    key = KeySettings(
+        name="alice", hash=hash_key("ft-alice"), max_concurrent=max_concurrent, max_priority=max_priority
+    )
     return ServerSettings(keys=(key,)), {"authorization": "Bearer ft-alice"}
 
 

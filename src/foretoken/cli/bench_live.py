@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.cpu import physical_cores
 from foretoken.backends.llamacpp.system import processor_name
 from foretoken.bench.against import ServerSide
 from foretoken.bench.against_notes import server_notes

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foretoken import library
-from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.cpu import physical_cores
 from foretoken.backends.llamacpp.system import (
     Device,
     LlamaCpp,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from foretoken.aliases import LlamaOptions, PicolmOptions, choose_speculation
-from foretoken.config import Speculation
+from foretoken.config import Dtype, Speculation
 from foretoken.types import SamplingParams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -57,6 +57,8 @@ model_options = _all(
                  help="Most tokens computed at once."),
     click.option("--kv-type", default="auto", show_default=True, metavar="TYPE|K/V",
                  help="Type of the KV cache; auto keeps the output exact on a CPU."),
+    click.option("--dtype", type=click.Choice(get_args(Dtype)), default="auto", show_default=True,
+                 help="Number format to compute safetensors in; a GGUF has its own."),
 )  # fmt: skip
 
 remember_option = click.option(
@@ -138,7 +140,7 @@ _SAMPLING = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "seed", "stop", "ignore_eos", "verify",
 )  # fmt: skip
-_MODEL = ("context_length", "threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type")
+_MODEL = ("context_length", "threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type", "dtype")
 
 
 def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> SamplingParams:

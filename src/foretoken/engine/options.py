@@ -6,18 +6,18 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import platformdirs
 
-from foretoken.config import ModelOptions
+from foretoken.config import Dtype, ModelOptions
 from foretoken.errors import ConfigError
 from foretoken.types import Constraint, VerifyRule
 
 _LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
 _MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
-_CHOICES = {"memory": ("mmap", "ram"), "flash_attention": ("auto", "on", "off")}
+_CHOICES = {"memory": ("mmap", "ram"), "flash_attention": ("auto", "on", "off"), "dtype": get_args(Dtype)}
 _SWITCHES = ("probe", "remember")
 _CALLBACKS = ("progress", "notice")
 
@@ -38,6 +38,7 @@ class EngineOptions(TypedDict, total=False):
     gpu_layers: int
     memory: Literal["mmap", "ram"]
     kv_type: str
+    dtype: Dtype
     flash_attention: Literal["auto", "on", "off"]
     probe: bool
     progress: Callable[[float], None] | None

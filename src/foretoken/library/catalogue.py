@@ -100,6 +100,11 @@ def gguf_models(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if is_model_name(path.name) and not is_later_part(path.stem)]
 
 
+def is_repository(folder: Path) -> bool:
+    """Whether it is a folder as the Hub has them, with a configuration and weights as safetensors."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
 def is_model_name(name: str) -> bool:
     """Whether a file of this name should be a model, or a part of one."""
     return name.lower().endswith(".gguf") and not _NO_MODEL.search(name[: -len(".gguf")])

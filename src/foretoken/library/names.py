@@ -13,6 +13,7 @@ from foretoken.library.catalogue import (
     StoredModel,
     default_model,
     gguf_models,
+    is_repository,
     list_models,
 )
 from foretoken.library.split import model_files
@@ -33,7 +34,7 @@ LIKE = 0.7
 
 
 def resolve(name_or_path: str | None, folder: Path) -> Path:
-    """The file of the model that is meant; the first file of a split model.
+    """The file of the model that is meant; the first file of a split model, the folder of a repository.
 
     None is the bundled default. A path may be a file or a folder with one model in it. Anything else is the
     name of a model in `folder` (the models folder) or of the bundled one, in any case: `owner/repository` or
@@ -99,6 +100,8 @@ def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
 
 def _in_folder(folder: Path) -> Path:
     models = gguf_models(sorted(folder.iterdir()))
+    if not models and is_repository(folder):
+        return folder
     if not models:
         raise ModelNotFoundError(f"The folder {folder} holds no GGUF model.", hint=HOW_TO_GET_ONE)
     if len(models) > 1:

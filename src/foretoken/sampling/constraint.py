@@ -198,7 +198,7 @@ class _Vocabulary:
                 self._ids.setdefault(text, token)
         self._longest = max(map(len, self._ids), default=0)
         for token in self.special_token_ids:
-            # Under one name for all, llguidance's mask lets every one of them through where a grammar has one.
+            # Under one name for all llguidance's mask lets all of them through where a grammar has one.
             self.tokens[token] = f"<|{token}|>".encode()
 
     def __call__(self, text: str) -> list[int]:

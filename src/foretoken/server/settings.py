@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.config import AUTO, ModelOptions, Speculation, Stage, parse_speculation
+from foretoken.config import AUTO, Dtype, ModelOptions, Speculation, Stage, parse_speculation
 from foretoken.engine.options import EngineOptions, model_options
 from foretoken.errors import ConfigError
 from foretoken.registry import check_speculation
@@ -91,7 +91,8 @@ class ModelSettings:
     `path`: a file, or the name of a pulled model. `aliases`: other names that clients may ask for.
     `draft_model`: a stage `draft-model:model=…` beside those of `speculate`. `sequences`: requests that
     run at once, each with `context_length` tokens. `pinned`: never unloaded to make room or for idleness.
-    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory` and `kv_type` are those of `config.ModelOptions`.
+    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory`, `kv_type` and `dtype` are those of
+    `config.ModelOptions`.
     """
 
     path: str
@@ -106,6 +107,7 @@ class ModelSettings:
     gpu_layers: int = _LOADING.gpu_layers
     memory: Literal["mmap", "ram"] = _LOADING.memory
     kv_type: str = _LOADING.kv_type
+    dtype: Dtype = _LOADING.dtype
     pinned: bool = False
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
@@ -149,6 +151,7 @@ class ModelSettings:
             "gpu_layers": self.gpu_layers,
             "memory": self.memory,
             "kv_type": self.kv_type,
+            "dtype": self.dtype,
         }
 
     def loads_like(self, other: ModelSettings) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.backends.llamacpp.chat_template import ChatTemplate
+from foretoken.backends.chat_template import ChatTemplate
 from foretoken.errors import RequestError
 from foretoken.types import Message
 

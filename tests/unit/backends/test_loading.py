@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND, cpu, loading
+from foretoken.backends import cpu
+from foretoken.backends.llamacpp import BACKEND, loading
 from foretoken.config import DEFAULT_CONTEXT, ModelOptions
 from foretoken.errors import (
     ConfigError,

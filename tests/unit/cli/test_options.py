@@ -156,7 +156,7 @@ def test_sampling_flags() -> None:
 
 
 def test_model_flags() -> None:
-    line = "--ctx 512 -t 1 -ngl 0 --mem ram -b 64 -ub 32 --kv-type q8_0 --no-remember"
+    line = "--ctx 512 -t 1 -ngl 0 --mem ram -b 64 -ub 32 --kv-type q8_0 --dtype bf16 --no-remember"
     options = parse(*line.split())["model"]
     assert options == {
         "context_length": 512,
@@ -166,6 +166,7 @@ def test_model_flags() -> None:
         "batch": 64,
         "ubatch": 32,
         "kv_type": "q8_0",
+        "dtype": "bf16",
         "remember": False,
     }
     assert set(options) <= set(EngineOptions.__annotations__)

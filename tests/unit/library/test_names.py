@@ -133,3 +133,11 @@ def test_nothing_near(folder: Path, name: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         resolve(name, folder)
     assert "Did you mean" not in caught.value.message
+
+
+def test_a_folder_of_safetensors_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError):
+        resolve(str(tmp_path), tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert resolve(str(tmp_path), tmp_path / "models") == tmp_path

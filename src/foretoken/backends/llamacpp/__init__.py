@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foretoken.config import ModelOptions
+from foretoken.errors import ConfigError
 from foretoken.protocols import Model
 from foretoken.registry import missing_dependency
 
@@ -27,7 +28,12 @@ class LlamaCppBackend:
             return False
 
     def load(self, path: Path, options: ModelOptions) -> Model:
-        """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""
+        if options.dtype != "auto":
+            raise ConfigError(
+                f"dtype={options.dtype!r} is for safetensors; a GGUF has formats of its own.",
+                hint="Leave it out. 'foretoken models quantize' writes a GGUF in another format.",
+            )
         try:
             from foretoken.backends.llamacpp.loading import load_model
         except ModuleNotFoundError as error:

@@ -13,8 +13,8 @@ from typing import Any
 import llama_cpp
 import llama_cpp.llama_cpp as lib
 
+from foretoken.backends.cpu import physical_cores
 from foretoken.backends.llamacpp import log
-from foretoken.backends.llamacpp.cpu import physical_cores
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.model import LlamaCppModel, is_recurrent
 from foretoken.backends.llamacpp.probe import probed

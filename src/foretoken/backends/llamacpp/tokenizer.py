@@ -9,7 +9,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from foretoken.backends.llamacpp.chat_template import ChatTemplate
+from foretoken.backends.chat_template import ChatTemplate
 from foretoken.errors import BackendError
 from foretoken.types import Message
 

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from foretoken.backends.llamacpp.cpu import physical_cores
+from foretoken.backends.cpu import physical_cores
 from foretoken.backends.probe import measure, with_measured
 from foretoken.backends.torch.forwards import choose_forward
 from foretoken.backends.torch.model import VERIFY_ROWS, TorchModel
 from foretoken.backends.torch.tokenizer import TorchTokenizer
-from foretoken.config import ModelOptions
+from foretoken.config import Dtype, ModelOptions
 from foretoken.errors import (
     CapacityError,
     ContextLengthError,
@@ -32,9 +32,7 @@ from foretoken.types import ModelInfo, Rollback
 
 logger = logging.getLogger(__name__)
 
-Format: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
-
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SAMPLE = 1 << 20
 
 
@@ -64,8 +62,8 @@ class Source:
         return [self.folder / "config.json", *sorted(self.folder.glob("*.safetensors"))]
 
 
-def load_model(path: Path, options: ModelOptions, *, number_format: Format = "auto") -> TorchModel:
-    """Load a folder (or a file of it, or a GGUF). `number_format` "auto": see `choose_format`.
+def load_model(path: Path, options: ModelOptions) -> TorchModel:
+    """Load a folder (or a file of it, or a GGUF). `options.dtype` "auto": see `choose_dtype`.
 
     Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
     """
@@ -75,10 +73,10 @@ def load_model(path: Path, options: ModelOptions, *, number_format: Format = "au
     device = _device(options)
     with _translated(path):
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
-        chosen = choose_format(config, device) if number_format == "auto" else number_format
+        dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
         context_length = _context_length(path, config, options)
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **source.keywords())
-        weights = _load_weights(source, path, FORMATS[chosen], device)
+        weights = _load_weights(source, path, DTYPES[dtype], device)
     if options.progress is not None:
         options.progress(1.0)
     model = _assemble(
@@ -88,7 +86,7 @@ def load_model(path: Path, options: ModelOptions, *, number_format: Format = "au
         options=options,
         device=device,
         context_length=context_length,
-        number_format=chosen,
+        dtype=dtype,
     )
     key = f"{model.info.backend}|{model.info.device}|{sorted(model.info.settings.items())}"
     if model.capabilities.trees:  # its cells are our own
@@ -139,7 +137,7 @@ def _device(options: ModelOptions) -> Any:
     return torch.device("cpu")
 
 
-def choose_format(config: Any, device: Any) -> Format:
+def choose_dtype(config: Any, device: Any) -> Dtype:
     """The format of the weights on the device: that of the checkpoint where the device computes in it.
 
     A processor computes in bf16 if it has instructions for that (AVX512_BF16, AMX), else in fp32.
@@ -230,7 +228,7 @@ def _assemble(
     options: ModelOptions,
     device: Any,
     context_length: int,
-    number_format: Format,
+    dtype: Dtype,
 ) -> TorchModel:
     config = weights.config
     head = weights.get_output_embeddings()
@@ -241,7 +239,7 @@ def _assemble(
         name=source.name,
         sequences=options.sequences,
         context_length=context_length,
-        dtype=FORMATS[number_format],
+        dtype=DTYPES[dtype],
         device=device,
     )
     info = ModelInfo(
@@ -257,10 +255,10 @@ def _assemble(
         size_bytes=sum(file.stat().st_size for file in source.files()),
         backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
         device=_device_name(device),
-        quantization=number_format,
+        quantization=dtype,
         settings={
-            "format": number_format,
-            "kv_type": number_format,
+            "format": dtype,
+            "kv_type": dtype,
             **computation.settings,
             "threads": str(torch.get_num_threads()),
             "sequences": str(options.sequences),

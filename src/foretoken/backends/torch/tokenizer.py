@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from foretoken.backends.llamacpp.chat_template import ChatTemplate
+from foretoken.backends.chat_template import ChatTemplate
 from foretoken.errors import BackendError, UnsupportedModelError
 from foretoken.types import Message
 

@@ -80,12 +80,12 @@ def test_a_window_counts_only_where_the_context_is_longer(
     assert is_lean(reference(folder("mistral", sliding_window=window)), 256) == lean
 
 
-@pytest.mark.parametrize("number_format", ["bf16", "fp16"])
-def test_sixteen_bits_are_close_to_thirty_two(folder: Make, number_format: Any) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_sixteen_bits_are_close_to_thirty_two(folder: Make, dtype: Any) -> None:
     path = folder("qwen3")
     rows = [Rows(0, 0, PROMPT, 5)]
-    wide, narrow = load(path, "fp32"), load(path, number_format)
-    assert narrow.info.settings["format"] == number_format
+    wide, narrow = load(path, "fp32"), load(path, dtype)
+    assert narrow.info.settings["format"] == dtype
     expected, found = torch.from_numpy(wide.forward(rows)), torch.from_numpy(narrow.forward(rows))
     assert not torch.equal(found, expected)
     assert float((found - expected).abs().max()) < 0.1 * float(expected.abs().max())

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import torch_factory
 from foretoken import Engine, registry
 from foretoken.backends.torch import BACKEND
-from foretoken.backends.torch.loading import choose_format
+from foretoken.backends.torch.loading import choose_dtype
 from foretoken.config import ModelOptions
 from foretoken.errors import (
     BackendError,
@@ -114,14 +114,14 @@ def test_a_processor_computes_in_bf16_where_it_can(
     monkeypatch: pytest.MonkeyPatch, stored: Any, processor: bool, chosen: str
 ) -> None:
     monkeypatch.setattr("foretoken.backends.torch.loading._processor_has_bf16", lambda: processor)
-    assert choose_format(SimpleNamespace(dtype=stored), torch.device("cpu")) == chosen
+    assert choose_dtype(SimpleNamespace(dtype=stored), torch.device("cpu")) == chosen
 
 
 @pytest.mark.parametrize(
     ("stored", "chosen"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")]
 )
 def test_another_device_computes_in_what_is_stored(stored: str, chosen: str) -> None:
-    assert choose_format(SimpleNamespace(dtype=getattr(torch, stored)), torch.device("mps")) == chosen
+    assert choose_dtype(SimpleNamespace(dtype=getattr(torch, stored)), torch.device("mps")) == chosen
 
 
 def test_the_context_is_what_the_model_was_trained_for_at_most(own: Path) -> None:
