@@ -15,6 +15,7 @@ from typing import Any, cast
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from foretoken.backends.bounds import check_batch
 from foretoken.backends.llamacpp.batch import Batch
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.errors import BackendError, OutOfKVError
@@ -81,7 +82,13 @@ class LlamaCppModel:
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         context = self._context
-        self._check(batch)
+        check_batch(
+            batch,
+            self._lengths,
+            context_length=self.info.context_length,
+            max_batch=self._batch.capacity,
+            trees=False,
+        )
         wanted = self._batch.fill(batch)
         status = lib.llama_decode(context, self._batch.native)
         if status:
@@ -91,28 +98,6 @@ class LlamaCppModel:
             # Not the first: the state before it is the one that was overwritten.
             self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
         return self._logits(wanted)
-
-    def _check(self, batch: Sequence[Rows]) -> None:
-        total = 0
-        for rows in batch:
-            total += len(rows.tokens)
-            if rows.parents is not None:
-                raise BackendError("The llama.cpp backend verifies chains only.")
-            if not 0 <= rows.seq < len(self._lengths):  # llama.cpp aborts the process
-                raise BackendError(f"There is no sequence {rows.seq}; there are {len(self._lengths)}.")
-            if rows.start != self._lengths[rows.seq]:
-                raise BackendError(
-                    f"Rows of sequence {rows.seq} start at {rows.start}; its cache ends at "
-                    f"{self._lengths[rows.seq]}."
-                )
-            if rows.start + len(rows.tokens) > self.info.context_length:
-                raise OutOfKVError(
-                    f"Sequence {rows.seq} would hold {rows.start + len(rows.tokens)} tokens; its context has "
-                    f"room for {self.info.context_length}.",
-                    hint="Use a larger context (--ctx).",
-                )
-        if total > self._batch.capacity:
-            raise BackendError(f"{total} rows in one forward; at most {self._batch.capacity} fit.")
 
     def _raise(self, status: int, batch: Sequence[Rows]) -> None:
         if status == _NO_SLOT:

@@ -9,9 +9,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
+from foretoken.backends.bounds import check_batch
 from foretoken.backends.torch.batch import Batch, make_batch
 from foretoken.backends.torch.tokenizer import TorchTokenizer
-from foretoken.errors import BackendError, CapacityError, OutOfKVError
+from foretoken.errors import BackendError, CapacityError
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 VERIFY_ROWS = 63
@@ -79,7 +80,15 @@ class TorchModel:
         return self
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
-        self._check(batch)
+        if self._closed:
+            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        check_batch(
+            batch,
+            self._cache.lengths,
+            context_length=self.info.context_length,
+            max_batch=self.capabilities.max_batch,
+            trees=self.capabilities.trees,
+        )
         if not batch:
             return np.empty((0, self.info.vocab_size), np.float32)
         try:
@@ -96,28 +105,6 @@ class TorchModel:
         for rows in batch:
             self._cache.lengths[rows.seq] += len(rows.tokens)
         return cast("Logits", logits.numpy())
-
-    def _check(self, batch: Sequence[Rows]) -> None:
-        if self._closed:
-            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
-        lengths, total = self._cache.lengths, 0
-        for rows in batch:
-            total += len(rows.tokens)
-            if not 0 <= rows.seq < len(lengths):
-                raise BackendError(f"There is no sequence {rows.seq}; there are {len(lengths)}.")
-            if rows.start != lengths[rows.seq]:
-                raise BackendError(
-                    f"Rows of sequence {rows.seq} start at {rows.start}; its cache ends at "
-                    f"{lengths[rows.seq]}."
-                )
-            if rows.start + len(rows.tokens) > self.info.context_length:
-                raise OutOfKVError(
-                    f"Sequence {rows.seq} would hold {rows.start + len(rows.tokens)} tokens; its context has "
-                    f"room for {self.info.context_length}.",
-                    hint="Use a larger context (--ctx).",
-                )
-        if total > self.capabilities.max_batch:
-            raise BackendError(f"{total} rows in one forward; at most {self.capabilities.max_batch} fit.")
 
     def length(self, seq: int) -> int:
         return self._cache.lengths[seq]
