@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -112,23 +112,31 @@ def _request(host: str, body: Mapping[str, Any]) -> bytes:
 
 
 async def _read(reader: asyncio.StreamReader, answer: Answer, leave_after: int | None) -> None:
-    """Read a chunked answer. Raises what reading raises, and ValueError for one that is not chunked."""
+    """Read an answer to its end. Raises what reading raises."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head.split(b" ", 2)[1])
     if status != 200:
         answer.error = f"{status}: {(await reader.read(300)).decode(errors='replace')}"
         return
-    if b"transfer-encoding: chunked" not in head:
-        raise ValueError("the answer is not chunked")
     rest = b""
-    while size := int(await reader.readline(), 16):
-        *lines, rest = (rest + (await reader.readexactly(size + 2))[:-2]).split(b"\n")
+    async for piece in _pieces(reader, chunked=b"transfer-encoding: chunked" in head):
+        *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             if line.startswith(b"data: {"):
                 _take(answer, json.loads(line[6:]))
         if leave_after is not None and len(answer.arrivals) >= leave_after:
             answer.left = True
             return
+
+
+async def _pieces(reader: asyncio.StreamReader, *, chunked: bool) -> AsyncIterator[bytes]:
+    """The body as it comes: chunk by chunk, or line by line until the server closes the connection."""
+    if not chunked:
+        while line := await reader.readline():
+            yield line
+        return
+    while size := int(await reader.readline(), 16):
+        yield (await reader.readexactly(size + 2))[:-2]
 
 
 def _take(answer: Answer, chunk: Mapping[str, Any]) -> None:
