@@ -12,7 +12,7 @@ import pytest
 from foretoken import Engine
 from foretoken.sampling.constraint import _Compiler
 from foretoken.server.auth import hash_key
-from foretoken.server.settings import KeySettings, SamplingDefaults, ServerSettings
+from foretoken.server.settings import KeySettings, Limits, SamplingDefaults, ServerSettings
 from foretoken.types import Constraint, Event
 from http_server import Running, serving
 
@@ -250,3 +250,10 @@ def test_a_constraint_is_compiled_before_the_engine_hears_of_it() -> None:
         assert post(server, "/v1/chat/completions", body).status_code == 200
     assert len(threads) == 1
     assert threads[0].startswith("foretoken-prepare")
+
+
+def test_a_default_length_above_the_limit_is_no_error() -> None:
+    settings = ServerSettings(limits=Limits(max_completion_tokens=3))
+    with serving(settings=settings, sampling=SamplingDefaults(max_tokens=50), end=-40.0) as server:
+        reply = post(server, "/v1/chat/completions", {"messages": [USER]})
+        assert reply.json()["usage"]["completion_tokens"] == 3

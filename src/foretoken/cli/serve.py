@@ -75,7 +75,7 @@ KEPT_GB = 4.0
     metavar="DIR",
     show_default="$FORETOKEN_CACHE, or the system's place for caches",
     help="Folder for what is kept. Naming one also keeps the KV cache of conversations there, so that it "
-    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb says otherwise.",
+    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb or the settings say otherwise.",
 )
 @click.option(
     "--prefix-cache-gb",
@@ -186,20 +186,23 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     names = ("host", "port", "log_format", "prefix_cache_gb")
     flags = {name: value for name in names if (value := options.pop(name)) is not None}
     kept_in = options.pop("kept_in")
-    if kept_in is not None and remember:
-        flags.setdefault("prefix_cache_gb", KEPT_GB)
 
     def overlay(settings: ServerSettings) -> ServerSettings:
         own = {**named, **settings.models}
         if not own:
             path = resolve(None, models_dir(cache_dir()))
             own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
+        remembers = settings.remember and remember
+        kept = KEPT_GB if kept_in and remembers and not settings.prefix_cache_gb else settings.prefix_cache_gb
         return replace(
             settings,
-            models=own,
-            cache_dir=kept_in or settings.cache_dir or cache_dir(),
-            remember=settings.remember and remember,
-            **flags,
+            **{
+                "models": own,
+                "cache_dir": kept_in or settings.cache_dir or cache_dir(),
+                "remember": remembers,
+                "prefix_cache_gb": kept,
+                **flags,
+            },
         )
 
     return overlay
@@ -223,7 +226,12 @@ class _Lines(logging.Handler):
 
 
 def _log_requests(log_format: str) -> None:
+    """One line a request; and, where a person reads them, lines about models and settings that change."""
     log = logging.getLogger("foretoken.requests")
     log.propagate = False
     log.setLevel(logging.CRITICAL if log_format == "off" else logging.INFO)
     log.addHandler(_Lines())
+    server = logging.getLogger("foretoken.server")
+    server.propagate = False
+    server.setLevel(logging.INFO if log_format == "text" else logging.WARNING)
+    server.addHandler(_Lines())

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from foretoken.library.catalogue import StoredModel, default_model, list_models, models_dir
+from foretoken.library.catalogue import StoredModel, default_model, list_models, models_dir, size_of
 from foretoken.library.hub import pull
 from foretoken.library.names import resolve
-from foretoken.library.split import model_files
 from foretoken.library.transfer import Progress
 
 __all__ = [
@@ -17,8 +16,8 @@ __all__ = [
     "StoredModel",
     "default_model",
     "list_models",
-    "model_files",
     "models_dir",
     "pull",
     "resolve",
+    "size_of",
 ]

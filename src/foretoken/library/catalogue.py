@@ -105,6 +105,12 @@ def is_repository(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
+def size_of(path: Path) -> int:
+    """Bytes of all files of the model that `resolve` has found. Raises OSError."""
+    files = path.glob("*.safetensors") if path.is_dir() else model_files(path)
+    return sum(file.stat().st_size for file in files)
+
+
 def is_model_name(name: str) -> bool:
     """Whether a file of this name should be a model, or a part of one."""
     return name.lower().endswith(".gguf") and not _NO_MODEL.search(name[: -len(".gguf")])

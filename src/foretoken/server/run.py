@@ -10,7 +10,7 @@ import uvicorn
 from foretoken.engine.engine import Engine
 from foretoken.engine.options import model_options
 from foretoken.errors import CapacityError, ForetokenError
-from foretoken.library import model_files, models_dir, resolve
+from foretoken.library import models_dir, resolve, size_of
 from foretoken.server.app import Reload, build_app
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
@@ -87,8 +87,7 @@ def size_on_disk(settings: ServerSettings) -> Callable[[ModelSettings], int]:
     def measure(model: ModelSettings) -> int:
         try:
             folder = model_options({"cache_dir": settings.cache_dir}).cache_dir
-            files = model_files(resolve(model.path, models_dir(folder)))
-            return sum(file.stat().st_size for file in files)
+            return size_of(resolve(model.path, models_dir(folder)))
         except (ForetokenError, OSError):
             return 0  # loading it says what is wrong
 

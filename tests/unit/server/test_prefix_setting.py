@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ import gguf_factory
 from foretoken import SamplingParams
 from foretoken.cli import serve
 from foretoken.errors import ConfigError
-from foretoken.server.run import loader
+from foretoken.server.run import loader, size_on_disk
 from foretoken.server.settings import ModelSettings, ServerSettings
 
 PROMPT = [3, *range(40, 140)]
@@ -42,12 +43,43 @@ def test_it_needs_remembering() -> None:
     assert ServerSettings(remember=False).prefix_cache_gb == 0
 
 
-@pytest.mark.parametrize(("flag", "in_file", "used"), [("2.5", 1.0, 2.5), ("0", 1.0, 0.0), (None, 1.0, 1.0)])
-def test_the_command_line_goes_before_the_file(flag: str | None, in_file: float, used: float) -> None:
-    arguments = ["--prefix-cache-gb", flag] if flag else []
+def overlaid(arguments: list[str], **in_file: Any) -> ServerSettings:
+    """The settings of a file with the command line's on top."""
     options = serve.serve.make_context("serve", arguments).params
     for name in ("models", "settings_file", "allow_public"):
         options.pop(name)
     overlay = serve._overlay((), options)
-    model = {"m": ModelSettings(path="m.gguf")}
-    assert overlay(ServerSettings(models=model, prefix_cache_gb=in_file)).prefix_cache_gb == used
+    return overlay(ServerSettings(models={"m": ModelSettings(path="m.gguf")}, **in_file))
+
+
+@pytest.mark.parametrize(("flag", "in_file", "used"), [("2.5", 1.0, 2.5), ("0", 1.0, 0.0), (None, 1.0, 1.0)])
+def test_the_command_line_goes_before_the_file(flag: str | None, in_file: float, used: float) -> None:
+    arguments = ["--prefix-cache-gb", flag] if flag else []
+    assert overlaid(arguments, prefix_cache_gb=in_file).prefix_cache_gb == used
+
+
+@pytest.mark.parametrize(
+    ("flags", "in_file", "used"), [([], 0.0, 4.0), ([], 1.0, 1.0), (["--prefix-cache-gb", "2"], 1.0, 2.0)]
+)
+def test_a_folder_that_is_named_keeps_prefixes(
+    tmp_path: Path, flags: list[str], in_file: float, used: float
+) -> None:
+    settings = overlaid(["--cache-dir", str(tmp_path), *flags], prefix_cache_gb=in_file)
+    assert (settings.cache_dir, settings.prefix_cache_gb) == (tmp_path, used)
+
+
+def test_a_folder_keeps_nothing_where_nothing_is_to_be_remembered(tmp_path: Path) -> None:
+    folder = ["--cache-dir", str(tmp_path)]
+    assert overlaid(folder, remember=False).prefix_cache_gb == 0
+    assert overlaid([*folder, "--no-remember"]).prefix_cache_gb == 0
+
+
+def test_sizes_are_known_before_loading(settings: ServerSettings, tmp_path: Path) -> None:
+    measure = size_on_disk(settings)
+    assert measure(settings.models["tiny"]) == (tmp_path / "tiny.gguf").stat().st_size
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "config.json").write_text("{}")
+    (repository / "model.safetensors").write_bytes(bytes(1234))
+    assert measure(ModelSettings(path=str(repository))) == 1234
+    assert measure(ModelSettings(path=str(tmp_path / "nothing.gguf"))) == 0
