@@ -137,6 +137,7 @@ def measure_profile(
         snapshot_ms=round(median(sequence.snapshot_times), 4),
         restore_ms=round(median(sequence.restore_times), 4),
         rounds=sum(at.count for at in samples.values()),
+        thorough=True,
     )
     return Measurement(
         profile=profile,

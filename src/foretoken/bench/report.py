@@ -85,6 +85,7 @@ def live_report(
     baseline: str,
     about: Mapping[str, str],
     cost_curve: Mapping[int, float] | None = None,
+    facts: Mapping[str, Mapping[str, str]] | None = None,
     sweeps: Mapping[str, Sequence[SweepPoint]] | None = None,
     notes: Sequence[str] = (),
 ) -> Report:
@@ -100,6 +101,7 @@ def live_report(
         depths={name: depth for name, depth in depths.items() if depth},
         timeline=_timeline(rows, settings),
         cost_curve=cost_curve or {},
+        facts=facts or {},
         sweeps=sweeps or {},
         notes=notes,
     )

@@ -34,15 +34,17 @@ class Run:
 class Sample:
     """One answer. Times are milliseconds of wall clock; `decode_ms` begins with the first token.
 
-    `tokens` are ids, empty where they are not known: then `text` is what can be compared. `rounds`, `drafts`
-    (rounds that verified a draft) and `runs` are 0 or empty where they are not known. `spent_ms` says where
-    the time of decoding went. `exact`: its tokens are claimed to be those of plain decoding.
+    `tokens` and those of the `prompt` are ids, empty where they are not known: then `text` is what can be
+    compared. `rounds`, `drafts` (rounds that verified a draft) and `runs` are 0 or empty where they are not
+    known. `spent_ms` says where the time of decoding went. `exact`: its tokens are claimed to be those of
+    plain decoding.
     """
 
     text: str
     count: int
     decode_ms: float
     tokens: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
     prompt_tokens: int = 0
     prompt_ms: float = 0.0
     rounds: int = 0

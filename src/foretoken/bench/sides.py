@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Protocol
 
@@ -43,7 +44,8 @@ class EngineSide:
         self.engine.set_speculation(self.name)
 
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
-        return sample_of(self.engine.generate(messages, params))
+        prompt = self.engine.encode(messages)
+        return replace(sample_of(self.engine.generate(prompt, params)), prompt=tuple(prompt))
 
     def close(self) -> None:
         self.engine.close()

@@ -17,6 +17,7 @@ from foretoken.backends.llamacpp.system import processor_name
 from foretoken.bench.against import ServerSide
 from foretoken.bench.against_notes import server_notes
 from foretoken.bench.classic import PLACE, sweep_points
+from foretoken.bench.expectation import expectations
 from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
 from foretoken.bench.results import ALL, SHORTEST, Row, noise, scores, summaries
@@ -79,6 +80,7 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
         rows: list[Row] = []
         finished = _measure(plan, sides, rows, console)
         curve = measured_curve(engines[OFF]) if finished else {}
+        facts = expectations(rows, engines[OFF], curve, plan.whole, OFF)
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
         about = _about(plan, engines[OFF]) | _noise(rows)
         about |= {side.name: side.about for side in servers}
@@ -89,6 +91,7 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
             baseline=OFF,
             about=about,
             cost_curve=curve,
+            facts=facts,
             sweeps=plan.sweeps,
             notes=[*notes, *_notes(plan, rows, finished=finished)],
         )

@@ -14,7 +14,8 @@ from foretoken.planner.profile import Profile, ProfileStore, key_of
 from foretoken.types import ModelInfo
 
 TRUSTED = 500
-"""Measured rounds from which a stored curve is used without measuring it again at the start."""
+"""Measured rounds from which a stored curve is used without measuring it again at the start. One that was
+measured on purpose (`foretoken profile`) is used at once."""
 
 
 class Knowledge:
@@ -35,7 +36,7 @@ class Knowledge:
         if self._known is None:
             return False
         planner.recall(self._known.curve, self._known.learnt if self._remember else {})
-        return self._known.rounds >= TRUSTED
+        return self._known.thorough or self._known.rounds >= TRUSTED
 
     def keep(self, planner: AdaptivePlanner) -> None:
         """Store what a planner has learnt since. A failure is logged."""

@@ -87,7 +87,8 @@ class Profile:
     steps and may fall where rows are added. `draft_ms` is the cost of a drafted token by drafter,
     `overhead_ms` what a round takes besides forward and drafting, `snapshot_ms` and `restore_ms` what saving
     and bringing back a sequence of the largest depth takes; None where it was not measured. `rounds` counts
-    the measurements behind `curve`. `learnt` belongs to the planner: a JSON object, stored as it is.
+    the measurements behind `curve`; `thorough` says that they were made on purpose, every size several times.
+    `learnt` belongs to the planner: a JSON object, stored as it is.
     """
 
     key: ProfileKey
@@ -99,6 +100,7 @@ class Profile:
     snapshot_ms: float | None = None
     restore_ms: float | None = None
     rounds: int = 0
+    thorough: bool = False
     learnt: Mapping[str, Any] = field(default_factory=dict)
 
     def nearest_depth(self, depth: int) -> int:
@@ -239,6 +241,7 @@ def _parse(data: Mapping[str, Any]) -> Profile:
             snapshot_ms=_optional_ms(data.get("snapshot_ms")),
             restore_ms=_optional_ms(data.get("restore_ms")),
             rounds=_whole(data.get("rounds", 0)),
+            thorough=data.get("thorough") is True,
             learnt=dict(_items(data.get("learnt", {}), least=0)),
         )
     except KeyError as error:

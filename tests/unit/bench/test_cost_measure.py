@@ -115,6 +115,7 @@ def test_the_profile_is_of_the_model_and_of_now() -> None:
     assert found.passes == 3
     timed = [rows for (rows,) in model.forwards if rows.logits]
     assert profile.rounds == len(timed)
+    assert profile.thorough
 
 
 def test_every_row_returns_logits_as_when_a_draft_is_verified() -> None:

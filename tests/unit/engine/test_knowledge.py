@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,19 @@ def test_a_new_engine_begins_where_the_last_one_ended(tmp_path: Path) -> None:
 def test_little_experience_is_used_and_measured_again(tmp_path: Path) -> None:
     Knowledge(ProfileStore(tmp_path), INFO, remember=True).keep(experienced(5))
     assert not Knowledge(ProfileStore(tmp_path), INFO, remember=True).recall(AdaptivePlanner())
+
+
+def test_what_was_measured_on_purpose_is_enough_at_once(tmp_path: Path) -> None:
+    """As `foretoken profile` stores it, in some 200 forwards."""
+    store = ProfileStore(tmp_path)
+    Knowledge(store, INFO, remember=True).keep(experienced(5))
+    stored = store.load(key_of(INFO))
+    assert stored is not None
+    store.save(replace(stored, thorough=True))
+    knowledge, planner = Knowledge(store, INFO, remember=True), experienced(5)
+    assert knowledge.recall(planner)
+    knowledge.keep(planner)
+    assert Knowledge(store, INFO, remember=True).recall(AdaptivePlanner()), "and stays so"
 
 
 def test_rounds_add_up(tmp_path: Path) -> None:

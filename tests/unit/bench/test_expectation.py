@@ -1,0 +1,66 @@
+"""What a live run should have gained: its answers replayed on its own curve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foretoken import Engine
+from foretoken.bench.expectation import FACTS, expectations
+from foretoken.bench.live import measure
+from foretoken.bench.results import Row
+from foretoken.bench.sides import EngineSide
+from foretoken.bench.workloads import PromptCase
+from foretoken.testing import FakeModel, markov_logits
+from foretoken.types import SamplingParams
+
+FLAT = {1: 10.0, 2: 10.1, 4: 10.2, 8: 10.4, 16: 11.0}
+STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
+SETTINGS = ("auto", "ngram-simple:n=3,m=4")
+
+
+def engine() -> Engine:
+    return Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=600))
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    sides = [EngineSide(name, engine()) for name in ("off", *SETTINGS)]
+    cases = [PromptCase(name, "chat", (name,)) for name in ("abc", "fed")]
+    found = list(measure(sides, cases, SamplingParams(max_tokens=96, ignore_eos=True), repeat=2))
+    return [replace(row, sample=replace(row.sample, decode_ms=950.0, spent_ms={})) for row in found]
+
+
+def test_answers_that_repeat_themselves_gain_on_a_flat_curve(rows: list[Row]) -> None:
+    facts = expectations(rows, engine(), FLAT, SETTINGS, "off")
+    assert list(facts) == list(SETTINGS)
+    for found in facts.values():
+        assert list(found) == list(FACTS)
+        assert 1.5 < float(found["replayed"]) <= float(found["hindsight bound"]) * 1.01
+    # The live run took as long with drafts as without: it was what the replay gained that was lost.
+    assert int(facts["auto"]["live ÷ replayed"].rstrip("%")) == pytest.approx(
+        100 / float(facts["auto"]["replayed"]), abs=1
+    )
+
+
+def test_on_a_steep_curve_nothing_was_to_be_gained(rows: list[Row]) -> None:
+    found = expectations(rows, engine(), STEEP, SETTINGS, "off")["auto"]
+    assert float(found["replayed"]) == pytest.approx(1.0, abs=0.03)
+    assert float(found["hindsight bound"]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_time_beside_the_forward_makes_drafts_worth_more(rows: list[Row]) -> None:
+    slow = [
+        replace(row, sample=replace(row.sample, spent_ms={"verify": 5.0, "other": 950.0})) for row in rows
+    ]
+    with_overhead = expectations(slow, engine(), STEEP, SETTINGS, "off")["auto"]
+    without = expectations(rows, engine(), STEEP, SETTINGS, "off")["auto"]
+    assert float(with_overhead["hindsight bound"]) > float(without["hindsight bound"])
+
+
+def test_what_cannot_be_replayed_is_left_out(rows: list[Row]) -> None:
+    assert expectations(rows, engine(), FLAT, ["auto;draft-model:model=x.gguf"], "off") == {}
+    assert expectations(rows, engine(), {}, SETTINGS, "off") == {}
+    unknown = [replace(row, sample=replace(row.sample, prompt=())) for row in rows]
+    assert expectations(unknown, engine(), FLAT, SETTINGS, "off") == {}
