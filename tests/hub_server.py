@@ -15,8 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import huggingface_hub
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = 1000
@@ -26,13 +31,15 @@ LARGE = 1000
 @dataclass
 class Hub:
     """The server's contents and conduct. `drop_after`: for each download to come, the bytes after which its
-    connection ends; `requests`: method, path and Range header of every request so far.
+    connection ends; `refuse_downloads`: the status for each of them, with the Hub's name of the error in
+    `refuse_with`; `requests`: method, path and Range header of every request so far.
     """
 
     endpoint: str = ""
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
     drop_after: list[int] = field(default_factory=list)
     refuse_downloads: int = 0
+    refuse_with: str = ""
     damage: bool = False
     knows_ranges: bool = True
     requests: list[tuple[str, str | None]] = field(default_factory=list)
@@ -59,6 +66,19 @@ def running_hub() -> Iterator[Hub]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def isolated_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Hub]:
+    """A Hub for this test; nothing of the user's own settings for the real one is used."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    huggingface_hub.close_session()
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        yield hub
+        huggingface_hub.close_session()
 
 
 class _Server(ThreadingHTTPServer):
@@ -98,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, content: bytes) -> None:
         if self.contents.refuse_downloads:
-            self._reply(self.contents.refuse_downloads, b"")
+            code = {"X-Error-Code": self.contents.refuse_with} if self.contents.refuse_with else {}
+            self._reply(self.contents.refuse_downloads, b"", code)
             return
         if self.contents.damage:
             content = content[::-1]

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from foretoken.server.anthropic.schemas import MessagesRequest
 from foretoken.server.extras.tokens import DetokenizeRequest
-from foretoken.server.openai.schemas import ChatRequest, CompletionRequest
+from foretoken.server.openai.chat_schemas import ChatRequest
+from foretoken.server.openai.schemas import CompletionRequest
 from http_server import Running, serving
 from malformed_bodies import JSON, Malformed, encode, fault, malformed, send
 from valid_bodies import VALID

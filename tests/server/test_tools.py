@@ -191,7 +191,7 @@ HUGE = function(properties={"a": {"enum": ["x" * 70_000]}})
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "'fly'"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": openai.NOT_GIVEN, "tool_choice": "required"}, "there are no tools"),
-        ({"tools": openai.NOT_GIVEN, "parallel_tool_calls": True}, "requests with tools"),
+        ({"tools": openai.NOT_GIVEN, "parallel_tool_calls": False}, "requests with tools"),
         ({"tools": [STRICT], "extra_body": {"regex": "a*"}}, "A regex cannot be combined with calls"),
         (
             {"tool_choice": "required", "extra_body": {"grammar": 'start: "a"'}},

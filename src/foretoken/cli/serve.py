@@ -27,7 +27,7 @@ from foretoken.cli.paths import cache_dir
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted
 from foretoken.errors import ConfigError, MissingDependencyError
-from foretoken.library import models_dir, resolve
+from foretoken.library import models_dir, resolve, stem_of
 from foretoken.registry import check_speculation
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _named(models: tuple[str, ...]) -> dict[str, Path]:
     named: dict[str, Path] = {}
     for model in models:
         path = resolve(model, models_dir(cache_dir()))
-        name = path.stem
+        name = stem_of(path)
         if name in named:
             raise ConfigError(f"Two models would have the name {name!r}.", hint="Rename one of the files.")
         named[name] = path

@@ -92,9 +92,9 @@ class Engine:
     ) -> Engine:
         """Load a model and get ready to generate.
 
-        `model` is a file, the name of a pulled model, or None for the default model. `speculate` is a
-        speculation string: "auto", "off", or drafters such as "ngram-simple:n=8;draft-model:model=m.gguf".
-        Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
+        `model` is a GGUF file, a folder of safetensors, the name of a pulled model, or None for the default
+        model. `speculate` is a speculation string: "auto", "off", or drafters such as
+        "ngram-simple:n=8;draft-model:model=m.gguf". Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
         """
         speculation = as_speculation(speculate)
         check_speculation(speculation)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foretoken.engine.prefix_disk import PrefixDisk
+from foretoken.engine.prefix_disk import Fetch, PrefixDisk
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
 from foretoken.types import Timings
@@ -41,8 +41,18 @@ class PrefixCache:
         self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
         self._clock = 0
 
-    def acquire(self, prompt: Sequence[int], scope: str = "") -> tuple[int, int] | None:
-        """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy.
+    def fetch(self, prompt: Sequence[int], scope: str = "") -> Fetch | None:
+        """Begin to bring from the disk what `acquire` can use for a prompt; None if there is nothing."""
+        if self.disk is None:
+            return None
+        held = (self._usable(slot, prompt, scope) for slot in self._slots if not slot.busy)
+        return self.disk.fetch(prompt[:-1], scope, max(held, default=0))
+
+    def acquire(
+        self, prompt: Sequence[int], scope: str = "", fetch: Fetch | None = None
+    ) -> tuple[int, int] | None:
+        """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy. `fetch`
+        is what was brought from the disk for it, and waited for if it is not there yet.
 
         At least the prompt's last token is left to compute: its logits are needed.
         """
@@ -57,7 +67,7 @@ class PrefixCache:
             slot = min(free, key=lambda slot: (len(slot.tokens) > 0, slot.used))
         self._save(slot, unless_kept=self._usable(slot, prompt, scope))
         try:
-            shared = self._restore(slot, prompt, scope, shared) or self._prepare(slot, source, shared)
+            shared = self._restore(slot, fetch, shared) or self._prepare(slot, source, shared)
         except ForetokenError as error:  # it is computed anew instead
             logger.warning("A kept prefix could not be reused: %s", error.message)
             self.drop(slot.seq)
@@ -66,13 +76,11 @@ class PrefixCache:
         slot.busy, slot.used, slot.scope = True, self._clock, scope
         return slot.seq, shared
 
-    def _restore(self, slot: _Slot, prompt: Sequence[int], scope: str, held: int) -> int:
-        """Bring a prefix back from the disk where that beats what some sequence holds: how many tokens."""
-        found = self.disk.find(prompt[:-1], scope, held) if self.disk else None
-        if self.disk is None or found is None:
+    def _restore(self, slot: _Slot, fetch: Fetch | None, held: int) -> int:
+        """Use what came from the disk where that is more than some sequence holds: how many tokens."""
+        if self.disk is None or fetch is None or fetch.shared <= held:
             return 0
-        stored, shared = found
-        return shared if self.disk.restore(slot.seq, stored, shared) else 0
+        return fetch.shared if self.disk.restore(slot.seq, fetch) else 0
 
     def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
         """What the free sequence holds is about to go, but for its first `unless_kept` tokens."""

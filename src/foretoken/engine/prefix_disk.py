@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import cast
 
 from foretoken.engine.prefix_file import prefixes_dir
+from foretoken.engine.prefix_reader import Cells
 from foretoken.engine.prefix_store import PrefixStore, Stored
 from foretoken.errors import BackendError, ForetokenError
 from foretoken.protocols import Model
@@ -59,6 +62,24 @@ class PrefixCosts:
         return tokens * median(self._restoring) <= MARGIN * gained * self._computing
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """A prefix that is being read, and how many of its tokens are wanted."""
+
+    stored: Stored
+    shared: int
+    reading: Future[Cells]
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been read, or cannot be."""
+        return self.reading.done()
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.reading.cancel()
+
+
 class PrefixDisk:
     """Saves sequences of `model` that must make room, and brings them back. `clock` gives seconds."""
 
@@ -70,33 +91,37 @@ class PrefixDisk:
         self._store = store
         self._clock = clock
 
-    def find(self, tokens: Sequence[int], scope: str, held: int) -> tuple[Stored, int] | None:
-        """(a prefix, how many of `tokens` it has) where bringing it back beats going on from `held` cells."""
+    def fetch(self, tokens: Sequence[int], scope: str, held: int) -> Fetch | None:
+        """Begin to read what the disk has of `tokens`, where bringing it back beats going on from `held`
+        cells.
+        """
         found = self._store.find(tokens, scope)
         if found is None or not found[0].ready:
             return None
         stored, shared = found
-        return found if self.costs.pays(shared - held, len(stored.tokens)) else None
+        if not self.costs.pays(shared - held, len(stored.tokens)):
+            return None
+        return Fetch(stored, shared, self._store.read(stored))
 
-    def restore(self, seq: int, stored: Stored, shared: int) -> bool:
-        """Leave the first `shared` tokens of a prefix in a sequence. False: the sequence is as it was.
+    def restore(self, seq: int, fetch: Fetch) -> bool:
+        """Leave the wanted tokens of a prefix in a sequence. False: the sequence is as it was.
 
         Raises ForetokenError where the cells cannot be used; the sequence is then undefined.
         """
-        began = self._clock()
-        cells = self._store.load(stored)
+        stored, shared = fetch.stored, fetch.shared
+        cells = self._store.load(stored, fetch.reading)
         if cells is None:
             return False
-        count = len(stored.tokens)
+        began, count = self._clock(), len(stored.tokens)
         try:
-            self._model.restore(seq, cells)
+            self._model.restore(seq, cells.data)
             if self._model.length(seq) != count:
                 raise BackendError(f"A stored prefix holds {self._model.length(seq)} tokens, not {count}.")
             self._model.truncate(seq, shared)
         except ForetokenError:
             self._store.remove(stored)
             raise
-        self.costs.restored(count, self._clock() - began)
+        self.costs.restored(count, cells.seconds + self._clock() - began)
         return True
 
     def keep(self, seq: int, tokens: Sequence[int], scope: str, *, kept: int = 0) -> None:
@@ -124,7 +149,7 @@ class PrefixDisk:
         self._store.flush()
 
     def close(self) -> None:
-        """`flush`, and end the thread that writes."""
+        """`flush`, and end the threads that read and write."""
         self._store.close()
 
 
@@ -144,5 +169,6 @@ def open_disk(
         max_bytes=max_bytes,
         least=WORTH_KEEPING,
         whole=capabilities.rollback is not Rollback.TRUNCATE,
+        clock=clock,
     )
     return PrefixDisk(model, store, clock=clock)

@@ -29,6 +29,7 @@ Tokens: TypeAlias = npt.NDArray[np.int32]
 
 MAGIC = b"foretoken-prefix"
 VERSION = 1
+PIECE = 1 << 20
 
 _TAIL = struct.Struct("<16sIIQ16s16sII")
 _WORD = 4
@@ -140,9 +141,13 @@ def read(path: Path, identity: Identity, tokens: Tokens) -> bytearray:
         header = _header(file)  # again: the file may have been replaced since its header was read
         if header.identity != identity or not np.array_equal(header.tokens, tokens):
             raise UnusableError("is another prefix than its name says")
-        cells = bytearray(header.bytes)
         file.seek(0)
-        if file.readinto(cells) != header.bytes or zlib.crc32(cells) != header.checksum:
+        cells, checksum = bytearray(), 0
+        # In pieces: filling gigabytes with zeros first would hold up everything else in this process.
+        while piece := file.read(min(PIECE, header.bytes - len(cells))):
+            cells += piece
+            checksum = zlib.crc32(piece, checksum)
+        if len(cells) != header.bytes or checksum != header.checksum:
             raise UnusableError("is damaged: its checksum is another")
     return cells
 

@@ -1,6 +1,6 @@
 """Which prefixes are on disk: the KV cells of sequences that had to make room, by the text they are of.
 
-Files are read where a request needs them, and written by a thread of its own. What a kill leaves of a file
+Files are read and written by a thread of its own each. What a kill leaves of a file
 being written has another name and is never read. The store is a cache: nothing here raises for what is on
 the disk. A file that cannot be used is logged and removed.
 """
@@ -8,15 +8,17 @@ the disk. A file that cannot be used is logged and removed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
 from foretoken.engine import prefix_file
 from foretoken.engine.prefix_file import Identity, Tokens, UnusableError
+from foretoken.engine.prefix_reader import Cells, PrefixReader
 from foretoken.engine.prefix_writer import PrefixWriter
 
 logger = logging.getLogger(__name__)
@@ -41,16 +43,27 @@ class PrefixStore:
     """The prefixes in `folder` that a model with this `key` can use; `least` tokens are worth finding.
 
     `whole`: cells cannot be cut, so a prefix is of use only where all of it is wanted. `max_bytes` bounds
-    the files of all models together. What another process adds is seen at the next start.
+    the files of all models together. What another process adds is seen at the next start. `clock` gives
+    seconds.
     """
 
-    def __init__(self, folder: Path, key: str, *, max_bytes: int, least: int, whole: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        *,
+        max_bytes: int,
+        least: int,
+        whole: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self._folder = folder
         self._model = prefix_file.digest(key)
         self._least = least
         self._whole = whole
         self._known: dict[tuple[bytes, bytes], list[Stored]] = {}
         self._writer = PrefixWriter(folder, max_bytes)
+        self._reader = PrefixReader(clock)
         self._scan()
         self._writer.tidy()
 
@@ -64,10 +77,14 @@ class PrefixStore:
         most, best = max(shared, key=lambda entry: entry[0])
         return (best, most) if most >= self._least else None
 
-    def load(self, stored: Stored) -> bytearray | None:
-        """The cells of a prefix, checked; None where that fails, which is logged."""
+    def read(self, stored: Stored) -> Future[Cells]:
+        """Begin to read the cells of a prefix, for `load`."""
+        return self._reader.read(stored.path, stored.identity, stored.tokens)
+
+    def load(self, stored: Stored, reading: Future[Cells]) -> Cells | None:
+        """What was read of a prefix, and waits for it; None where that failed, which is logged."""
         try:
-            cells = prefix_file.read(stored.path, stored.identity, stored.tokens)
+            cells = reading.result()
         except FileNotFoundError:  # it made room for another since
             self._forget(stored)
             return None
@@ -75,8 +92,9 @@ class PrefixStore:
             logger.warning("Removing the stored prefix %s: it %s.", stored.path, error)
             self.remove(stored)
             return None
-        except OSError as error:
-            logger.warning("The stored prefix %s cannot be read: %s.", stored.path, error.strerror or error)
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or error or "it does not fit in memory"
+            logger.warning("The stored prefix %s cannot be read: %s.", stored.path, reason)
             self._forget(stored)
             return None
         self._writer.touch(stored.path)
@@ -108,7 +126,8 @@ class PrefixStore:
         self._writer.flush()
 
     def close(self) -> None:
-        """`flush`, and end the thread that writes. May be called twice."""
+        """`flush`, and end the threads. May be called twice."""
+        self._reader.close()
         self._writer.close()
 
     def _scan(self) -> None:

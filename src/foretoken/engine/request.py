@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from foretoken.engine.prefix_disk import Fetch
+from foretoken.engine.scoring import ScoringParams
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.text import TextStream
 from foretoken.protocols import RequestView, Tokenizer
@@ -20,6 +23,8 @@ class Request:
     while it waits because it was preempted. `deadline` is in seconds of the engine's clock.
 
     `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
+    `scored` counts the tokens of its prompt that need no log-probability any more: the first has none.
+    `fetch` is what the disk has of it, while it is brought in.
     """
 
     view: RequestView
@@ -33,6 +38,8 @@ class Request:
     seq: int = -1
     computed: int = 0
     cached: int = 0
+    scored: int = sys.maxsize
+    fetch: Fetch | None = None
     finish: FinishReason | None = None
     error: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
@@ -56,6 +63,22 @@ class Request:
     def pending(self) -> int:
         """Tokens of the history that are not in the KV cache yet: 1 while decoding."""
         return len(self.view.tokens) - self.computed
+
+    @property
+    def scoring(self) -> bool:
+        """Whether log-probabilities of the prompt's tokens are still wanted."""
+        return self.scored < self.view.prompt_length
+
+    @property
+    def reusable(self) -> Sequence[int]:
+        """The tokens whose cells may come from a cache, all but the last: there are no logits with them."""
+        return self.view.tokens[: self.scored] if self.scoring else self.view.tokens
+
+    def wanted(self, count: int) -> int:
+        """How many of its next `count` rows, the last ones, have to return logits."""
+        end = self.computed + count
+        first = self.scored - 1 if self.scoring else len(self.view.tokens) - 1
+        return max(0, end - max(self.computed, first))
 
     @property
     def decoding(self) -> bool:
@@ -113,8 +136,11 @@ def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int
     if params.constraint is not None:
         guide = compile_constraint(params.constraint, tokenizer, ignore_eos=params.ignore_eos)
     limit = context_length
-    if params.max_tokens is not None:
+    if isinstance(params, ScoringParams) and not params.answers:
+        limit = view.prompt_length
+    elif params.max_tokens is not None:
         limit = min(limit, view.prompt_length + params.max_tokens)
+    scored = isinstance(params, ScoringParams) and params.score_prompt
     return Request(
         view=view,
         sampler=RequestSampler(
@@ -128,4 +154,5 @@ def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int
         text=TextStream(tokenizer, params.stop),
         end_tokens=tokenizer.end_tokens,
         max_total=limit,
+        scored=1 if scored else view.prompt_length,
     )

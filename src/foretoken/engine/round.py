@@ -8,6 +8,7 @@ from time import perf_counter
 from foretoken.engine.decisions import Decisions, Limits, Plan
 from foretoken.engine.request import Request
 from foretoken.engine.scheduler import Scheduler
+from foretoken.engine.scoring import PromptEvent
 from foretoken.engine.setup import Setup
 from foretoken.engine.stats import PlainRounds
 from foretoken.engine.verify import verify
@@ -18,6 +19,7 @@ from foretoken.types import (
     TARGET,
     Draft,
     Event,
+    FinishReason,
     Load,
     Logits,
     Outcome,
@@ -224,12 +226,17 @@ class RoundRunner:
         events: list[Event] = []
         row, most = 0, self.setup.drafters.successors
         for request, count in prefill:
-            request.computed += count
-            if request.computed < len(request.view.tokens):
+            wanted = request.wanted(count)
+            rows, row = logits[row : row + wanted], row + wanted
+            if request.scoring and not score_prompt(request, count, rows, events):
                 continue
-            rows, row = logits[row : row + 1], row + 1
+            request.computed += count
             kept = len(request.view.tokens)
-            if self._accept(request, None, rows, events) is not None:
+            if request.computed < kept:
+                continue
+            if kept >= request.max_total:
+                request.finish = FinishReason.LENGTH  # nothing was to be generated
+            elif self._accept(request, None, rows[-1:], events) is not None:
                 committed, last = tuple(request.view.tokens[kept:]), request.view.tokens[kept - 1]
                 successors = verified_successors(last, None, rows, most) if most else ()
                 outcome = Outcome(kept, committed, successors=successors)
@@ -253,6 +260,23 @@ def _split(
             sample=part * sample_ms,
             other=part * plan_ms,
         )
+
+
+def score_prompt(request: Request, count: int, rows: Logits, events: list[Event]) -> bool:
+    """Add to `events` the log-probabilities of the prompt's tokens that the logits of its next `count` rows
+    are about. False if this request cannot go on: it ends with an error.
+    """
+    end = min(request.computed + count + 1, request.view.prompt_length)
+    tokens = request.view.tokens[request.scored : end]
+    try:
+        for token, row in zip(tokens, rows, strict=False):  # the prompt's last row is about the answer
+            logprob = request.sampler.logprob(row, token)
+            events.append(PromptEvent(request.id, token, "", TARGET, logprob))
+    except ForetokenError as error:
+        request.fail(str(error))
+        return False
+    request.scored = max(request.scored, end)
+    return True
 
 
 def accept_tokens(request: Request, draft: Draft | None, verdict: Verdict, rows: Logits) -> list[Event]:
@@ -290,6 +314,5 @@ def _batch(
     for request, count in prefill:
         first = request.computed
         tokens = tuple(request.view.tokens[first : first + count])
-        complete = first + count == len(request.view.tokens)
-        batch.append(Rows(request.seq, first, tokens, 1 if complete else 0))
+        batch.append(Rows(request.seq, first, tokens, request.wanted(count)))
     return batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
 from time import perf_counter
 
 from foretoken.engine.admission import turn
@@ -13,6 +14,9 @@ from foretoken.engine.request import Request
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
 from foretoken.types import Load
+
+PATIENCE_S = 0.005
+"""How long a round without anything to do waits for the disk: so long a new request may have to wait, too."""
 
 
 class Scheduler:
@@ -48,20 +52,40 @@ class Scheduler:
 
         `on_admitted` hears of each request once, not of one that comes back after it was preempted. After a
         preemption nobody comes in until a running request is over: they would only push each other out.
+
+        One whose prefix is on the disk waits until that is read; a place is kept for it, and others go on.
+        With nothing else to do this waits for the disk, too, for a moment.
         """
-        while self.waiting and not (self._full and self.running):
-            request = self.waiting[0]
-            place = self.cache.acquire(request.view.tokens, request.view.scope)
-            if place is None:
+        self._admit(on_admitted)
+        if not self.running:
+            reading = [request.fetch.reading for request in self.waiting if request.fetch is not None]
+            if wait(reading, PATIENCE_S, FIRST_COMPLETED).done:
+                self._admit(on_admitted)
+
+    def _admit(self, on_admitted: Callable[[Request], None]) -> None:
+        places = self.places
+        for request in list(self.waiting):
+            if not places or (self._full and self.running):
                 return
-            self.waiting.pop(0)
-            self._full = False
+            places -= 1
+            if not self._has_fetched(request):
+                continue
+            place = self.cache.acquire(request.reusable, request.view.scope, request.fetch)
+            assert place is not None, "there are as many as there are places"
+            self.waiting.remove(request)
+            self._full, request.fetch = False, None
             request.seq, request.computed = place
             self.running.append(request)
             if not request.admitted_at:
                 request.cached = request.computed
                 request.admitted_at = perf_counter()
                 on_admitted(request)
+
+    def _has_fetched(self, request: Request) -> bool:
+        """Whether all that the disk has for a request, if anything, is read."""
+        if request.fetch is None:
+            request.fetch = self.cache.fetch(request.reusable, request.view.scope)
+        return request.fetch is None or request.fetch.done
 
     def mend(self) -> None:
         """Put right what an interrupt in the middle of a round has left behind.
@@ -123,6 +147,8 @@ class Scheduler:
         """The request is over; `keep` leaves its KV cells for a prompt that begins the same way."""
         if request.seq < 0:
             self.waiting.remove(request)
+            if request.fetch is not None:
+                request.fetch.cancel()
             return
         self.running.remove(request)
         self._full = False

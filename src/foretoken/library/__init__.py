@@ -1,12 +1,19 @@
 """Where models live on this computer: what there is, what a name means, and getting more of it.
 
-`split` knows how a model is spread over files, `catalogue` what is there, `names` what the user meant, and
-`hub` and `transfer` how to get it from the Hugging Face Hub.
+`split` and `repository` know how a model is spread over files, `catalogue` what is there, `names` what the
+user meant, and `hub` and `transfer` how to get it from the Hugging Face Hub.
 """
 
 from __future__ import annotations
 
-from foretoken.library.catalogue import StoredModel, default_model, list_models, models_dir, size_of
+from foretoken.library.catalogue import (
+    StoredModel,
+    default_model,
+    list_models,
+    models_dir,
+    size_of,
+    stem_of,
+)
 from foretoken.library.hub import pull
 from foretoken.library.names import resolve
 from foretoken.library.transfer import Progress
@@ -20,4 +27,5 @@ __all__ = [
     "pull",
     "resolve",
     "size_of",
+    "stem_of",
 ]

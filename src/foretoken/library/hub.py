@@ -6,14 +6,20 @@ from json import JSONDecodeError
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from foretoken.errors import BackendError, ConfigError, ModelNotFoundError
-from foretoken.library.catalogue import PREFERRED_QUANTIZATIONS, is_model_name, quantization_of
+from foretoken.errors import BackendError, ConfigError
 from foretoken.library.hub_errors import translated
-from foretoken.library.split import is_later_part, split_stem
+from foretoken.library.hub_gguf import choose_gguf, gguf_files
+from foretoken.library.hub_safetensors import (
+    check_installed,
+    choose_safetensors,
+    has_safetensors,
+    remove_stale,
+)
+from foretoken.library.repository import SAFETENSORS
 from foretoken.library.transfer import TIMEOUT_S, Progress, RemoteFile, Report, Snapshot, check_space, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from huggingface_hub.hf_api import RepoSibling
 
@@ -24,30 +30,60 @@ def pull(
     *,
     folder: Path,
     progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
     endpoint: str | None = None,
     token: str | None = None,
 ) -> Path:
-    """Download a GGUF model of `repository` ("owner/name") into `folder` (the models folder).
+    """Download a model of `repository` ("owner/name") into `folder` (the models folder).
 
-    `quantization` is one ("Q4_0"), or the name of a file; None takes the preferred one of those there are, or
-    the only one. Files are checked against the Hub's digest and appear only when they are complete; the same
-    call after an interruption continues. `endpoint` and `token` None mean the Hub library's own settings.
-    Returns the (first) file. Raises ModelNotFoundError, ConfigError, CapacityError (no disk space),
-    BackendError (no connection, damaged data), MissingDependencyError.
+    `quantization` is one of a GGUF ("Q4_0"), the name of a file, or "safetensors" for the weights that run on
+    PyTorch; None takes the preferred GGUF of those there are, or the only one, and safetensors where there is
+    none. `notice` is told what was taken if that was not said. Files are checked against the Hub's digest and
+    appear only when they are complete; the same call after an interruption continues. `endpoint` and `token`
+    None mean the Hub library's own settings.
+    Returns the (first) file of a GGUF, the folder of safetensors. Raises ModelError, ConfigError,
+    CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError.
     """
     with translated(repository):
         snapshot = _look_up(repository, endpoint, token)
-        wanted = _choose(snapshot, quantization)
         target = folder.joinpath(*repository.split("/"))
-        paths = [target / file.name for file in wanted]
-        total = sum(file.size for file in wanted)
-        check_space(wanted, paths)
-        before = 0
-        for file, path in zip(wanted, paths, strict=True):
-            report = Report(progress, before, total, path.name)
-            fetch(snapshot, file, path, report)
-            before += file.size
-        return paths[0]
+        if quantization is None and notice is not None and has_safetensors(snapshot):
+            notice(_taken(snapshot))
+        if not _means_safetensors(snapshot, quantization):
+            return _download(snapshot, choose_gguf(snapshot, quantization), target, progress)[0]
+        check_installed(repository)
+        wanted = choose_safetensors(snapshot, target)
+        _download(snapshot, wanted, target, progress)
+        remove_stale(target, wanted)
+        return target
+
+
+def _means_safetensors(snapshot: Snapshot, quantization: str | None) -> bool:
+    if quantization is not None:
+        return quantization.casefold() == SAFETENSORS
+    return has_safetensors(snapshot) and not gguf_files(snapshot)
+
+
+def _taken(snapshot: Snapshot) -> str:
+    """What is taken of a repository with safetensors where the user did not say."""
+    name = snapshot.repository
+    if gguf_files(snapshot):
+        return f"{name} has GGUF files and safetensors: taking a GGUF. For the others: {name}:{SAFETENSORS}"
+    return f"{name} has no GGUF file: taking its safetensors, which run on PyTorch."
+
+
+def _download(
+    snapshot: Snapshot, wanted: Sequence[RemoteFile], target: Path, progress: Progress | None
+) -> list[Path]:
+    """Make the files, below `target`, in order."""
+    paths = [target / file.name for file in wanted]
+    total = sum(file.size for file in wanted)
+    check_space(wanted, paths)
+    before = 0
+    for file, path in zip(wanted, paths, strict=True):
+        fetch(snapshot, file, path, Report(progress, before, total, path.name))
+        before += file.size
+    return paths
 
 
 def _look_up(repository: str, endpoint: str | None, token: str | None) -> Snapshot:
@@ -65,64 +101,16 @@ def _look_up(repository: str, endpoint: str | None, token: str | None) -> Snapsh
         raise BackendError(
             f"{api.endpoint} does not answer as the Hub does.", hint="Check HF_ENDPOINT, and your proxy."
         ) from exc
-    files = tuple(_file(sibling) for sibling in info.siblings or () if _is_wanted(sibling.rfilename))
+    files = tuple(_file(sibling) for sibling in info.siblings or () if _stays_below(sibling.rfilename))
     return Snapshot(repository, info.sha or "main", files, endpoint, token)
 
 
-def _is_wanted(name: str) -> bool:
-    """Whether it is a model's file, under a name that stays below the folder it is put into."""
+def _stays_below(name: str) -> bool:
+    """Whether a file of this name stays below the folder it is put into."""
     path = PureWindowsPath(name)  # the stricter reading: both kinds of slashes, and drives
-    return is_model_name(name) and ".." not in path.parts and not path.anchor
+    return ".." not in path.parts and not path.anchor
 
 
 def _file(sibling: RepoSibling) -> RemoteFile:
     digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or ""
     return RemoteFile(sibling.rfilename, sibling.size or 0, digest)
-
-
-def _choose(snapshot: Snapshot, quantization: str | None) -> list[RemoteFile]:
-    """The files of the model that is meant, in order."""
-    models = [file for file in snapshot.files if not is_later_part(Path(file.name).stem)]
-    if not models:
-        raise ModelNotFoundError(
-            f"The repository {snapshot.repository} has no GGUF file.",
-            hint="Look for one whose name ends in -GGUF: most models have been converted by someone.",
-        )
-    first = _preferred(snapshot, models) if quantization is None else _named(snapshot, models, quantization)
-    stem = split_stem(Path(first.name).stem)
-    parts = [file for file in snapshot.files if split_stem(Path(file.name).stem) == stem]
-    return sorted(
-        (file for file in parts if Path(file.name).parent == Path(first.name).parent),
-        key=lambda file: file.name,
-    )
-
-
-def _preferred(snapshot: Snapshot, models: Sequence[RemoteFile]) -> RemoteFile:
-    if len(models) == 1:
-        return models[0]
-    for quantization in PREFERRED_QUANTIZATIONS:
-        for model in models:
-            if quantization_of(Path(model.name).stem) == quantization:
-                return model
-    raise ModelNotFoundError(
-        f"The repository {snapshot.repository} has several models and none of the usual quantisations.",
-        hint=_choices(snapshot, models),
-    )
-
-
-def _named(snapshot: Snapshot, models: Sequence[RemoteFile], wanted: str) -> RemoteFile:
-    key = wanted.casefold()
-    for model in models:
-        path = Path(model.name)
-        names = (quantization_of(path.stem), path.name, path.stem, split_stem(path.stem), model.name)
-        if key in (name.casefold() for name in names):
-            return model
-    raise ModelNotFoundError(
-        f"The repository {snapshot.repository} has no {wanted}.", hint=_choices(snapshot, models)
-    )
-
-
-def _choices(snapshot: Snapshot, models: Sequence[RemoteFile]) -> str:
-    names = (quantization_of(Path(model.name).stem) or Path(model.name).name for model in models)
-    choices = ", ".join(dict.fromkeys(names))
-    return f"It has: {choices}. Name one: foretoken models pull {snapshot.repository}:QUANT"

@@ -13,9 +13,9 @@ from foretoken.library.catalogue import (
     StoredModel,
     default_model,
     gguf_models,
-    is_repository,
     list_models,
 )
+from foretoken.library.repository import CONFIG, SAFETENSORS, is_repository, repository_of
 from foretoken.library.split import model_files
 
 if TYPE_CHECKING:
@@ -34,13 +34,15 @@ LIKE = 0.7
 
 
 def resolve(name_or_path: str | None, folder: Path) -> Path:
-    """The file of the model that is meant; the first file of a split model, the folder of a repository.
+    """The file of the model that is meant; the first file of a split model, the folder of safetensors (its
+    configuration, where GGUF files lie in the same folder). What was found means the same when asked again.
 
-    None is the bundled default. A path may be a file or a folder with one model in it. Anything else is the
-    name of a model in `folder` (the models folder) or of the bundled one, in any case: `owner/repository` or
-    `repository`, either with `:QUANT`, the file's name with or without extension, or the beginning of one
-    of these that only one model has. Of a repository pulled in several quantisations the preferred one is
-    taken. Raises ModelNotFoundError, with the names that come near.
+    None is the bundled default. A path may be a file or a folder with one model in it; of safetensors, any of
+    their files or the configuration. Anything else is the name of a model in `folder` (the models folder) or
+    of the bundled one, in any case: `owner/repository` or `repository`, either with `:QUANT` or
+    `:safetensors`, the file's name with or without extension, or the beginning of one of these that only one
+    model has. Of a repository pulled in several quantisations the preferred one is taken, and a GGUF before
+    safetensors. Raises ModelNotFoundError, with the names that come near.
     """
     if name_or_path is None:
         default = default_model()
@@ -51,11 +53,13 @@ def resolve(name_or_path: str | None, folder: Path) -> Path:
         raise ModelNotFoundError("The name of the model is empty.", hint=HOW_TO_GET_ONE)
     path = _as_path(name_or_path)
     if path.is_file():
-        return model_files(path)[0]
+        repository = repository_of(path)
+        return model_files(path)[0] if repository is None else _safetensors(repository)
     models = list_models(folder)
     matches = _matches(name_or_path, models)
     if matches:
-        return _one(name_or_path, matches).path
+        found = _one(name_or_path, matches)
+        return _safetensors(found.path) if found.format == SAFETENSORS else found.path
     # After the names: a folder called like a model should not hide the model.
     if path.is_dir():
         return _in_folder(path)
@@ -82,6 +86,8 @@ def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:
 
 
 def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
+    if len({model.repository for model in matches}) == 1 and matches[0].repository:
+        matches = [model for model in matches if model.format != SAFETENSORS] or matches
     if len(matches) == 1:
         return matches[0]
     if len({model.repository for model in matches}) == 1 and matches[0].repository:
@@ -101,9 +107,12 @@ def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
 def _in_folder(folder: Path) -> Path:
     models = gguf_models(sorted(folder.iterdir()))
     if not models and is_repository(folder):
-        return folder
+        return _safetensors(folder)
     if not models:
-        raise ModelNotFoundError(f"The folder {folder} holds no GGUF model.", hint=HOW_TO_GET_ONE)
+        raise ModelNotFoundError(
+            f"The folder {folder} holds no GGUF model, and no {CONFIG} with *.safetensors.",
+            hint=HOW_TO_GET_ONE,
+        )
     if len(models) > 1:
         raise ModelNotFoundError(
             f"The folder {folder} holds {len(models)} models: {_listing(path.name for path in models)}.",
@@ -112,11 +121,21 @@ def _in_folder(folder: Path) -> Path:
     return models[0]
 
 
+def _safetensors(folder: Path) -> Path:
+    """What names the folder whoever asks again: its whole path, which no model's name begins with."""
+    folder = folder.absolute()
+    if folder.name == "..":
+        folder = folder.resolve()
+    return folder / CONFIG if gguf_models(folder.iterdir()) else folder
+
+
 def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNotFoundError:
     if _looks_like_path(name):
-        siblings = gguf_models(path.parent.iterdir()) if path.parent.is_dir() else []
-        near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in siblings])]
-        message = f"There is no file {path}."
+        siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        named = [*gguf_models(siblings), *filter(is_repository, siblings)]
+        near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in named])]
+        kind = "file" if path.suffix.lower() == ".gguf" else "file or folder"
+        message = f"There is no {kind} {path}."
     else:
         near = _near(name, [model.answers_to() for model in models])
         message = f"There is no model {name!r} on this computer."

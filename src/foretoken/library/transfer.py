@@ -44,7 +44,9 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A repository at one commit, so that the parts of a model cannot come from different ones."""
+    """A repository at one commit, so that the parts of a model cannot come from different ones. `files` are
+    all of it that have harmless names.
+    """
 
     repository: str
     commit: str

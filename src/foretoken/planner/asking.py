@@ -33,6 +33,11 @@ DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
 
+SURE = 0.95
+"""A drafter that is right with this chance or better, and takes no more than `INCOME`, is asked in every round
+of a request that it drafted for before: tokens that a grammar forces come after long stretches of free text,
+in which no draft keeps the request awake."""
+
 KEPT = 0.999
 """Per round, of a drafter's credit: the last thousand rounds count."""
 
@@ -58,6 +63,11 @@ class _Asked:
     credit: float = 0.0
     probe_tokens: int = FIRST_PROBE
     now: list[tuple[int, int, bool]] = field(default_factory=list)
+    helped: set[int] = field(default_factory=set)
+
+    def sure(self, request: int) -> bool:
+        """Whether it is asked for this request even while that is not awake."""
+        return request in self.helped and self.worth.chance >= SURE and self.worth.asking <= INCOME
 
     @property
     def affordable(self) -> bool:
@@ -89,8 +99,11 @@ class Asking:
         """Whether all drafters cost next to nothing, so that none is asked while no request is awake."""
         if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):
             return False
-        for name in drafters:
-            self._drafters[name].now = []
+        asked = [self._drafters[name] for name in drafters]
+        if any(drafter.sure(request) for drafter in asked for request in drafter.helped):
+            return False
+        for drafter in asked:
+            drafter.now = []
         return True
 
     def limits(
@@ -119,7 +132,9 @@ class Asking:
                 return [None] * len(requests)
             least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
             limit = DraftLimit(LONGEST, min_chance=least)
-            return [limit if request.id in awake else None for request in requests]
+            return [
+                limit if request.id in awake or drafter.sure(request.id) else None for request in requests
+            ]
         if drafter.worth.measured:
             offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
             if offer is not None:
@@ -182,6 +197,9 @@ class Asking:
         self._probe_ms *= FORGET
         self._total_ms *= FORGET
         self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
+        for request, outcome in measured.outcomes:
+            if outcome.accepted and outcome.draft is not None and outcome.draft.source in self._drafters:
+                self._drafters[outcome.draft.source].helped.add(request)
         for asked in self._drafters.values():
             asked.credit = min(KEPT * asked.credit + INCOME * len(measured.outcomes), SAVED)
         for name, ms in measured.draft_ms.items():
@@ -233,3 +251,4 @@ class Asking:
         self._answers.ended(request)
         for drafter in self._drafters.values():
             drafter.reading.forget(request.id)
+            drafter.helped.discard(request.id)

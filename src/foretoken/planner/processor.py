@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from functools import cache
-from itertools import takewhile
-from pathlib import Path
 from typing import NamedTuple
+
+from foretoken.cpu_info import first_processor, instructions_of, name_of, processor_name
 
 VECTORS = (
     *("amx", "avx", "f16c", "fma"),
@@ -17,8 +16,6 @@ VECTORS = (
 """How the names of instructions begin (Linux's) that decide how fast matrices are multiplied. A new kernel
 knows more names of others, and that must not make it another processor."""
 
-CPU_INFO = Path("/proc/cpuinfo")
-
 
 class Processor(NamedTuple):
     """Its name, and the instructions of `VECTORS` that it has. Empty where the system does not say."""
@@ -27,31 +24,13 @@ class Processor(NamedTuple):
     instructions: str
 
 
-def processor_of(info: str) -> Processor:
-    """The first processor of a /proc/cpuinfo."""
-    fields: dict[str, str] = {}
-    for line in info.split("\n\n", 1)[0].splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip().lower(), value.strip())
-    flags = fields.get("flags") or fields.get("features") or fields.get("isa") or ""
-    found = sorted({flag for flag in flags.split() if flag.startswith(VECTORS)})
-    return Processor(_name(fields), " ".join(found))
-
-
-def _name(fields: Mapping[str, str]) -> str:
-    if name := fields.get("model name") or fields.get("cpu model") or fields.get("uarch"):
-        return name
-    numbers = (fields.get(f"cpu {field}", "") for field in ("implementer", "part", "variant"))
-    return " ".join(filter(None, numbers))  # ARM has no names for its own
+def processor_of(fields: Mapping[str, str]) -> Processor:
+    """The processor that has these fields in /proc/cpuinfo."""
+    found = sorted(flag for flag in instructions_of(fields) if flag.startswith(VECTORS))
+    return Processor(name_of(fields), " ".join(found))
 
 
 @cache
 def this_processor() -> Processor:
     """The processor of this machine, as good as the system knows it. Raises nothing."""
-    try:
-        with CPU_INFO.open(encoding="utf-8", errors="replace") as file:
-            first = "".join(takewhile(str.strip, file))  # one of what may be hundreds
-    except OSError:
-        first = ""
-    found = processor_of(first)
-    return found if found.name else found._replace(name=platform.processor() or platform.machine())
+    return processor_of(first_processor())._replace(name=processor_name())

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -24,6 +25,7 @@ from foretoken.server.openai.chat import chat_router
 from foretoken.server.openai.completions import completion_router
 from foretoken.server.openai.models import model_router
 from foretoken.server.openai.responses import responses_router
+from foretoken.server.openapi import documented
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ServerSettings
 from foretoken.server.settings_file import diff
@@ -50,8 +52,9 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
         sweeping.cancel()
         await pool.close()
 
-    app = FastAPI(title="Foretoken", version=version("foretoken"), lifespan=lifespan, docs_url="/docs")
+    app = FastAPI(title="Foretoken", version=version("foretoken"), lifespan=lifespan, redirect_slashes=False)
     errors.install(app)
+    app.openapi = partial(documented, app.openapi, lambda: pool.settings.limits)  # type: ignore[method-assign]
     app.add_middleware(Gate, current=lambda: pool.settings, allow_public=allow_public)
     # Around the gate: a browser asks first, without the key, and reads no error without these headers.
     if pool.settings.cors_origins:

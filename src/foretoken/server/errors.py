@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -95,8 +94,7 @@ class ClientGoneError(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Have the app answer every error with `respond`, and its OpenAPI document say so."""
-    app.openapi = partial(documented, app.openapi)  # type: ignore[method-assign]
+    """Have the app answer every error with `respond`."""
 
     @app.exception_handler(ForetokenError)
     async def ours(request: Request, error: ForetokenError) -> JSONResponse:
@@ -112,7 +110,7 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         message = str(error.detail)
         if error.status_code == 404:
-            message = f"There is no {request.method} {request.url.path} here."
+            message = f"There is no {request.method} {request.url.path} here.{_meant(request)}"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed for {request.url.path}."
         body = error_body(message, status=error.status_code, code=message_code(error.status_code))
@@ -133,41 +131,14 @@ def install(app: FastAPI) -> None:
         return respond(request.url.path, unexpected(error), 500)
 
 
-def documented(describe_app: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The OpenAPI document of an app, with the errors that every operation can have. FastAPI's own errors of
-    validation are left out: here they are errors like any other.
-    """
-    document = describe_app()
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    schemas |= _SCHEMAS
-    for path, operations in document["paths"].items():
-        name = "AnthropicError" if is_anthropic(path) else "Error"
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-        for operation in operations.values():
-            operation["responses"].pop("422", None)
-            for statuses, description in _FAILURES.items():
-                operation["responses"][statuses] = {"description": description, "content": content}
-    return document
-
-
-_FAILURES = {
-    "4XX": "The request cannot be answered as it is. `message` says why.",
-    "5XX": "The server cannot answer it, or not now. `message` says why.",
-}
-
-
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-_TEXT = {"type": "string"}
-_TEXT_OR_NULL = {"type": ["string", "null"]}
-_SCHEMAS: dict[str, Any] = {
-    "Error": _object(error=_object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)),
-    "AnthropicError": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
-}
+def _meant(request: Request) -> str:
+    """What is there at the path that a client with a wrong base URL wants."""
+    bare = path = request.url.path
+    while bare.startswith("/v1/"):
+        bare = bare.removeprefix("/v1")
+    known = request.app.openapi()["paths"]
+    meant = next((each for each in (f"/v1{bare}", bare) if each != path and each in known), None)
+    return f" There is {meant}: is the base URL right?" if meant else ""
 
 
 def message_code(status: int) -> str:

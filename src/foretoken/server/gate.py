@@ -59,6 +59,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = plain(scope)
         try:
             await self._pass(scope, receive, send)
         except ForetokenError as error:
@@ -82,6 +83,14 @@ class Gate:
             await self._app(scope, body.receive, body.send)
         if body.refused:
             raise body.too_large()
+
+
+def plain(scope: Scope) -> Scope:
+    """The request without what makes no difference: a slash at the end, and that only the head is wanted. The
+    server that we run in sends no body then.
+    """
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return {**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}
 
 
 def _check_type(headers: Headers) -> None:

@@ -65,6 +65,16 @@ def make_job(
     )
 
 
+def check_together(served: Served, answers: int) -> None:
+    """Raises RequestError for a request with more answers, to all of its prompts, than can run and wait."""
+    most = served.limits.max_waiting + served.settings.sequences
+    if answers > most:
+        raise RequestError(
+            f"{answers} answers at once are too many; at most {most} can run and wait here.",
+            hint="Send the prompts in several requests.",
+        )
+
+
 def check_limits(limits: Limits, prompt_tokens: int, params: SamplingParams, answers: int) -> None:
     """Raises RequestError and ContextLengthError for a request that asks for more than the server allows."""
     if answers > limits.max_n:

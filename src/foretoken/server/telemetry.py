@@ -17,6 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from foretoken.engine.scoring import PromptEvent
 from foretoken.types import Event, FinishEvent
 
 logger = logging.getLogger("foretoken.requests")
@@ -126,6 +127,8 @@ class Telemetry:
                 async for event in events:
                     if isinstance(event, FinishEvent):
                         end = event
+                    elif isinstance(event, PromptEvent):
+                        pass  # it was written by the client
                     elif (gap := watch.token(perf_counter())) is not None:
                         self._gap.labels(model).observe(gap)
                     yield event

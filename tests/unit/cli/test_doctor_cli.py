@@ -22,7 +22,9 @@ from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
 from foretoken.testing import FakeModel
 from foretoken.types import Rollback
 
-SECTIONS = ["Software", "Machine", "Model", "Loaded", "Exactness", "Speculation", "Drafters", "Storage"]
+SECTIONS = [
+    *("Software", "Machine", "PyTorch", "Model", "Loaded", "Exactness", "Speculation", "Drafters", "Storage"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -216,10 +218,9 @@ def test_what_is_absent_comes_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setattr(diagnosis, "find_spec", lambda module: None)
     out = foretoken("doctor", tiny, "-t", 1).out
-    for extra in ("llamacpp", "hub", "demo"):
+    for extra in ("llamacpp", "hub", "demo", "torch"):
         assert f"pip install 'foretoken[{extra}]'" in out
         assert extra in metadata("foretoken").get_all("Provides-Extra", [])
-    assert "pip install torch" in out
 
 
 # --- machine, drafters, storage ------------------------------------------------------------------------

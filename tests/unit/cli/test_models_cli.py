@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import huggingface_hub
 import platformdirs
 import pytest
 from click.testing import CliRunner, Result
@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 import gguf_factory
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.cli import cli, paths
-from foretoken.errors import ConfigError, ModelFormatError, ModelNotFoundError
+from foretoken.errors import ConfigError, MissingDependencyError, ModelFormatError, ModelNotFoundError
 from foretoken.library import catalogue
-from hub_server import Hub, running_hub
+from hub_server import Hub, isolated_hub
+from safetensors_factory import SHARDS, one_file, sharded, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,17 +31,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    huggingface_hub.close_session()
-    with running_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    with isolated_hub(monkeypatch, tmp_path) as hub:
         hub.repositories["owner/Tiny-GGUF"] = {
             f"Tiny-{name}.gguf": name.encode() * 50_000 for name in ("Q4_0", "Q8_0")
         }
         yield hub
-        huggingface_hub.close_session()
 
 
 def run(*arguments: str | Path) -> Result:
@@ -150,6 +145,22 @@ def test_inspect_errors(tmp_path: Path) -> None:
         run("inspect", gguf_factory.not_gguf(tmp_path / "page.gguf"))
 
 
+def test_inspect_a_folder_of_safetensors(tmp_path: Path) -> None:
+    folder = write(tmp_path / "My-1.5B", sharded())
+    for name in (folder, folder / "config.json", folder / SHARDS[1]):
+        result = run("inspect", name)
+        rows = {line[:15].strip(): line[15:].strip() for line in result.stdout.splitlines()[1:13]}
+        assert result.stdout.splitlines()[0] == str(folder)
+        assert (rows["name"], rows["architecture"], rows["type"]) == ("My-1.5B", "llama", "BF16")
+        assert rows["size"].endswith("kB in 2 files")
+        assert rows["parameters"] == "38,464"
+    assert "norm" in run("inspect", folder, "--tensors").stdout
+    values = run_json("inspect", folder)
+    assert (values["path"], values["is_split"], values["is_vocab_only"]) == (str(folder), True, False)
+    assert values["config"]["hidden_size"] == 64
+    assert len(values["tensors"]) == 3
+
+
 # --- quantize ------------------------------------------------------------------------------------------
 
 
@@ -179,6 +190,12 @@ def test_quantize_twice(tmp_path: Path) -> None:
     assert "Note: tiny.gguf is quantised already" in result.stderr
 
 
+def test_quantize_safetensors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="only a GGUF can be quantised") as caught:
+        run("quantize", write(tmp_path / "My", one_file()), "q4_0")
+    assert "convert_hf_to_gguf.py" in str(caught.value.hint)
+
+
 # --- pull ----------------------------------------------------------------------------------------------
 
 
@@ -203,6 +220,38 @@ def test_pull_goes_on_after_an_interruption(hub: Hub, cache: Path) -> None:
     assert hub.downloads[-1][1] == "bytes=80000-"
     (path,) = (cache / "models").rglob("*.gguf")
     assert path.read_bytes() == b"Q4_0" * 50_000
+
+
+def test_pull_safetensors(hub: Hub, cache: Path) -> None:
+    hub.repositories["owner/Many"] = sharded()
+    result = run("pull", "owner/Many")
+    path = cache / "models" / "owner" / "Many"
+    assert result.stdout == f"{path}\n"
+    assert "taking its safetensors, which run on PyTorch" in result.stderr
+    lines = [line.split() for line in run("list").stdout.splitlines()]
+    assert ["owner/Many:safetensors", "BF16", "77.2", "kB", "pulled"] in lines
+    assert run("inspect", "many").stdout.splitlines()[0] == str(path)
+    (path / SHARDS[1]).unlink()
+    assert "pulled (incomplete)" in run("list").stdout
+
+
+def test_pull_from_a_repository_with_both(hub: Hub) -> None:
+    hub.repositories["owner/Tiny-GGUF"] |= one_file()
+    result = run("pull", "owner/Tiny-GGUF")
+    assert result.stdout.rstrip().endswith("Tiny-Q4_0.gguf")
+    assert "For the others: owner/Tiny-GGUF:safetensors" in result.stderr
+    result = run("pull", "owner/Tiny-GGUF:safetensors")
+    assert result.stdout.rstrip().endswith("Tiny-GGUF")
+    assert {model["format"] for model in run_json("list")} == {"gguf", "safetensors"}
+
+
+def test_pull_safetensors_without_torch(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["owner/One"] = one_file()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        run("pull", "owner/One")
+    assert caught.value.hint == "Install it with: pip install 'foretoken[torch]'"
+    assert hub.downloads == []
 
 
 def test_pull_errors(hub: Hub) -> None:

@@ -47,7 +47,7 @@ class Machine:
 
     def answer(self, prompt: Sequence[int], scope: str = "") -> int:
         """Compute a prompt from start to finish; how much of it was cached."""
-        place = self.cache.acquire(prompt, scope)
+        place = self.cache.acquire(prompt, scope, self.cache.fetch(prompt, scope))
         assert place is not None
         seq, shared = place
         assert self.model.tokens(seq) == list(prompt[:shared]), "what is reused is what is there"

@@ -18,7 +18,7 @@ import pytest
 
 from foretoken import files
 from foretoken.engine import prefix_file, prefix_store, prefix_writer
-from foretoken.engine.prefix_store import PrefixStore
+from foretoken.engine.prefix_store import PrefixStore, Stored
 
 LEAST = 4
 TEXT = list(range(100, 120))
@@ -64,6 +64,12 @@ def save(store: PrefixStore, tokens: Sequence[int], scope: str = "") -> None:
     store.flush()
 
 
+def load(store: PrefixStore, stored: Stored) -> bytearray | None:
+    """The cells of a prefix, read and checked."""
+    read = store.load(stored, store.read(stored))
+    return None if read is None else read.data
+
+
 def found(store: PrefixStore, tokens: Sequence[int], scope: str = "") -> int:
     """How many tokens the best prefix shares, if its cells are still there: they are those of its tokens."""
     best = store.find(tokens, scope)
@@ -71,7 +77,7 @@ def found(store: PrefixStore, tokens: Sequence[int], scope: str = "") -> int:
         return 0
     stored, shared = best
     assert list(stored.tokens[:shared]) == list(tokens[:shared])
-    loaded = store.load(stored)
+    loaded = load(store, stored)
     assert loaded in (None, cells(stored.tokens.tolist()))
     return 0 if loaded is None else shared
 
@@ -208,7 +214,7 @@ def test_damaged_cells_are_noticed_when_they_are_read(
     new = opened(folder, stores)
     best = new.find(TEXT, "")
     assert best is not None
-    assert new.load(best[0]) is None
+    assert load(new, best[0]) is None
     new.flush()
     assert "checksum" in caplog.text
     assert not path.exists()
@@ -234,7 +240,7 @@ def test_files_that_vanish_are_missed_by_nobody(
     best = store.find(TEXT, "")
     assert best is not None
     prefix_file.forget(folder)
-    assert store.load(best[0]) is None
+    assert load(store, best[0]) is None
     assert store.find(TEXT, "") is None
     assert not caplog.records
 
@@ -303,7 +309,7 @@ def test_what_a_crash_left_half_written_goes_when_it_is_old(
 WRITER = """
 import sys
 from pathlib import Path
-from foretoken.engine.prefix_store import PrefixStore
+from foretoken.engine.prefix_store import PrefixStore, Stored
 
 store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, least=4)
 for n in range(10**6):
@@ -331,7 +337,7 @@ def test_nothing_is_trusted_wrongly_after_a_kill(folder: Path, stores: list[Pref
         best = store.find([n] * 8, "")
         if best is not None:
             kept += 1
-            assert store.load(best[0]) == bytearray(str(n).encode() * 10**6)
+            assert load(store, best[0]) == bytearray(str(n).encode() * 10**6)
     assert kept > 4, "what was on the disk is still there"
 
 

@@ -14,7 +14,10 @@ from foretoken.library.catalogue import (
     list_models,
     models_dir,
     quantization_of,
+    size_of,
+    stem_of,
 )
+from safetensors_factory import SHARDS, one_file, sharded, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +110,49 @@ def test_listing(tmp_path: Path) -> None:
     assert big.size_bytes == 35
     assert big.complete
     assert not found["someone/Half-GGUF:Q6_K"].complete
+
+
+@pytest.mark.usefixtures("no_default")
+def test_folders_of_safetensors_are_one_model_each(tmp_path: Path) -> None:
+    folder = models_dir(tmp_path)
+    many = write(folder / "someone/Many", sharded())
+    own = write(folder / "My-1.5B", one_file())
+    write(folder / "someone/Broken", {**sharded(), "model.safetensors.index.json": b"{"})
+    write(folder, {"config.json": b"{}", "lone.safetensors": b"x"})  # the models folder itself is none
+    found = {model.name: model for model in list_models(folder)}
+    assert set(found) == {"someone/Many:safetensors", "someone/Broken:safetensors", "My-1.5B"}
+    pulled, local = found["someone/Many:safetensors"], found["My-1.5B"]
+    assert (pulled.path, pulled.source, pulled.repository) == (many, "pulled", "someone/Many")
+    assert (pulled.format, pulled.quantization, pulled.complete) == ("safetensors", "BF16", True)
+    assert pulled.size_bytes == size_of(many) == sum(len(sharded()[name]) for name in SHARDS)
+    assert (local.path, local.source, local.stem) == (own, "local", "My-1.5B")
+    assert not found["someone/Broken:safetensors"].complete
+
+
+@pytest.mark.usefixtures("no_default")
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_folder_without_all_its_files_is_incomplete(tmp_path: Path, with_index: bool) -> None:
+    folder = models_dir(tmp_path)
+    many = write(folder / "someone/Many", sharded())
+    (many / SHARDS[1]).unlink()
+    if not with_index:
+        (many / "model.safetensors.index.json").unlink()
+    (found,) = list_models(folder)
+    assert not found.complete
+    assert found.size_bytes == len(sharded()[SHARDS[0]])
+
+
+def test_the_name_of_what_was_found(tmp_path: Path) -> None:
+    folder = write(tmp_path / "My-1.5B", one_file())
+    assert stem_of(folder) == stem_of(folder / "config.json") == "My-1.5B"
+    assert stem_of(tmp_path / "Big.Q6_K-00001-of-00002.gguf") == "Big.Q6_K"
+
+
+def test_weights_that_transformers_does_not_read_do_not_count(tmp_path: Path) -> None:
+    """Mistral's repositories hold everything twice."""
+    folder = write(tmp_path, {**one_file(), "consolidated.safetensors": b"x" * 5000})
+    assert size_of(folder) == len(one_file()["model.safetensors"])
+    assert size_of(folder / "config.json") == size_of(folder)
 
 
 @pytest.mark.usefixtures("no_default")

@@ -7,7 +7,6 @@ from collections import namedtuple
 from typing import TYPE_CHECKING
 
 import filelock
-import huggingface_hub
 import pytest
 
 from foretoken.errors import (
@@ -19,10 +18,9 @@ from foretoken.errors import (
     ModelNotFoundError,
 )
 from foretoken.library import list_models, pull, transfer
-from hub_server import Hub, running_hub
+from hub_server import Hub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 CONTENT = {quantization: bytes(range(256)) * 800 + quantization.encode() for quantization in ("Q4_0", "Q8_0")}
@@ -37,16 +35,10 @@ REPOSITORY = {
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub with one repository; nothing of the user's own settings for the real one is used."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    huggingface_hub.close_session()
-    with running_hub() as hub:
-        hub.repositories["owner/Tiny-GGUF"] = dict(REPOSITORY)
-        yield hub
-        huggingface_hub.close_session()
+def hub(empty_hub: Hub) -> Hub:
+    """A Hub with one repository."""
+    empty_hub.repositories["owner/Tiny-GGUF"] = dict(REPOSITORY)
+    return empty_hub
 
 
 class Watch:

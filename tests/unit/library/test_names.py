@@ -7,6 +7,7 @@ import pytest
 from foretoken.errors import ModelNotFoundError
 from foretoken.library import catalogue
 from foretoken.library.names import resolve
+from safetensors_factory import SHARDS, one_file, sharded, write
 
 
 @pytest.fixture
@@ -137,7 +138,61 @@ def test_nothing_near(folder: Path, name: str) -> None:
 
 def test_a_folder_of_safetensors_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelNotFoundError):
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json with \*\.safetensors"):
         resolve(str(tmp_path), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert resolve(str(tmp_path), tmp_path / "models") == tmp_path
+
+
+@pytest.mark.parametrize(
+    "file", ["config.json", "model.safetensors.index.json", SHARDS[0], SHARDS[1]], ids=lambda name: name[-22:]
+)
+def test_a_file_of_a_folder_of_safetensors_is_the_folder(tmp_path: Path, file: str) -> None:
+    folder = write(tmp_path / "My-1.5B", sharded())
+    assert resolve(str(folder / file), tmp_path / "models") == folder
+    (folder / "copy-Q4_0.gguf").touch()
+    assert resolve(str(folder), tmp_path / "models") == folder / "copy-Q4_0.gguf"
+    found = resolve(str(folder / file), tmp_path / "models")
+    assert found == folder / "config.json"
+    assert resolve(str(found), tmp_path / "models") == found
+
+
+@pytest.mark.parametrize("name", [".", "config.json", "./", "inner/.."])
+def test_the_folder_one_is_in(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "My-1.5B", one_file())
+    (folder / "inner").mkdir()
+    monkeypatch.chdir(folder)
+    assert resolve(name, tmp_path / "models") == folder
+
+
+def test_what_was_found_is_not_taken_for_a_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path goes through `resolve` again on its way to the engine."""
+    mine = write(tmp_path / "own", one_file())
+    monkeypatch.chdir(tmp_path)
+    found = resolve("./own", folder)
+    assert found == mine
+    assert resolve(str(found), folder) == mine
+
+
+def test_a_misspelt_folder(tmp_path: Path) -> None:
+    write(tmp_path / "My-1.5B", one_file())
+    (tmp_path / "My-1.5").mkdir()  # nothing in it
+    with pytest.raises(
+        ModelNotFoundError, match=r"no file or folder .*/My-1\.5Bi\. Did you mean .*/My-1\.5B\?"
+    ) as caught:
+        resolve(str(tmp_path / "My-1.5Bi"), tmp_path / "models")
+    assert caught.value.message.count("My-1.5") == 2
+
+
+def test_safetensors_without_a_configuration_are_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lone.safetensors"
+    path.touch()
+    assert resolve(str(path), tmp_path / "models") == path
+
+
+@pytest.mark.parametrize("name", ["My-1.5B", "my-1.5b", "my-1"])
+def test_a_folder_put_into_the_models_folder_goes_by_its_name(folder: Path, name: str) -> None:
+    put = write(folder / "My-1.5B", one_file())
+    assert resolve(name, folder) == put

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.planner import processor as module
+from foretoken.cpu_info import fields_of, first_processor
 from foretoken.planner.processor import Processor, processor_of, this_processor
 
 X86 = """processor\t: 0
@@ -41,13 +41,14 @@ RISCV = "processor\t: 0\nisa\t\t: rv64imafdcv\nuarch\t\t: sifive,u74\n"
     ],
 )
 def test_the_first_processor_is_described(info: str, found: Processor) -> None:
-    assert processor_of(info) == found
+    assert processor_of(fields_of(info)) == found
 
 
 def test_flags_that_decide_no_speed_do_not_count() -> None:
     """A newer kernel shows more of them."""
-    assert processor_of(X86.replace("rdpid", "rdpid smep flush_l1d")) == processor_of(X86)
-    assert processor_of(X86.replace("avx2", "avx2 avx512f")) != processor_of(X86)
+    newer, other = X86.replace("rdpid", "rdpid smep flush_l1d"), X86.replace("avx2", "avx2 avx512f")
+    assert processor_of(fields_of(newer)) == processor_of(fields_of(X86))
+    assert processor_of(fields_of(other)) != processor_of(fields_of(X86))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00model name: \xff\n"])
@@ -55,9 +56,17 @@ def test_it_never_fails(tmp_path: Path, content: bytes | None, monkeypatch: pyte
     path = tmp_path / "cpuinfo"
     if content is not None:
         path.write_bytes(content)
-    monkeypatch.setattr(module, "CPU_INFO", path)
+    monkeypatch.setattr("foretoken.cpu_info.CPU_INFO", path)
     found = this_processor.__wrapped__()
     assert found == Processor(platform.processor() or platform.machine(), "")
+
+
+def test_only_the_first_of_many_processors_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(X86)
+    monkeypatch.setattr("foretoken.cpu_info.CPU_INFO", path)
+    assert first_processor() == fields_of(X86)
+    assert this_processor.__wrapped__() == Processor("AMD EPYC 7B13", "avx2 f16c fma")
 
 
 def test_this_machine_is_itself() -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from foretoken import cpu_info
 from foretoken.errors import BackendError
 from foretoken.registry import missing_dependency
 
@@ -33,7 +32,6 @@ FLAGS = {
 """Linux's names of the processor features that decide how fast llama.cpp computes, and llama.cpp's own."""
 
 _GPU_TYPES = (1, 2)  # ggml-backend.h: a GPU with memory of its own, and one that shares the host's
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +105,13 @@ def _devices(library: Any) -> tuple[Device, ...]:
 
 def processor_features() -> tuple[str, ...] | None:
     """Those of `FLAGS` that this processor has, by llama.cpp's names; None where it cannot be asked."""
-    words = set(_cpu_info("flags").split()) | set(_cpu_info("Features").split())
-    return tuple(name for flag, name in FLAGS.items() if flag in words) if words else None
+    instructions = cpu_info.instructions_of(cpu_info.first_processor())
+    return tuple(name for flag, name in FLAGS.items() if flag in instructions) if instructions else None
 
 
 def processor_name() -> str:
     """The processor's name, as good as the system knows it."""
-    return _cpu_info("model name") or platform.processor() or platform.machine() or "unknown"
+    return cpu_info.processor_name() or "unknown"
 
 
 def memory_bytes() -> int:
@@ -122,16 +120,6 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on Windows
         return 0
-
-
-def _cpu_info(key: str) -> str:
-    """The first value of a key in Linux's /proc/cpuinfo, or ""."""
-    try:
-        text = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    match = re.search(rf"^{re.escape(key)}[ \t]*:[ \t]*(.*)$", text, re.MULTILINE)
-    return match[1].strip() if match else ""
 
 
 def _text(data: bytes | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -9,10 +10,10 @@ from pydantic import BeforeValidator, Field
 from foretoken.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foretoken.server.anthropic.output import OutputConfig
 from foretoken.server.anthropic.tools import ToolChoiceParam, Tools
-from foretoken.server.openai.schemas import MOST_STOPS, MOST_WHOLE, Body, MostTokens
+from foretoken.server.openai.schemas import MOST_WHOLE, Body, MostTokens, only
 from foretoken.types import Constraint, SamplingParams
 
-Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)]
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)]
 
 
 class Metadata(Body):
@@ -21,16 +22,29 @@ class Metadata(Body):
     user_id: str | None = None
 
 
-def _disabled(thinking: object) -> object:
-    if thinking not in (None, {"type": "disabled"}):
-        raise ValueError('only {"type": "disabled"} is supported; or leave it out')
+def _not_enabled(thinking: object) -> object:
+    kind = thinking.get("type") if isinstance(thinking, Mapping) else None
+    if thinking is not None and kind not in ("disabled", "adaptive"):
+        raise ValueError('only the types "disabled" and "adaptive" are supported; or leave it out')
     return thinking
 
 
-class Thinking(Body):
+class NoThinking(Body):
     """No block of an answer is set apart for thinking."""
 
     type: Literal["disabled"]
+
+
+class AdaptiveThinking(Body):
+    """The model decides whether it thinks. Those here never do, so there is nothing to display."""
+
+    type: Literal["adaptive"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+Thinking = Annotated[NoThinking | AdaptiveThinking, Field(discriminator="type")]
+_NOT_SHORTENED = "prompts are never shortened here; leave it out"
+_NO_SERVERS = "no MCP servers are asked from here; send their tools as tools of your own"
 
 
 class CountTokensRequest(Body):
@@ -43,8 +57,10 @@ class CountTokensRequest(Body):
     tools: Tools | None = None
     tool_choice: ToolChoiceParam | None = None
     output_config: OutputConfig | None = None
-    thinking: Annotated[Thinking | None, BeforeValidator(_disabled)] = None
+    thinking: Annotated[Thinking | None, BeforeValidator(_not_enabled)] = None
     speed: Literal["standard"] | None = None
+    context_management: Annotated[None, only([None], why=_NOT_SHORTENED)] = None
+    mcp_servers: Annotated[list[None] | None, Field(max_length=0), only([None, []], why=_NO_SERVERS)] = None
 
 
 class MessagesRequest(CountTokensRequest):
@@ -58,6 +74,8 @@ class MessagesRequest(CountTokensRequest):
     stream: bool = False
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    container: Annotated[None, only([None], why="there are no containers here; leave it out")] = None
+    inference_geo: Annotated[None, only([None], why="answers are computed here; leave it out")] = None
 
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
         """The engine's parameters."""

@@ -19,13 +19,13 @@ def admin_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
     router = APIRouter()
 
-    @router.post("/v1/models/{name}/load")
+    @router.post("/v1/models/{name:path}/load")
     async def load(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
         caller_of(request).require_admin()
         served = await pool.get(name)
         return {"id": served.name, "loaded": True}
 
-    @router.post("/v1/models/{name}/unload")
+    @router.post("/v1/models/{name:path}/unload")
     async def unload(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
         caller_of(request).require_admin()
         was_loaded = await pool.unload(name)

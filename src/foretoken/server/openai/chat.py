@@ -17,10 +17,10 @@ from foretoken.server import report
 from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
+from foretoken.server.openai.chat_schemas import ChatRequest, as_messages
 from foretoken.server.openai.chunks import Chunk, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
-from foretoken.server.openai.schemas import ChatMessage, ChatRequest
 from foretoken.server.openai.tool_use import AnswerReader, ToolUse, tool_use
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
@@ -35,10 +35,10 @@ def chat_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         visit = visit_of(request)
-        visit.answers(body.n, body.priority)
+        visit.answers(body.answers, body.priority)
         served = await visit.lease(pool, body.model)
         use, job = await served.prepare(lambda: chat_job(served, body, visit.caller.scope))
-        chunks = chat_chunks(served, several(job, body.n), use, visit.caller.name)
+        chunks = chat_chunks(served, several(job, body.answers), use, visit.caller.name)
         return await respond(request, body, chunks, add_chat_choice, "chat.completion")
 
     return router
@@ -46,7 +46,7 @@ def chat_router(pool: ModelPool) -> APIRouter:
 
 def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
     """What the answer may call. Raises RequestError."""
-    if body.parallel_tool_calls is not None and not body.tools:
+    if body.parallel_tool_calls is False and not body.tools:
         raise RequestError("parallel_tool_calls is for requests with tools.")
     parallel = body.parallel_tool_calls is not False
     return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
@@ -60,8 +60,9 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    prompt = use.encode([as_message(message) for message in body.messages])
+    if body.contradicts_itself:
+        raise RequestError("max_tokens and max_completion_tokens are not the same.", hint="Send one of them.")
+    prompt = use.encode(as_messages(body.messages))
     prediction = _text(body.prediction.content) if body.prediction else ""
     constraint = constraint_of(
         body.response_format,
@@ -70,26 +71,18 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
         use,
         most_bytes=served.limits.max_schema_bytes,
     )
-    params = body.sampling(max_tokens=most, logprobs=logprobs, constraint=constraint)
+    params = body.sampling(max_tokens=body.most_tokens, logprobs=logprobs, constraint=constraint)
     params = with_defaults(params, served, body)
     return use, make_job(
         served,
         prompt,
         params,
-        answers=body.n,
+        answers=body.answers,
         prediction=prediction,
         scope=scope,
         priority=body.priority,
         max_draft=body.max_draft,
     )
-
-
-def as_message(message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates know them: "developer" is OpenAI's newer name of "system"."""
-    given = message.model_dump(exclude_none=True)
-    if given["role"] == "developer":
-        given["role"] = "system"
-    return given
 
 
 def _text(content: str | Sequence[dict[str, Any]]) -> str:

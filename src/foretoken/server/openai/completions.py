@@ -12,19 +12,20 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from foretoken.engine.prompt import check_tokens, encode_infill, encode_prompt
+from foretoken.engine.scoring import with_scores
 from foretoken.errors import RequestError
 from foretoken.protocols import Tokenizer
 from foretoken.server import report
 from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
-from foretoken.server.jobs import make_job, with_defaults
+from foretoken.server.jobs import check_together, make_job, with_defaults
 from foretoken.server.openai.chunks import Chunk, respond
+from foretoken.server.openai.completion_choices import CompletionWriter, Echo, add_choice
 from foretoken.server.openai.constraints import constraint_of
-from foretoken.server.openai.logprobs import AnswerText, completion_logprobs
-from foretoken.server.openai.schemas import MOST_ANSWERS, CompletionRequest
+from foretoken.server.openai.schemas import CompletionRequest
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.worker import Job
-from foretoken.types import FinishEvent, TokenEvent
+from foretoken.types import FinishEvent
 
 
 def completion_router(pool: ModelPool) -> APIRouter:
@@ -34,47 +35,61 @@ def completion_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         visit = visit_of(request)
-        visit.answers(body.n * len(_prompts(body.prompt)), body.priority)
+        visit.answers(body.answers * len(_prompts(body.prompt)), body.priority)
         served = await visit.lease(pool, body.model)
         jobs, echoes = await served.prepare(lambda: completion_jobs(served, body, visit.caller.scope))
-        chunks = completion_chunks(served, jobs, echoes, visit.caller.name, body.n)
+        chunks = completion_chunks(served, jobs, echoes, visit.caller.name, body.answers)
         return await respond(request, body, chunks, add_choice, "text_completion")
 
     return router
 
 
-def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tuple[list[Job], list[str]]:
+def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tuple[list[Job], list[Echo]]:
     """The engine's requests, `n` for every prompt, and what each answer begins with. Raises RequestError."""
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options is for requests with stream set to true.")
-    if body.best_of is not None and body.best_of != body.n:
+    if body.best_of is not None and body.best_of != body.answers:
         raise RequestError("best_of is not supported.", hint="Ask for n answers and choose among them.")
-    if body.echo and body.logprobs is not None:
-        raise RequestError("echo cannot be combined with logprobs: prompts are not scored.")
+    scored, answers = bool(body.echo) and body.logprobs is not None, body.max_tokens != 0
+    _check_echo(body, scored=scored, answers=answers)
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(None, body.grammar, body.regex, most_bytes=most_bytes)
-    params = body.sampling(max_tokens=body.max_tokens, logprobs=body.logprobs, constraint=constraint)
+    most = body.max_tokens if answers else None
+    params = body.sampling(max_tokens=most, logprobs=body.logprobs, constraint=constraint)
     params = with_defaults(params, served, body)
+    if scored or not answers:
+        params = with_scores(params, score_prompt=scored, answers=answers)
     tokenizer = served.tokenizer
+    prompts = _prompts(body.prompt)
+    check_together(served, body.answers * len(prompts) if len(prompts) > 1 else 1)
     jobs: list[Job] = []
-    echoes: list[str] = []
-    for prompt in _prompts(body.prompt):
+    echoes: list[Echo] = []
+    for prompt in prompts:
         tokens = _encoded(tokenizer, prompt, body.suffix)
         check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
         job = make_job(
             served,
             tokens,
             params,
-            answers=body.n,
+            answers=body.answers,
             scope=scope,
             priority=body.priority,
             max_draft=body.max_draft,
         )
-        jobs += several(job, body.n)
-        echoes += [_text(tokenizer, prompt) if body.echo else ""] * body.n
-    if len(jobs) > MOST_ANSWERS:
-        raise RequestError(f"{len(jobs)} answers at once are too many; at most {MOST_ANSWERS}.")
+        jobs += several(job, body.answers)
+        echo = Echo(_text(tokenizer, prompt), tokens if scored else ()) if body.echo else Echo()
+        echoes += [echo] * body.answers
     return jobs, echoes
+
+
+def _check_echo(body: CompletionRequest, *, scored: bool, answers: bool) -> None:
+    """Raises RequestError for what cannot be scored, and for a request that asks for nothing."""
+    if scored and body.suffix is not None:
+        raise RequestError("echo with logprobs cannot be combined with suffix: the prompt is another then.")
+    if not answers and not body.echo:
+        raise RequestError("max_tokens: 0 is for requests with echo set to true: nothing is left to answer.")
+    if not answers and body.min_tokens:
+        raise RequestError(f"min_tokens: {body.min_tokens} are more than max_tokens, which is 0.")
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
@@ -102,7 +117,7 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 
 async def completion_chunks(
-    served: Served, jobs: Sequence[Job], echoes: Sequence[str], caller: str = "local", n: int = 1
+    served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], caller: str = "local", n: int = 1
 ) -> AsyncGenerator[Chunk, None]:
     """OpenAI's chunks of all answers, `n` to each prompt; the last has no choices, but the usage and what
     speculation did.
@@ -114,21 +129,16 @@ async def completion_chunks(
         "model": served.name,
     }
     ends: dict[int, FinishEvent] = {}
-    texts = [AnswerText(served.tokenizer) for _ in jobs]
-    for index, echo in enumerate(echoes):
-        if echo:
-            yield {**head, "choices": [_choice(index, echo)]}
+    writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
+    for writer in writers:
+        for choice in writer.begin():
+            yield {**head, "choices": [choice]}
     async with aclosing(choices(served, jobs, caller)) as events:
         async for index, event in events:
-            logprobs = None
-            if isinstance(event, TokenEvent):
-                if event.logprob is not None:
-                    logprobs = completion_logprobs(served.tokenizer, event, texts[index].add(event.token))
-            else:
+            for choice in writers[index].write(event):
+                yield {**head, "choices": [choice]}
+            if isinstance(event, FinishEvent):
                 ends[index] = event
-            finish = str(event.reason) if isinstance(event, FinishEvent) else None
-            if event.text or finish or logprobs:
-                yield {**head, "choices": [_choice(index, event.text, finish=finish, logprobs=logprobs)]}
     finished = [ends[index] for index in sorted(ends)]
     yield {**head, "choices": [], "usage": _usage(finished, n), **report.extras(finished)}
 
@@ -144,24 +154,3 @@ def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:
         "total_tokens": prompts + usage["completion_tokens"],
         "prompt_tokens_details": {"cached_tokens": sum(end.usage.cached_tokens for end in firsts)},
     }
-
-
-def _choice(
-    index: int, text: str, *, finish: str | None = None, logprobs: Chunk | None = None
-) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-
-
-def add_choice(before: Chunk | None, choice: Chunk) -> Chunk:
-    """Fold the choice of a chunk into the choice of the whole answer."""
-    answer = before or _choice(choice["index"], "")
-    answer["text"] += choice["text"]
-    answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
-    answer["logprobs"] = _joined(answer["logprobs"], choice["logprobs"])
-    return answer
-
-
-def _joined(before: Chunk | None, more: Chunk | None) -> Chunk | None:
-    if before is None or more is None:
-        return before or more
-    return {name: before[name] + more[name] for name in before}

@@ -40,18 +40,48 @@ class AnswerText:
         self._length += len(self._decoder.decode(self._tokenizer.token_bytes(token)))
         return before
 
+    def skip_to(self, length: int) -> None:
+        """The next token begins so many characters in, whatever came before it."""
+        self._decoder.reset()
+        self._length = length
+
 
 def completion_logprobs(tokenizer: Tokenizer, event: TokenEvent, offset: int) -> dict[str, Any] | None:
-    """The `logprobs` object of a text completion for one token, which begins `offset` characters in."""
+    """The `logprobs` object of a text completion for one token, which begins `offset` characters in.
+
+    The token stands among its alternatives, also where it is not one of the likeliest.
+    """
     if event.logprob is None:
         return None
-
-    def text(token: int) -> str:
-        return tokenizer.token_bytes(token).decode("utf-8", "replace")
-
+    top: dict[str, float] = {}
+    for token, value in (*event.logprob.top, (event.token, event.logprob.logprob)):
+        top.setdefault(_text(tokenizer, token), value)
     return {
-        "tokens": [text(event.token)],
+        "tokens": [_text(tokenizer, event.token)],
         "token_logprobs": [event.logprob.logprob],
-        "top_logprobs": [{text(token): value for token, value in event.logprob.top}],
+        "top_logprobs": [top],
         "text_offset": [offset],
     }
+
+
+def unscored(tokenizer: Tokenizer, token: int, offset: int) -> dict[str, Any]:
+    """The same for a prompt's first token: it follows nothing, so it has no probability."""
+    return {
+        "tokens": [_text(tokenizer, token)],
+        "token_logprobs": [None],
+        "top_logprobs": [None],
+        "text_offset": [offset],
+    }
+
+
+def joined(before: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The `logprobs` object of what two are about, one after the other. The first of them grows."""
+    if before is None or more is None:
+        return before or more
+    for name, values in more.items():
+        before[name] += values
+    return before
+
+
+def _text(tokenizer: Tokenizer, token: int) -> str:
+    return tokenizer.token_bytes(token).decode("utf-8", "replace")

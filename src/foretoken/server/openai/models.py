@@ -1,7 +1,8 @@
-"""GET /v1/models."""
+"""GET /v1/models, for OpenAI's clients and Anthropic's: each finds its own fields."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +16,8 @@ def model_router(pool: ModelPool) -> APIRouter:
 
     def entry(name: str) -> dict[str, Any]:
         described = {"id": name, "object": "model", "created": pool.created, "owned_by": "foretoken"}
+        since = datetime.fromtimestamp(pool.created, UTC).isoformat()
+        described |= {"type": "model", "display_name": name, "created_at": since}
         served = pool.loaded.get(name)
         if served is None:
             return {**described, "loaded": False}
@@ -30,9 +33,15 @@ def model_router(pool: ModelPool) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [entry(name) for name in pool.names]}
+        names = pool.names
+        pages = {
+            "has_more": False,
+            "first_id": names[0] if names else None,
+            "last_id": names[-1] if names else None,
+        }
+        return {"object": "list", "data": [entry(name) for name in names], **pages}
 
-    @router.get("/v1/models/{name}")
+    @router.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         return entry(pool.resolve(name))
 

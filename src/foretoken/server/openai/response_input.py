@@ -12,22 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from foretoken.errors import RequestError
-from foretoken.server.openai.schemas import Body, Objects
+from foretoken.server.openai.schemas import STATELESS, Body, Objects, only
 
-STATELESS = "this server is stateless: it stores no responses."
 HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
-
-
-def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
-    """Refuses every value but `allowed` with `why`, where pydantic would only repeat what is allowed."""
-
-    def check(value: Any) -> Any:
-        # By type too: 0 equals False, and is not what was asked for.
-        if not any(type(value) is type(one) and value == one for one in allowed):
-            raise ValueError(why)
-        return value
-
-    return BeforeValidator(check)
 
 
 Status = Literal["in_progress", "completed", "incomplete"] | None

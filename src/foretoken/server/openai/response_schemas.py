@@ -12,21 +12,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from foretoken.server.openai.response_input import HAND_BACK, STATELESS, Input, conversation, only
+from foretoken.server.openai.response_input import HAND_BACK, Input, conversation
 from foretoken.server.openai.schemas import (
     MOST_LOGPROBS,
+    NOT_PADDED,
+    STATELESS,
     Body,
     Choosing,
+    Hints,
     JsonSchema,
     MostTokens,
     ResponseFormat,
     Scheduling,
-    at_most,
+    only,
 )
 from foretoken.types import Constraint, SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
-MOST_METADATA = 16
 
 _NO_EFFORT = "this server's models have no effort to set; leave it out, or 'none'"
 _NO_SUMMARY = "there is no reasoning to summarise; leave it out"
@@ -77,9 +79,7 @@ class Reasoning(Body):
 class ResponseStreamOptions(Body):
     """OpenAI's clients may turn its padding of events off; there is none here."""
 
-    include_obfuscation: Annotated[
-        Literal[False] | None, only([None, False], why="events are not padded here; leave it out or false")
-    ] = None
+    include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
 
 
 def _check_tool(tool: Any) -> Any:
@@ -92,12 +92,10 @@ def _check_tool(tool: Any) -> Any:
 Included = Annotated[
     Literal["message.output_text.logprobs"], only([LOGPROBS], why=f"only {LOGPROBS!r} can be included")
 ]
-MetadataKey = Annotated[str, Field(max_length=64)]
-MetadataValue = Annotated[str, Field(max_length=512)]
 AnyTool = Annotated[dict[str, Any], BeforeValidator(_check_tool)]
 
 
-class ResponseRequest(Choosing, Scheduling):
+class ResponseRequest(Choosing, Scheduling, Hints):
     """POST /v1/responses. Some ways of choosing tokens are not OpenAI's here: see `Choosing`."""
 
     model: str | None = None
@@ -115,24 +113,18 @@ class ResponseRequest(Choosing, Scheduling):
     max_tool_calls: MostTokens | None = None
     """The most calls of OpenAI's own tools: there are never any. Functions do not count."""
     reasoning: Reasoning | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    """A hint where to look for a prompt's beginning; here every prompt finds it, whatever the key."""
-    service_tier: Annotated[
-        Literal["auto", "default"] | None,
-        only([None, "auto", "default"], why="there is one tier: 'auto' or 'default'; see priority"),
-    ] = None
     truncation: Annotated[
         Literal["disabled"] | None,
         only([None, "disabled"], why="input is never shortened here; only 'disabled' is valid"),
     ] = None
-    store: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
     background: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
     previous_response_id: Annotated[None, only([None], why=HAND_BACK)] = None
     conversation: Annotated[None, only([None], why=HAND_BACK)] = None
     prompt: Annotated[None, only([None], why="this server keeps no prompt templates")] = None
+    context_management: Annotated[None, only([None], why="input is never shortened here; leave it out")] = (
+        None
+    )
+    moderation: Annotated[None, only([None], why="nothing is moderated here; leave it out")] = None
 
     @property
     def logprobs(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -10,8 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from foretoken.errors import RequestError
 from foretoken.types import Constraint, SamplingParams
 
-MOST_ANSWERS = 16
-MOST_STOPS = 16
 MOST_LOGPROBS = 20
 MOST_WHOLE = 2**63 - 1
 """The largest whole number of 64 bits. No client means a larger one."""
@@ -23,11 +22,25 @@ MOST_KEYS = 100
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-MOST_BIASED = 16_384
-"""Entries of `logit_bias` that are read at all; `limits.max_logit_bias` says how many are served."""
-
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
-Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)]
+Stop = str | Texts
+Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
+"""As many as `limits.max_n` says."""
+
+
+STATELESS = "this server is stateless: it stores no responses."
+
+
+def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
+    """Refuses every value but `allowed` with `why`, where pydantic would only repeat what is allowed."""
+
+    def check(value: Any) -> Any:
+        # By type too: 0 equals False, and is not what was asked for.
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            raise ValueError(why)
+        return value
+
+    return BeforeValidator(check)
 
 
 def at_most(entries: int) -> BeforeValidator:
@@ -56,10 +69,27 @@ class Body(BaseModel):
         return given
 
 
+def _first_wrong(given: object) -> object:
+    """A large object with wrong entries as one with only the first: each would become an error."""
+    for token, bias in given.items() if isinstance(given, dict) else ():
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or not -MOST_BIAS <= bias <= MOST_BIAS:
+            return {token: bias}
+    return given
+
+
+MOST_BIAS = 100.0
+Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
+Biases = Annotated[dict[str, Bias], BeforeValidator(_first_wrong)]
+
+
+NOT_PADDED = "events are not padded here; leave it out or false"
+
+
 class StreamOptions(Body):
-    """`include_usage`: a last chunk with the usage."""
+    """`include_usage`: a last chunk with the usage. OpenAI's padding of events can only be turned off."""
 
     include_usage: bool = False
+    include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
 
 
 class Choosing(Body):
@@ -105,20 +135,51 @@ class Scheduling(Body):
         return self.speculate if isinstance(self.speculate, int) else None
 
 
+MOST_METADATA = 16
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+class Hints(Body):
+    """What OpenAI's clients say about a request and nothing here depends on. Of what is no mere label only
+    the values that change nothing are accepted.
+    """
+
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """A hint where to look for a prompt's beginning; here every prompt finds it, whatever the key."""
+    prompt_cache_retention: Annotated[
+        Literal["in_memory"] | None,
+        only(
+            [None, "in_memory"], why="prompts are kept as long as there is room: 'in_memory', or leave it out"
+        ),
+    ] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None,
+        only([None, "auto", "default"], why="there is one tier: 'auto' or 'default'; see priority"),
+    ] = None
+    store: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
+
+
 class SamplingBody(Choosing, Scheduling):
     """Fields that the two completion APIs share."""
 
     model: str | None = None
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
-    logit_bias: Annotated[
-        dict[str, Annotated[float, Field(ge=-100, le=100)]] | None, at_most(MOST_BIASED)
-    ] = None
+    n: Answers | None = 1
+    logit_bias: Biases | None = None
     user: str | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] = 0
     ignore_eos: bool = False
     stop_token_ids: Ids | None = None
+
+    @property
+    def answers(self) -> int:
+        """How many answers to each prompt."""
+        return 1 if self.n is None else self.n
 
     def sampling(
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
@@ -143,24 +204,6 @@ def _bias(bias: dict[str, float]) -> dict[int, float]:
         raise RequestError("logit_bias: its keys must be token ids.") from None
 
 
-class ChatMessage(Body):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Objects | None = None
-    name: str | None = None
-    tool_calls: Objects | None = None
-    tool_call_id: str | None = None
-    refusal: None = None
-
-
-class Prediction(Body):
-    """OpenAI's predicted output."""
-
-    type: Literal["content"]
-    content: str | Objects
-
-
 class JsonSchema(Body):
     """OpenAI's `json_schema` object. `strict` makes no difference: a schema is always followed."""
 
@@ -179,31 +222,15 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-class ChatRequest(SamplingBody):
-    """POST /v1/chat/completions."""
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
-    max_tokens: MostTokens | None = None
-    max_completion_tokens: MostTokens | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-    prediction: Prediction | None = None
-    response_format: ResponseFormat | None = None
-    grammar: str | None = None
-    regex: str | None = None
-    tools: Objects | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-
-
 class CompletionRequest(SamplingBody):
     """POST /v1/completions."""
 
     prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
-    max_tokens: MostTokens | None = 16
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = 16
+    """0 with `echo`: only the prompt, and with `logprobs` how likely it is."""
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     grammar: str | None = None
     regex: str | None = None
-    echo: bool = False
+    echo: bool | None = False
     suffix: str | None = None
-    best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
+    best_of: Answers | None = None

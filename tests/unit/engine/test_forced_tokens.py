@@ -1,0 +1,73 @@
+"""What a grammar forces is drafted at once, however dear the drafters beside it are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from foretoken import Engine, SamplingParams
+from foretoken.drafters.grammar import GrammarDrafter
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.protocols import RequestView
+from foretoken.sampling.constraint import compile_constraint
+from foretoken.testing import FakeModel
+from foretoken.types import Constraint, Draft, DraftLimit, Outcome, SpeculationStats
+from http_server import writing_logits
+
+NAMES = [f"description_{letter}" for letter in "abcdefgh"]
+TEXT = {"type": "string", "minLength": 40, "maxLength": 60}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": dict.fromkeys(NAMES, TEXT),
+    "required": NAMES,
+    "additionalProperties": False,
+}
+"""Keys that are forced, each after a long text that is free."""
+
+
+class NothingToSay:
+    """A drafter that takes `ms` of the model's time whenever it is asked."""
+
+    name = "nothing"
+    successors = 0
+
+    def __init__(self, model: FakeModel, ms: float) -> None:
+        self._model, self._ms = model, ms
+        self.seconds = 0.0
+
+    def clock(self) -> float:
+        return self._model.clock() + self.seconds
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        self.seconds += self._ms / 1e3
+        return [None] * len(requests)
+
+    def start(self, request: RequestView) -> None: ...
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None: ...
+
+    def stop(self, request: RequestView) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def answers(ms: float) -> list[SpeculationStats]:
+    """Three answers in the schema, beside a drafter that takes so long; a plain round takes 10 ms."""
+    model = FakeModel(logits=writing_logits(end=-60))
+    beside = NothingToSay(model, ms)
+    grammar = GrammarDrafter(lambda constraint: compile_constraint(constraint, model.tokenizer))
+    params = SamplingParams(max_tokens=800, constraint=Constraint("json_schema", json.dumps(SCHEMA)))
+    with Engine(model, drafters=[grammar, beside], planner=AdaptivePlanner(), clock=beside.clock) as engine:
+        return [engine.generate("hello", params).speculation for _ in range(3)]
+
+
+@pytest.mark.parametrize("ms", [0.2, 0.3, 0.4, 0.5])
+def test_as_if_nothing_else_had_to_be_asked(ms: float) -> None:
+    """Once it is known to be always right."""
+    found, best = answers(ms)[-1], answers(0.0)[-1]
+    assert best.drafters["grammar"].accepted > 100
+    assert found.drafters["grammar"] == best.drafters["grammar"]
+    assert found.rounds == best.rounds

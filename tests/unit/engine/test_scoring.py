@@ -1,0 +1,223 @@
+"""The log-probabilities of a prompt's own tokens: those that decoding the same tokens would have given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretoken import Engine, SamplingParams
+from foretoken.backends.rewind import RewindingModel
+from foretoken.engine.prefill import SCORED_ROWS
+from foretoken.engine.scoring import PromptEvent, ScoringParams
+from foretoken.testing import FakeModel, ScriptedDrafter
+from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent, TokenLogprob
+from recurrent_double import FakeRecurrentModel
+
+LONG = [token % 250 for token in range(3 * SCORED_ROWS + 5)]
+ONLY = ScoringParams(logprobs=3, score_prompt=True, answers=False)
+
+
+def run(engine: Engine, *requests: int) -> dict[int, list[Event]]:
+    events: dict[int, list[Event]] = {request: [] for request in requests}
+    while not engine.idle:
+        for event in engine.step():
+            events[event.request].append(event)
+    return events
+
+
+def scores(events: Sequence[Event]) -> list[TokenLogprob]:
+    found = [event.logprob for event in events if isinstance(event, PromptEvent)]
+    assert all(found)
+    return [score for score in found if score is not None]
+
+
+def answer(events: Sequence[Event]) -> list[TokenEvent]:
+    return [event for event in events if type(event) is TokenEvent]
+
+
+def end(events: Sequence[Event]) -> FinishEvent:
+    assert isinstance(events[-1], FinishEvent)
+    return events[-1]
+
+
+def decoded(
+    engine: Engine, prompt: list[int], count: int, top: int = 3
+) -> tuple[list[int], list[TokenLogprob]]:
+    """An answer, and the log-probabilities that came with it."""
+    done = engine.generate(prompt, SamplingParams(max_tokens=count, logprobs=top, ignore_eos=True))
+    return list(done.tokens), list(done.logprobs)
+
+
+def score(engine: Engine, prompt: list[int], params: ScoringParams = ONLY) -> list[Event]:
+    request = engine.add(prompt, params)
+    return run(engine, request)[request]
+
+
+def test_scores_are_those_of_decoding() -> None:
+    with Engine(FakeModel()) as engine:
+        tokens, expected = decoded(engine, [1, 2, 3], 150)
+        found = scores(score(engine, [1, 2, 3, *tokens]))
+    assert [one.token for one in found] == [2, 3, *tokens]
+    assert found[2:] == expected
+
+
+def test_no_forward_gives_more_rows_than_fit_in_memory() -> None:
+    model = FakeModel()
+    with Engine(model) as engine:
+        requests = [engine.add([first, *LONG], ONLY) for first in (1, 2, 3)]
+        events = run(engine, *requests)
+    assert all(len(scores(events[request])) == len(LONG) for request in requests)
+    assert max(sum(rows.logits for rows in batch) for batch in model.forwards) == SCORED_ROWS
+
+
+def test_no_sequence_has_more_rows_than_it_is_exact_with() -> None:
+    model = FakeModel(max_rows=5)
+    with Engine(model) as engine:
+        assert len(scores(score(engine, LONG))) == len(LONG) - 1
+    assert max(rows.logits for batch in model.forwards for rows in batch) == 5
+
+
+def test_nothing_is_generated_where_only_scores_are_wanted() -> None:
+    with Engine(FakeModel()) as engine:
+        events = score(engine, LONG)
+        done = end(events)
+        assert not answer(events)
+        assert done.reason is FinishReason.LENGTH
+        assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (len(LONG), 0)
+        assert done.timings.prompt_n == len(LONG)
+        assert done.timings.predicted_n == 0
+        assert engine.idle
+
+
+def test_a_prompt_of_one_token_has_no_scores() -> None:
+    with Engine(FakeModel()) as engine:
+        assert not scores(score(engine, [7]))
+        both = score(engine, [7], ScoringParams(max_tokens=3, logprobs=0, score_prompt=True))
+        assert len(answer(both)) == 3
+
+
+def test_an_answer_after_the_scores_is_the_same_as_without() -> None:
+    with Engine(FakeModel()) as engine:
+        events = score(engine, LONG, ScoringParams(max_tokens=9, logprobs=3, score_prompt=True))
+        tokens, expected = decoded(engine, LONG, 9)
+    assert [event.token for event in answer(events)] == tokens
+    assert [event.logprob for event in answer(events)] == expected
+    assert len(scores(events)) == len(LONG) - 1
+
+
+def test_cached_tokens_have_no_logits_and_are_computed_again() -> None:
+    with Engine(FakeModel(sequences=1)) as engine:
+        first = score(engine, LONG)
+        again = score(engine, LONG)
+        assert end(again).usage.cached_tokens == 0
+        assert scores(again) == scores(first)
+        plain = engine.generate(LONG, max_tokens=2)
+        assert plain.usage.cached_tokens == len(LONG) - 1, "what was scored is of use to others"
+
+
+def test_without_scores_an_answerless_request_uses_the_cache() -> None:
+    with Engine(FakeModel(sequences=1)) as engine:
+        engine.generate(LONG, max_tokens=1)
+        events = score(engine, LONG, ScoringParams(answers=False))
+        assert len(events) == 1
+        assert end(events).usage.cached_tokens == len(LONG) - 1
+
+
+def test_others_decode_meanwhile() -> None:
+    model = FakeModel(sequences=2)
+    with Engine(model) as engine:
+        talking = engine.add([1, 2], SamplingParams(max_tokens=40, ignore_eos=True))
+        engine.step()
+        request = engine.add(LONG, ONLY)
+        order = [event.request for event in _until_done(engine)]
+    between = order[order.index(request) : len(order) - order[::-1].index(request)]
+    assert between.count(talking) >= len(LONG) // SCORED_ROWS - 1
+
+
+def _until_done(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while not engine.idle:
+        events += engine.step()
+    return events
+
+
+def test_nothing_is_scored_twice_after_a_preemption() -> None:
+    """The KV cache is full when a part of the prompt is scored: the rest is scored later."""
+    model = FakeModel(sequences=2, kv_cells=120)
+    params = ScoringParams(max_tokens=2, logprobs=3, score_prompt=True)
+    with Engine(model) as engine:
+        one = engine.add([1, 2], SamplingParams(max_tokens=60, ignore_eos=True))
+        for _ in range(40):
+            engine.step()
+        request = engine.add(LONG, params)
+        events = run(engine, one, request)
+        assert engine.preemptions == 1
+    with Engine(FakeModel()) as engine:
+        alone = score(engine, LONG, params)
+    assert scores(events[request]) == scores(alone)
+    assert answer(events[request])[0].logprob == answer(alone)[0].logprob
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 80), st.booleans(), st.booleans()), min_size=1, max_size=5),
+    max_rows=st.integers(2, 40),
+    max_batch=st.integers(8, 64),
+    sequences=st.integers(1, 3),
+)
+def test_whatever_runs_beside_it_each_prompt_is_scored_once(
+    lengths: list[tuple[int, bool, bool]], max_rows: int, max_batch: int, sequences: int
+) -> None:
+    model = FakeModel(max_rows=max_rows, max_batch=max_batch, sequences=sequences)
+    with Engine(model) as engine:
+        requests = [
+            engine.add(
+                [number + 1, *range(length)],
+                ScoringParams(max_tokens=3, logprobs=1, score_prompt=scored, answers=answers),
+            )
+            for number, (length, scored, answers) in enumerate(lengths)
+        ]
+        events = run(engine, *requests)
+    for number, (request, (length, scored, answers)) in enumerate(zip(requests, lengths, strict=True)):
+        found = scores(events[request])
+        assert [one.token for one in found] == (list(range(length)) if scored else [])
+        with Engine(FakeModel()) as alone:
+            assert found == (scores(score(alone, [number + 1, *range(length)], _LIKE)) if scored else [])
+        assert bool(answer(events[request])) == answers
+
+
+_LIKE = ScoringParams(logprobs=1, score_prompt=True, answers=False)
+
+
+@pytest.mark.parametrize("bound", [0, 3, 40])
+def test_models_that_cannot_go_back_are_scored_too(bound: int) -> None:
+    inner = FakeRecurrentModel(bound=bound)
+    with Engine(RewindingModel(inner), drafters=[ScriptedDrafter(lambda tokens: tokens[:4])]) as engine:
+        talking = engine.add([5, 6, 7], SamplingParams(max_tokens=30, ignore_eos=True))
+        events = run(engine, talking, request := engine.add(LONG, ONLY))
+        scored = scores(events[request])
+        again = scores(score(engine, LONG))
+        assert not engine.notes, "the drafter did not fail"
+    with Engine(FakeModel()) as alone:
+        assert scored == again == scores(score(alone, LONG))
+
+
+@pytest.mark.model
+def test_a_real_model_s_scores_are_those_of_decoding(model_path: Path, shared_cache: Path) -> None:
+    options = {
+        "context_length": 512,
+        "sequences": 2,
+        "threads": 1,
+        "gpu_layers": 0,
+        "cache_dir": shared_cache,
+    }
+    with Engine.load(model_path, speculate="off", remember=False, **options) as engine:  # type: ignore[arg-type]
+        assert engine.model.capabilities.batch_invariant
+        prompt = engine.encode("The capital of France is")
+        tokens, expected = decoded(engine, prompt, 24)
+        found = scores(score(engine, [*prompt, *tokens]))
+    assert found[len(prompt) - 1 :] == expected
