@@ -114,7 +114,7 @@ def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 def _in_chunks(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style: Style, batch: Batch) -> Any:
     """Chains at positions `starts` and after; a long one in parts, each over no more cells than it sees."""
-    count, heads = len(q) // len(starts), q.shape[1]
+    count, heads = q.shape[0] // len(starts), q.shape[1]
     most = max(LEAST_ROWS, min(CHUNK, SCORES // (heads * (max(starts) + count))))
     if len(starts) > 1 or count <= most:
         return _chains(q, keys, values, starts, style=style, batch=batch)
@@ -129,30 +129,45 @@ def _in_chunks(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style
 def _chains(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style: Style, batch: Batch) -> Any:
     """Rows of shape (sequences × rows, query heads, size), over as many cells as the longest of them sees."""
     many, groups = keys.shape[:2]
-    heads, size = q.shape[1:]
-    count, shared = len(q) // many, heads // groups
+    total_rows, heads, size = q.shape
+    count, shared = total_rows // many, heads // groups
     rows, cells = shared * count, _padded(max(starts) + count)
     grouped = q.view(many, count, groups, shared, size).transpose(1, 2)
     grouped = grouped.reshape(many * groups, rows, size)
     if rows < LEAST_ROWS:
-        grouped = torch.nn.functional.pad(grouped, (0, 0, 0, LEAST_ROWS - rows))
-    scores = torch.bmm(grouped, keys[:, :, :cells].flatten(0, 1).transpose(1, 2)).mul_(style.scale)
-    if style.softcap is not None:
-        scores = torch.tanh(scores / style.softcap) * style.softcap
-    key = (starts, count, shared, style.window)
+        grouped = torch.constant_pad_nd(grouped, (0, 0, 0, LEAST_ROWS - rows))
+    key = (starts, count, groups, shared, style.window)
     hidden = batch.scratch.get(key)
     if hidden is None:
-        parts = [_hidden(start, count, cells, shared=shared, window=style.window) for start in starts]
-        hidden = batch.scratch[key] = torch.stack(parts)[:, None]
-    scores.view(many, groups, -1, cells).masked_fill_(hidden, float("-inf"))
+        hidden = batch.scratch[key] = _hidden(
+            starts, count, cells, groups=groups, shared=shared, window=style.window, dtype=q.dtype
+        )
+    scores = _scores(grouped, keys[:, :, :cells].flatten(0, 1).transpose(1, 2), hidden, style)
     weights = _softmax(scores.float(), style.sinks, groups, count).to(values.dtype)
-    values = values[:, :, :cells].flatten(0, 1)
-    first = min(cells, BLOCK)
-    total = torch.bmm(weights[:, :, :first], values[:, :first]).float()
-    for block in range(first, cells, BLOCK):
-        total += torch.bmm(weights[:, :, block : block + BLOCK], values[:, block : block + BLOCK])
+    total = _weighted(weights, values[:, :, :cells].flatten(0, 1))
     seen = total[:, :rows].view(many, groups, count, shared, -1).transpose(1, 2)
-    return seen.reshape(many * count, heads, -1).to(q.dtype)
+    return seen.reshape(total_rows, heads, -1).to(q.dtype)
+
+
+def _scores(q: Any, keys: Any, hidden: Any, style: Style) -> Any:
+    """Scaled products of queries and keys; -inf where `hidden` is."""
+    if style.softcap is None and q.dtype == torch.float32:
+        return torch.baddbmm(hidden, q, keys, alpha=style.scale)
+    scores = torch.bmm(q, keys).mul_(style.scale)
+    if style.softcap is not None:
+        scores = torch.tanh(scores / style.softcap) * style.softcap
+    return scores.add_(hidden)
+
+
+def _weighted(weights: Any, values: Any) -> Any:
+    """The sum over cells, block by block."""
+    cells = weights.shape[2]
+    if cells <= BLOCK:
+        return torch.bmm(weights, values).float()
+    total = torch.bmm(weights[:, :, :BLOCK], values[:, :BLOCK]).float()
+    for block in range(BLOCK, cells, BLOCK):
+        total += torch.bmm(weights[:, :, block : block + BLOCK], values[:, block : block + BLOCK])
+    return total
 
 
 def _padded(cells: int) -> int:
@@ -160,14 +175,29 @@ def _padded(cells: int) -> int:
     return -(-cells // step) * step
 
 
-def _hidden(start: int, count: int, cells: int, *, shared: int, window: int | None) -> Any:
-    """True where a row of the scores must not look. Rows that only fill up look where the first one does."""
-    positions = torch.arange(start, start + count).repeat_interleave(shared)
-    if len(positions) < LEAST_ROWS:
-        positions = torch.nn.functional.pad(positions, (0, LEAST_ROWS - len(positions)), value=start)
-    cell, position = torch.arange(cells), positions[:, None]
-    hidden = cell > position
-    return hidden if window is None else hidden | (cell <= position - window)
+def _hidden(
+    starts: tuple[int, ...],
+    count: int,
+    cells: int,
+    *,
+    groups: int,
+    shared: int,
+    window: int | None,
+    dtype: Any,
+) -> Any:
+    """What is added to the scores: -inf where a row must not look, 0 elsewhere. Rows that only fill up look
+    where the first one does. Shape (sequences × groups, rows, cells), or (1, rows, cells) for one sequence.
+    """
+    positions = torch.tensor(starts)[:, None] + torch.arange(count).repeat_interleave(shared)
+    if positions.shape[1] < LEAST_ROWS:
+        fill = positions[:, :1].expand(-1, LEAST_ROWS - positions.shape[1])
+        positions = torch.cat([positions, fill], 1)
+    cell, position = torch.arange(cells), positions[..., None]
+    unseen = cell > position
+    if window is not None:
+        unseen |= cell <= position - window
+    hidden = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, float("-inf"))
+    return hidden if len(starts) == 1 else hidden.repeat_interleave(groups, 0)
 
 
 def _softmax(scores: Any, sinks: Any, groups: int, count: int) -> Any:

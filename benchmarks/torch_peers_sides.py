@@ -1,0 +1,139 @@
+"""The sides of `torch_peers.py`: transformers' ways to generate, Foretoken on the same weights, and these."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import transformers
+
+from foretoken.bench.results import Sample
+from foretoken.bench.sides import EngineSide, Messages, sample_of
+from foretoken.engine.engine import Engine
+from foretoken.types import SamplingParams
+
+PRUNE = Path(__file__).parents[1] / "scripts" / "prune_layers.py"
+
+
+class Clock:
+    """A streamer of transformers that notes when tokens come. The prompt is the first that it is given."""
+
+    def __init__(self, now: Callable[[], float] = perf_counter) -> None:
+        self._now = now
+        self._prompt_seen = False
+        self.sent = now()
+        self.first = self.last = self.sent
+
+    def put(self, tokens: Any) -> None:  # noqa: ARG002 - the answer is returned whole
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self.last = self._now()
+        if self.first == self.sent:
+            self.first = self.last
+
+    def end(self) -> None:
+        """Nothing is kept back."""
+
+
+class TransformersSide:
+    """`generate` of transformers, with the arguments `how` that say how it speculates."""
+
+    def __init__(self, name: str, model: Any, encode: Callable[[Messages], list[int]], **how: object) -> None:
+        self.name = name
+        self._model, self._encode, self._how = model, encode, how
+
+    def restart(self) -> None:
+        """It learns nothing from one answer to the next."""
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        """A greedy answer. Tokens that come together with the first one count as decoded in no time."""
+        prompt = self._encode(messages)
+        ids = torch.tensor([prompt])
+        least = {"min_new_tokens": params.max_tokens} if params.ignore_eos else {}
+        clock = Clock()
+        with torch.inference_mode():
+            made = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=params.max_tokens,
+                do_sample=False,
+                streamer=clock,
+                **least,
+                **self._how,
+            )
+        tokens = tuple(made[0, len(prompt) :].tolist())
+        return Sample(
+            text="",
+            count=len(tokens),
+            decode_ms=1e3 * (clock.last - clock.first),
+            tokens=tokens,
+            prompt_tokens=len(prompt),
+            prompt_ms=1e3 * (clock.first - clock.sent),
+        )
+
+    def close(self) -> None:
+        """Its model is shared."""
+
+
+class ForetokenSide(EngineSide):
+    """An engine whose passes know nothing of one another, their prompts' KV cells included."""
+
+    def __init__(self, name: str, speculation: str, engine: Engine) -> None:
+        super().__init__(name, engine)
+        self._speculation = speculation
+        self._passes = 0
+
+    def restart(self) -> None:
+        self._passes += 1
+        self.engine.set_speculation(self._speculation)
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        return sample_of(self.engine.generate(messages, params, scope=f"pass {self._passes}"))
+
+
+def load_side(name: str, speculation: str, weights: Path, **options: Any) -> ForetokenSide:
+    """An engine of its own. Ends the script if something of the setting was left out."""
+    engine = Engine.load(weights, speculate=speculation, remember=False, gpu_layers=0, **options)
+    if engine.notes:
+        raise SystemExit(f"{name}: {'; '.join(engine.notes)}")
+    return ForetokenSide(name, speculation, engine)
+
+
+def load_transformers(folder: Path, dtype: str) -> Any:
+    """transformers' model on the processor, as it comes."""
+    formats = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=formats[dtype]).eval()
+
+
+def weights_folder(model: Path, folder: Path) -> Path:
+    """The model as a folder of the Hugging Face Hub: itself, or a GGUF's full-size weights in `folder`."""
+    if model.suffix.lower() != ".gguf":
+        return model if model.is_dir() else model.parent
+    if not (folder / "config.json").exists():
+        of_gguf = {"gguf_file": model.name}
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            model.parent, dtype=torch.float32, **of_gguf
+        )
+        # transformers calls it quantised, and does not save such models: the same weights in one that is not.
+        del loaded.config.quantization_config
+        plain = type(loaded)(loaded.config)
+        plain.load_state_dict(loaded.state_dict())
+        plain.generation_config = loaded.generation_config
+        transformers.AutoTokenizer.from_pretrained(model.parent, **of_gguf).save_pretrained(folder)
+        plain.save_pretrained(folder)
+    return folder
+
+
+def pruned_folder(weights: Path, folder: Path, every: int) -> Path:
+    """Every so many-th layer of the model, as a folder."""
+    if not (folder / "config.json").exists():
+        subprocess.run(
+            [sys.executable, str(PRUNE), str(weights), str(folder), "--every", str(every)], check=True
+        )
+    return folder
