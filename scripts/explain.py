@@ -52,7 +52,8 @@ def main() -> None:
 
 def row(decision: Decision, choice: Choice, text: str) -> str:
     """A round's line of the table."""
-    verified = f"{choice.source} {choice.length}" if choice.source else "plain"
+    tree = f", a tree of width {choice.width}" if choice.width > 1 else ""
+    verified = f"{choice.source} {choice.length}{tree}" if choice.source else "plain"
     accepted = choice.accepted if choice.source else ""
     return (
         f"| {decision.number} | {proposed(choice.candidates, choice.reason)} | {verified} | {accepted} | "

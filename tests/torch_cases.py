@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import transformers
 
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.model import TorchModel
+from foretoken.backends.torch import BACKEND
 from foretoken.config import Dtype, ModelOptions
+from foretoken.protocols import Model
 
 
-def load(folder: Path, dtype: Dtype = "auto", **options: Any) -> TorchModel:
+def load(folder: Path, dtype: Dtype = "auto", **options: Any) -> Model:
     """The model on one thread of the processor, without the probe unless it is asked for."""
     chosen = {"threads": 1, "gpu_layers": 0, "probe": False, "context_length": 256, **options}
-    return load_model(folder, ModelOptions(dtype=dtype, **chosen))
+    return BACKEND.load(folder, ModelOptions(dtype=dtype, **chosen))
 
 
 def reference(folder: Path, attention: str | None = None) -> Any:

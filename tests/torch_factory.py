@@ -28,7 +28,102 @@ TINY: dict[str, Any] = {
     "eos_token_id": gguf_factory.IM_END,
 }
 
-ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+STATES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "pad_token_id": None,
+    "eos_token_id": gguf_factory.IM_END,
+}
+"""A model with nothing but recurrent layers."""
+
+MAMBA2: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
+DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", STATES),
+    "falcon_mamba": ("FalconMambaConfig", STATES),
+    "mamba2": (
+        "Mamba2Config",
+        STATES | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "chunk_size": 16},
+    ),
+    "falcon_h1": ("FalconH1Config", TINY | MAMBA2 | {"mamba_d_ssm": 128}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        TINY
+        | MAMBA2
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "shared_intermediate_size": 96,
+        },
+    ),
+    "bamba": ("BambaConfig", TINY | MAMBA2 | {"num_hidden_layers": 4, "attn_layer_indices": [1, 3]}),
+    "nemotron_h": (
+        "NemotronHConfig",
+        TINY
+        | {
+            "num_hidden_layers": 4,
+            "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "chunk_size": 16,
+        },
+    ),
+    "jamba": (
+        "JambaConfig",
+        TINY
+        | {
+            "num_hidden_layers": 4,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 1,
+            "num_experts_per_tok": 1,
+            "mamba_dt_rank": 8,
+        },
+    ),
+    "lfm2": (
+        "Lfm2Config",
+        TINY
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention"] * 2,
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+    "qwen3_next": ("Qwen3NextConfig", TINY | DELTA_NET | EXPERTS | {"mlp_only_layers": [0, 1, 2, 3]}),
+    "qwen3_next_experts": ("Qwen3NextConfig", TINY | DELTA_NET | EXPERTS),
+    "qwen3_5": ("Qwen3_5TextConfig", TINY | DELTA_NET),
+    "olmo_hybrid": ("OlmoHybridConfig", TINY | DELTA_NET),
+}
+"""Those with a recurrent state, of which all but mixtures of experts are exact."""
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = RECURRENT | {
     "llama": ("LlamaConfig", TINY | {"tie_word_embeddings": True}),
     "mistral": ("MistralConfig", TINY | {"sliding_window": None}),
     "qwen2": ("Qwen2Config", TINY),
@@ -80,29 +175,24 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "eos_token_id": gguf_factory.IM_END,
         },
     ),
-    "mamba": (
-        "MambaConfig",
+    "kimi_linear": (
+        "KimiLinearConfig",
         {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "bos_token_id": None,
-            "eos_token_id": gguf_factory.IM_END,
-        },
-    ),
-    "qwen3_next": (
-        "Qwen3NextConfig",
-        TINY
-        | {
-            "num_hidden_layers": 4,
+            **{
+                name: value for name, value in TINY.items() if name not in ("head_dim", "num_key_value_heads")
+            },
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_heads": 4,
+            "linear_head_dim": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 16,
+            "num_key_value_heads": 4,
             "num_experts": 4,
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 32,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
         },
     ),
 }

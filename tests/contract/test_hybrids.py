@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import gguf_hybrids
+import torch_factory
 from foretoken.backends import rewind
 from foretoken.backends.rewind import RewindingModel
 from foretoken.config import ModelOptions
@@ -51,6 +52,26 @@ def _gguf(name: str, write: Callable[..., object], **shape: int) -> Callable[[Wo
     return load
 
 
+TORCH = ("falcon_h1", "lfm2", "mamba", "qwen3_5")
+
+
+def _torch(name: str) -> Callable[[Workspace], Model]:
+    def load(workspace: Workspace) -> Model:
+        from foretoken.backends.torch import BACKEND
+
+        path = workspace.file(f"torch-{name}", lambda path: torch_factory.make_model(path, name))
+        options = ModelOptions(
+            context_length=CONTEXT,
+            sequences=SEQUENCES,
+            threads=1,
+            gpu_layers=0,
+            cache_dir=workspace.folder / "measurements",
+        )
+        return BACKEND.load(path, options)
+
+    return load
+
+
 CASES: dict[str, tuple[Callable[[Workspace], Model], bool]] = {
     "fake": (_fake, True),
     "qwen35": (_gguf("qwen35", gguf_hybrids.tiny_qwen35, state=8, layers=2), True),
@@ -58,6 +79,7 @@ CASES: dict[str, tuple[Callable[[Workspace], Model], bool]] = {
     "lfm2": (_gguf("lfm2", gguf_hybrids.tiny_lfm2), True),
     "falcon-h1": (_gguf("falcon-h1", gguf_hybrids.tiny_falcon_h1), False),
     "mamba2": (_gguf("mamba2", gguf_hybrids.tiny_mamba2), False),
+    **{f"torch-{name}": (_torch(name), True) for name in TORCH},
 }
 """How to load it, and whether it keeps states to go back to for free."""
 
@@ -109,11 +131,12 @@ def test_a_draft_can_follow_a_rejection(model: Model) -> None:
 
 
 def test_what_went_before_the_draft_stays(model: Model) -> None:
-    prefill(model, 0, TEXT)
-    for length in (1, len(TEXT) - model.capabilities.rollback_bound - 1):
+    text = text_tokens(model.capabilities.rollback_bound + 9)
+    prefill(model, 0, text)
+    for length in (1, len(text) - model.capabilities.rollback_bound - 1):
         with pytest.raises(BackendError):
             model.truncate(0, length)
-    assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*TEXT, *OTHER]))
+    assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*text, *OTHER]))
     model.truncate(0, 0)
     assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, OTHER))
 

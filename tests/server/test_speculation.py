@@ -20,7 +20,17 @@ KEYS = ServerSettings(
 )
 SECRET = "the password is swordfish swordfish swordfish"
 PARTS = {"draft", "verify", "sample", "other"}
-ASKED = {"asked", "candidates", "drafter", "drafted", "accepted", "committed", "expected_gain", "reason"}
+ASKED = {
+    "asked",
+    "candidates",
+    "drafter",
+    "drafted",
+    "accepted",
+    "committed",
+    "expected_gain",
+    "reason",
+    "width",
+}
 
 
 def ask(running: Running, key: str = "none") -> dict[str, Any]:
@@ -66,6 +76,7 @@ def test_totals_by_drafter_and_the_last_decisions() -> None:
         assert decision["rows"] == 1 + request["drafted"]
         assert (request["drafter"] is None) == (request["drafted"] == 0) == (request["reason"] is not None)
         lengths = {draft["drafter"]: draft["length"] for draft in request["candidates"]}
+        assert (request["width"] == 0) == (request["drafted"] == 0)
         if request["drafted"]:
             assert 0 < request["drafted"] <= lengths[request["drafter"]]
             assert request["committed"] <= request["accepted"] + 1

@@ -52,7 +52,7 @@ class ReplayRow:
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
     """A setting on a curve, over all traces. How reliable the planner's estimates were is known of `auto`
-    only.
+    only. `trees`: drafts could be trees.
     """
 
     speculation: str
@@ -60,6 +60,12 @@ class ReplayResult:
     rows: Sequence[ReplayRow] = field(default_factory=tuple)
     reliability: Sequence[Bin] = ()
     calibration_error: float | None = None
+    trees: bool = False
+
+    @property
+    def name(self) -> str:
+        """What was replayed, for a table."""
+        return f"{self.speculation} on {self.curve.name}{' with trees' if self.trees else ''}"
 
     @property
     def speedup(self) -> float:
@@ -98,17 +104,18 @@ def replay(
     speculation: str,
     *,
     overhead_ms: float = 0.0,
+    trees: bool = False,
     progress: Progress | None = None,
 ) -> ReplayResult:
     """Replay all traces one after the other; what the planner learns from one it uses in the next.
 
-    `overhead_ms` is added to every round, drafted or plain. Raises ConfigError if there is nothing to replay,
-    SpeculationStringError.
+    `overhead_ms` is added to every round, drafted or plain. `trees`: the model verifies trees.
+    Raises ConfigError if there is nothing to replay, SpeculationStringError.
     """
     usable = [trace for trace in traces.traces if len(trace.output) > 1 and trace.prompt]
     if not usable:
         raise ConfigError("No trace has more than one token of output.")
-    model = ReplayModel(traces, curve, overhead_ms=overhead_ms)
+    model = ReplayModel(traces, curve, overhead_ms=overhead_ms, trees=trees)
     rows: list[ReplayRow] = []
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation(speculation)
@@ -118,9 +125,9 @@ def replay(
                 progress(number, len(usable), trace.id)
         planner = engine.planner
     if not isinstance(planner, AdaptivePlanner):
-        return ReplayResult(speculation, curve, rows)
+        return ReplayResult(speculation, curve, rows, trees=trees)
     table = planner.reliability
-    return ReplayResult(speculation, curve, rows, table.bins(), table.error)
+    return ReplayResult(speculation, curve, rows, table.bins(), table.error, trees)
 
 
 def _replay_one(

@@ -21,6 +21,9 @@ LIKELIEST = 8.0
 MAX_ROWS = 64
 MAX_BATCH = 4096
 
+_LOST = 1 << 30
+"""Stands for more tokens than any answer has, where the text is not the recorded one."""
+
 
 class ReplayTokenizer:
     """Knows which tokens end an answer; a replay has no text."""
@@ -53,13 +56,20 @@ class ReplayTokenizer:
 class ReplayModel:
     """Answers each prompt of a trace set with its recorded output.
 
-    A row gets the recorded next token if all rows before it were as recorded; what follows a wrong draft
-    token is not known, and no rule ever reads it. A decoding forward of n rows takes V(n) of `curve`; prompts
+    A row gets the recorded next token if all rows before it, of a tree those on its path, were as recorded;
+    what follows a wrong draft token is not known, and no rule ever reads it. `trees`: whether drafts may be
+    trees. A decoding forward of n rows takes V(n) of `curve`; prompts
     take no time. `overhead_ms` is added to every forward: what the engine does between two forwards.
     """
 
     def __init__(
-        self, traces: TraceSet, curve: Curve, *, sequences: int = 1, overhead_ms: float = 0.0
+        self,
+        traces: TraceSet,
+        curve: Curve,
+        *,
+        sequences: int = 1,
+        overhead_ms: float = 0.0,
+        trees: bool = False,
     ) -> None:
         self._curve = curve
         self._overhead_ms = overhead_ms
@@ -88,6 +98,7 @@ class ReplayModel:
             max_rows=MAX_ROWS,
             max_batch=MAX_BATCH,
             sequences=sequences,
+            trees=trees,
         )
         self._cells: dict[int, list[int]] = {}
         self._following: dict[int, Trace] = {}
@@ -128,9 +139,8 @@ class ReplayModel:
                 self._following[rows.seq] = found
             else:
                 decoding += len(rows.tokens)
-            for length in range(len(cells) - rows.logits + 1, len(cells) + 1):
-                self._write(logits, row, rows.seq, cells, length)
-                row += 1
+            self._write(logits[row : row + rows.logits], rows, row)
+            row += rows.logits
         if decoding:
             self.seconds += (self._curve.v1_ms * self._curve.ratio(decoding) + self._overhead_ms) / 1e3
         return logits[:wanted]
@@ -143,18 +153,31 @@ class ReplayModel:
             self._logits = np.zeros((rows, self.info.vocab_size), np.float32)
         return self._logits
 
-    def _write(self, logits: Logits, row: int, seq: int, cells: Sequence[int], length: int) -> None:
-        """Logits after the first `length` cells."""
-        trace = self._following.get(seq)
+    def _write(self, logits: Logits, rows: Rows, first: int) -> None:
+        """Logits of the last rows, of shape (rows that want some, vocabulary). `first` is the place of the
+        first among all of this forward's.
+        """
+        trace = self._following.get(rows.seq)
         if trace is None:
             return
-        at = length - len(trace.prompt)
-        if not 0 <= at < len(trace.output) or tuple(cells[length - at : length]) != trace.output[:at]:
-            return
+        cells, output, begin = self._cells[rows.seq], trace.output, len(trace.prompt)
+        at = rows.start - begin
+        before = at if at <= 0 or tuple(cells[begin : rows.start]) == output[:at] else _LOST
+        reached: list[int] = []  # by each row: recorded tokens up to and with it
+        silent = len(rows.tokens) - rows.logits
+        for i, token in enumerate(rows.tokens):
+            parent = i - 1 if rows.parents is None else rows.parents[i]
+            at = before if parent < 0 else reached[parent]
+            right = at < 0 or (at < len(output) and token == output[at])
+            reached.append(at + 1 if right else _LOST)
+            if i >= silent and 0 <= reached[i] < len(output):
+                self._answer(logits[i - silent], first + i - silent, trace, reached[i])
+
+    def _answer(self, logits: Logits, row: int, trace: Trace, at: int) -> None:
         likely = trace.successors[at] if trace.successors else ()
         ranked = [token for token in likely if token != trace.output[at]]
         for rank, token in enumerate((trace.output[at], *ranked)):
-            logits[row, token] = LIKELIEST - rank
+            logits[token] = LIKELIEST - rank
             self._set.append((row, token))
 
     def length(self, seq: int) -> int:

@@ -19,7 +19,7 @@ def replay_report(
     facts: dict[str, dict[str, str]] = {}
     reliability: dict[str, Sequence[Bin]] = {}
     for result in results:
-        name = f"{result.speculation} on {result.curve.name}"
+        name = result.name
         scores += [
             Score(
                 prompt=row.id,

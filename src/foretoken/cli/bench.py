@@ -137,6 +137,7 @@ STDOUT = "-"
     help="Cost curve V(n)/V(1) to replay on: one that ships, or a JSON file. Repeatable.",
 )
 @click.option("--static", is_flag=True, help="With --replay: also the best static setting on each curve.")
+@click.option("--trees", is_flag=True, help="With --replay: of a model that verifies trees, as PyTorch's do.")
 @click.option(
     "--overhead",
     metavar="MS",
@@ -170,11 +171,11 @@ def bench(model: str | None, **options: Any) -> int:
     """
     outputs = take_outputs(options)
     errors = stderr_console()
-    replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "overhead")}
+    replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "trees", "overhead")}
     record = options.pop("record")
     if replaying["replayed"] is not None:
         return _replay(model, replaying, options, outputs, errors)
-    if given := [flag for flag in ("curves", "static", "overhead") if replaying[flag]]:
+    if given := [flag for flag in ("curves", "static", "trees", "overhead") if replaying[flag]]:
         raise ConfigError(
             f"--{given[0].removesuffix('s') if given[0] == 'curves' else given[0]} needs --replay."
         )
@@ -206,6 +207,7 @@ def _replay(
         replaying["curves"],
         options["settings"] or (AUTO,),
         static=replaying["static"],
+        trees=replaying["trees"],
         overhead_ms=replaying["overhead"],
         errors=errors,
     )

@@ -29,10 +29,12 @@ def run_replay(
     settings: Sequence[str],
     *,
     static: bool,
+    trees: bool,
     overhead_ms: float,
     errors: Console,
 ) -> Report:
-    """Replay every setting on every curve. `static` adds the best of all static settings on each curve.
+    """Replay every setting on every curve. `static` adds the best of all static settings on each curve;
+    `trees`: the model verifies trees, which adaptive settings make use of.
 
     Raises ConfigError, SpeculationStringError.
     """
@@ -50,7 +52,9 @@ def run_replay(
                 def shown(done: int, total: int, _: str, task: TaskID = task) -> None:
                     progress.update(task, completed=done, total=total)
 
-                results.append(replay(traces, curve, setting, overhead_ms=overhead_ms, progress=shown))
+                results.append(
+                    replay(traces, curve, setting, overhead_ms=overhead_ms, trees=trees, progress=shown)
+                )
                 progress.remove_task(task)
     return replay_report(results, source=source, traces=traces, overhead_ms=overhead_ms)
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from foretoken.config import read_options
 from foretoken.drafters.translation.choice import WAYS, compare, describe
 from foretoken.drafters.translation.drafter import TranslatingDrafter
@@ -20,6 +22,13 @@ from foretoken.protocols import Drafter, DrafterContext, Model, RequestView, Tok
 from foretoken.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback, Rows
 
 NAME = "draft-model"
+
+UNCERTAIN = 0.7
+"""Where the proposed token is less likely than this, a target that verifies trees gets the second choice as
+well …"""
+
+SECOND = 0.1
+"""… if the path to it is right with at least this chance, by the draft model's own estimate."""
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
@@ -50,6 +59,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         min_tokens=values["min"],
         min_p=values["min-p"],
         end_tokens=context.tokenizer.end_tokens,
+        trees=context.capabilities.trees,
     )
 
 
@@ -120,7 +130,9 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Job:
-    """One request's draft in the making. `todo`: tokens to feed before the next one can be proposed."""
+    """One request's draft in the making. `todo`: tokens to feed before the next one can be proposed;
+    `second`: of some depths the second choice, which nothing is built on, and its chance.
+    """
 
     index: int
     request: RequestView
@@ -132,19 +144,44 @@ class _Job:
     confidence: list[float] = field(default_factory=list)
     probs: list[Probs] = field(default_factory=list)
     survival: float = 1.0
+    second: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def draft(self, min_tokens: int) -> Draft | None:
         """What was proposed; a sampled draft is kept however short, because dropping it would bias."""
         if not self.tokens or (len(self.tokens) < min_tokens and not self.probs):
             return None
+        if self.second:
+            return self._tree()
         probs = tuple(self.probs) if self.probs else None
         return Draft(tuple(self.tokens), NAME, confidence=tuple(self.confidence), probs=probs)
+
+    def _tree(self) -> Draft:
+        """The chain with its second choices: the tokens likeliest to be reached and right, in that order, as
+        many as a draft may have.
+        """
+        nodes: list[tuple[float, int, int, float]] = []  # survival, depth, token, chance
+        reached = 1.0
+        for depth, (token, chance) in enumerate(zip(self.tokens, self.confidence, strict=True)):
+            nodes.append((reached * chance, depth, token, chance))
+            if depth in self.second:
+                other, its = self.second[depth]
+                nodes.append((reached * its, depth, other, its))
+            reached *= chance
+        nodes = sorted(nodes, key=lambda node: node[0], reverse=True)[: self.depth]
+        place = {-1: -1}  # of the chain's token at each depth
+        parents: list[int] = []
+        for i, (_, depth, token, _) in enumerate(nodes):
+            parents.append(place[depth - 1])
+            if token == self.tokens[depth]:
+                place[depth] = i
+        return Draft(tuple(node[2] for node in nodes), NAME, tuple(parents), tuple(node[3] for node in nodes))
 
 
 class DraftModelDrafter:
     """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft
     ends before a token less likely than `min_p`, and one of fewer than `min_tokens` is dropped. `end_tokens`
-    (default: the model's) end a draft.
+    (default: the model's) end a draft. `trees`: an uncertain token gets a sibling, the second choice under
+    the same noise (the target takes it where it does not take the first, more often than any other).
     """
 
     name = NAME
@@ -159,7 +196,9 @@ class DraftModelDrafter:
         *,
         min_tokens: int = 0,
         end_tokens: frozenset[int] | None = None,
+        trees: bool = False,
     ) -> None:
+        self._trees = trees
         self._min_tokens = min_tokens
         self._model = model
         self._sampler = sampler
@@ -267,9 +306,12 @@ class DraftModelDrafter:
         """Append the next token to the job's draft, or end it."""
         token, probability, probs = self._sampler.propose(logits, job.request, job.tokens)
         if probs is None:
+            reached = job.survival
             job.survival *= probability
             if not probability or probability < self._min_p or job.survival < job.limit.min_survival:
                 return
+            if self._trees and probability < UNCERTAIN:
+                self._propose_second(job, logits, token, probability, reached)
         else:
             # A token that was drawn from q must be kept whatever its probability (dropping it would bias
             # the output), so the estimate may depend on q only: the chance that two draws agree.
@@ -281,3 +323,17 @@ class DraftModelDrafter:
         ended = token in self._end_tokens or len(job.tokens) >= job.depth
         if not ended and job.survival >= job.limit.min_survival:
             job.todo = [token]
+
+    def _propose_second(self, job: _Job, logits: Logits, first: int, chance: float, reached: float) -> None:
+        """Add the best token but `first` under the same noise, if it is likely enough to be right. `chance`
+        is the first's probability, `reached` that of the path to it.
+        """
+        if reached * min(chance, 1.0 - chance) < SECOND:
+            return
+        others = logits.copy()
+        others[first] = -np.inf
+        token, share, _ = self._sampler.propose(others, job.request, job.tokens)
+        # By chance the noise may favour a token that is less likely than the next; it is still the first.
+        second = min(chance, (1.0 - chance) * share)
+        if reached * second >= SECOND:
+            job.second[len(job.tokens)] = token, second

@@ -26,7 +26,8 @@ from foretoken.drafters.resync import STEADY, Copying, confidence_of
 from foretoken.drafters.store_writer import StoreWriter
 from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
 from foretoken.drafters.suffix_store import SuffixStore
-from foretoken.drafters.suffix_vote import longest_matches, vote
+from foretoken.drafters.suffix_tree import Branch, grow
+from foretoken.drafters.suffix_vote import LONGEST_BRANCH, MIN_BRANCH, longest_matches, vote
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, DrafterContext, RequestView
 from foretoken.types import Draft, DraftLimit, Outcome
@@ -41,6 +42,8 @@ right falls below this. `auto` asks for more (assembly.py) and cuts by what veri
 
 OWN_LEVELS = (1, 2, 4, 8, 16)
 PAST_LEVELS = (2, 8)
+BRANCHES = 4
+"""Continuations beside the likeliest one, where the target verifies trees."""
 CONTENT = 16
 """A match this long in the request's own text is not going to be improved by past outputs."""
 PROMPT_TAIL = 32
@@ -93,7 +96,8 @@ class _State:
 
 
 class SuffixDrafter(HistoryDrafter[_State]):
-    """Drafts a chain; `confidence[i]` estimates that token i is right given those before it.
+    """Drafts a chain, or with `branches` a tree in which up to so many other continuations leave the
+    likeliest one; `confidence[i]` estimates that token i is right given its ancestors.
 
     Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
     the first token; `from_store`, 1 when the continuation is a past output's. `open_past` opens a scope's
@@ -110,8 +114,10 @@ class SuffixDrafter(HistoryDrafter[_State]):
         candidates: int = CANDIDATES,
         min_survival: float = 0.005,
         open_past: Callable[[str], PastOutputs] | None = None,
+        branches: int = 0,
     ) -> None:
         super().__init__()
+        self._branches = branches
         self._longest = longest
         self._shortest_match = shortest_match
         self._candidates = candidates
@@ -166,8 +172,9 @@ class SuffixDrafter(HistoryDrafter[_State]):
             )
             if past is not None:
                 found.append(past)
-        chosen = vote(found, min(limit.max_tokens, self._longest), self._min_survival) if found else None
-        if chosen is None or chosen.confidence[0] < RESYNC[0]:
+        most = min(limit.max_tokens, self._longest)
+        chosen = vote(found, most, self._min_survival, branches=self._branches) if found else None
+        if chosen is None or (not self._branches and chosen.confidence[0] < RESYNC[0]):
             changed = self._after_a_change(state, request, limit)
             if changed is not None:
                 return changed
@@ -181,7 +188,23 @@ class SuffixDrafter(HistoryDrafter[_State]):
             "agree": chosen.agree,
             "from_store": float(chosen.past),
         }
+        others = list(chosen.branches)
+        if self._branches and chosen.confidence[0] < RESYNC[0]:
+            others += self._changed(state, request)
+        if others:
+            least = max(self._min_survival, MIN_BRANCH)
+            tree = grow(chosen.tokens, chosen.confidence, others, limit=most, min_survival=least)
+            forks = tree.parents != tuple(range(-1, len(tree.tokens) - 1))
+            return Draft(tree.tokens, self.name, tree.parents if forks else None, tree.confidence, features)
         return Draft(tuple(chosen.tokens), self.name, confidence=tuple(chosen.confidence), features=features)
+
+    @staticmethod
+    def _changed(state: _State, request: RequestView) -> list[Branch]:
+        """The way back to the copied text as a branch, if the last token took the place of one of it."""
+        if state.copying is None:
+            return []
+        tokens = state.copying.after_a_change(request.tokens)[:LONGEST_BRANCH]
+        return [Branch(0, tokens, confidence_of(len(tokens)))] if tokens else []
 
     def _after_a_change(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
         if state.copying is None or limit.min_chance > RESYNC[0]:
@@ -257,4 +280,5 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         candidates=values["candidates"],
         min_survival=values["min-p"],
         open_past=open_past if folder is not None and bound else None,
+        branches=BRANCHES if context.capabilities.trees else 0,
     )

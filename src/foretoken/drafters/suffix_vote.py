@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foretoken.drafters.suffix_index import REACH, SEPARATOR, Positions, SuffixIndex, Tokens
+from foretoken.drafters.suffix_tree import Branch
 
 # The constants were chosen by replaying greedy outputs of a 135M model on six kinds of prompts, and are flat
 # around these values: see benchmarks/drafters.py for how to measure.
@@ -27,6 +28,11 @@ PAST_UNCERTAINTY = 1.2
 SHARPNESS, COUNT_WEIGHT, OFFSET = 0.9, 0.45, -0.12
 """The estimate as a logistic regression sees it, fitted to the same outputs: log-odds × SHARPNESS +
 COUNT_WEIGHT × ln(occurrences) + OFFSET. Of two equally long matches the more frequent is right more often."""
+
+LONGEST_BRANCH = 16
+"""Tokens of a continuation that leaves the chosen one."""
+MIN_BRANCH = 0.02
+"""A branch ends where the estimate that all of the path to it is right falls below this."""
 
 _LENGTHS = np.maximum(np.arange(2 * REACH), 1)
 _TRUST = 1 - UNCERTAINTY / _LENGTHS
@@ -48,7 +54,10 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The chosen chain, the estimate for each token given those before it, and what is known of the match."""
+    """The chosen chain, the estimate for each token given those before it, and what is known of the match.
+
+    `branches`: continuations that weigh less, best first, if any were asked for.
+    """
 
     tokens: Sequence[int]
     confidence: Sequence[float]
@@ -56,6 +65,7 @@ class Continuation:
     count: int
     agree: float
     past: bool
+    branches: Sequence[Branch] = ()
 
 
 def longest_matches(
@@ -92,7 +102,9 @@ def longest_matches(
     return None
 
 
-def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> Continuation | None:
+def vote(
+    matches: Sequence[Matches], limit: int, min_survival: float = 0.0, *, branches: int = 0
+) -> Continuation | None:
     """The continuation that weighs most, at most `limit` (≤ REACH) tokens.
 
     It ends where the estimate that all of it is right falls below `min_survival`, but not before one token.
@@ -102,7 +114,7 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
     itself, as a text that repeats with that period would. Token i's confidence is the share, raised to
     DISSENT, of the weight still in agreement that agrees on it, times 1 - UNCERTAINTY / (length + i): drafted
     tokens count into the match, and text of other outputs is trusted less. None when nothing followed any
-    occurrence.
+    occurrence. Of the continuations that differ the `branches` best are given as well.
     """
     lengths = np.concatenate([group.lengths for group in matches])
     weights = LENGTH_WEIGHT ** (lengths - lengths.max()).astype(np.float64)
@@ -122,7 +134,13 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
     trust = _TRUST if leader < own else _PAST_TRUST
     raw = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
     confidence = _fitted(raw, len(lengths))
-    keep = max(1, int((np.multiply.accumulate(confidence) >= min_survival).sum()))
+    survival = np.multiply.accumulate(confidence)
+    keep = max(1, int((survival >= min_survival).sum()))
+    others: Sequence[Branch] = ()
+    if branches and len(rows) > 1:
+        occurrences = _Occurrences(rows, weights, lengths, own)
+        least = max(min_survival, MIN_BRANCH)
+        others = occurrences.branches(tokens[:keep], survival, branches, least)
     return Continuation(
         tokens=tokens[:keep].tolist(),
         confidence=confidence[:keep].tolist(),
@@ -130,7 +148,55 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
         count=len(lengths),
         agree=float(shares[0]),
         past=leader >= own,
+        branches=others,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Occurrences:
+    """All that vote: what followed each, its weight, how long it matches. The first `own` are of the
+    request's own text.
+    """
+
+    rows: Tokens
+    weights: npt.NDArray[np.float64]
+    lengths: Positions
+    own: int
+
+    def branches(
+        self, tokens: Tokens, survival: npt.NDArray[np.float64], most: int, least: float
+    ) -> list[Branch]:
+        """The `most` likeliest continuations that leave the chosen one; `survival[i]` is its token i's."""
+        differs = (self.rows[:, : len(tokens)] != tokens) & (self.rows[:, : len(tokens)] != SEPARATOR)
+        leaving = np.where(differs.any(axis=1), differs.argmax(axis=1), len(tokens))
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i in np.flatnonzero(leaving < len(tokens)).tolist():
+            at = int(leaving[i])
+            groups.setdefault((at, int(self.rows[i, at])), []).append(i)
+        rated: list[tuple[float, float, int, list[int]]] = []
+        for (at, _), members in groups.items():
+            share = float(self.weights[members].sum() / self.weights[leaving >= at].sum()) ** DISSENT
+            reached = float(survival[at - 1]) if at else 1.0
+            if reached * share >= least:
+                rated.append((reached * share, share, at, members))
+        rated.sort(key=lambda rating: rating[0], reverse=True)
+        found: list[Branch] = []
+        for _, share, at, members in rated[:most]:
+            branch, reached = self._branch(at, share, members), float(survival[at - 1]) if at else 1.0
+            keep = int((np.multiply.accumulate(branch.confidence) * reached >= least).sum())
+            if keep:
+                found.append(Branch(at, branch.tokens[:keep], branch.confidence[:keep]))
+        return found
+
+    def _branch(self, at: int, share: float, members: list[int]) -> Branch:
+        """How the heaviest of the `members` goes on, which leave the chosen chain at `at` with one token."""
+        leader = max(members, key=self.weights.__getitem__)
+        tokens = _chain(self.rows[leader, at:], LONGEST_BRANCH, repeat=False)
+        shares = _shares(self.rows[members, at : at + len(tokens)], tokens, self.weights[members]) ** DISSENT
+        shares[0] = share
+        length = int(self.lengths[leader]) + at
+        trust = (_TRUST if leader < self.own else _PAST_TRUST)[length : length + len(tokens)]
+        return Branch(at, tokens.tolist(), _fitted(shares * trust, len(members)).tolist())
 
 
 def _fitted(raw: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
@@ -163,7 +229,7 @@ def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:
 def _chain(row: Tokens, limit: int, *, repeat: bool) -> Tokens:
     """The first `limit` tokens that followed; to `repeat`, a text that ended goes round again."""
     ended = row == SEPARATOR
-    length = int(ended.argmax()) if ended.any() else REACH
+    length = int(ended.argmax()) if ended.any() else len(row)
     if repeat and length < limit:
         return np.tile(row[:length], -(-limit // length))[:limit]
     return row[: min(length, limit)]

@@ -68,7 +68,8 @@ def assemble(
         notes += _rollback_notes(model.capabilities)
     elif reason is None:
         reason = "none of the drafters asked for can be used"
-    learner = AdaptivePlanner(Replay.of(model.capabilities)) if speculation.adaptive else None
+    able = model.capabilities
+    learner = AdaptivePlanner(Replay.of(able), trees=able.trees) if speculation.adaptive else None
     return Setup(
         Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
         learner or FixedPlanner(),

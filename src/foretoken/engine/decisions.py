@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from foretoken.engine.request import Request
-from foretoken.planner.decision import Candidate, Choice, Decision, Estimate, Why
+from foretoken.planner.decision import Candidate, Choice, Decision, Estimate, Why, width_of
 from foretoken.types import Draft, DrafterStats, DraftLimit, Load, Round
 
 KEPT = 32
@@ -42,11 +42,13 @@ class Plan(NamedTuple):
     measuring: bool = False
 
 
-_Found = Sequence[Sequence[tuple[str, int, Mapping[str, float]]]]
-"""Source, length and features of each candidate, request by request."""
+_Parents = Sequence[int] | None
 
-_Done = Sequence[tuple[int, str | None, int, int, int]]
-"""Request, source and length of its draft, accepted and committed tokens."""
+_Found = Sequence[Sequence[tuple[str, int, Mapping[str, float], _Parents]]]
+"""Source, length, features and parents of each candidate, request by request."""
+
+_Done = Sequence[tuple[int, str | None, int, int, int, _Parents]]
+"""Request, source and length of its draft, accepted and committed tokens, the draft's parents."""
 
 
 class _Kept(NamedTuple):
@@ -112,7 +114,7 @@ class Decisions:
         found: _Found = ()
         if plan.candidates:
             found = [
-                [(draft.source, len(draft.tokens), draft.features) for draft in its]
+                [(draft.source, len(draft.tokens), draft.features, draft.parents) for draft in its]
                 for its in plan.candidates
             ]
         lost: Sequence[int] = ()
@@ -139,14 +141,14 @@ class Decisions:
 
     def _count(self, measured: Round, draft_ms: Mapping[str, float]) -> _Done:
         """Add to the totals."""
-        done: list[tuple[int, str | None, int, int, int]] = []
+        done: list[tuple[int, str | None, int, int, int, _Parents]] = []
         for request, outcome in measured.outcomes:
             draft = outcome.draft
             if draft is None:
-                done.append((request, None, 0, 0, len(outcome.tokens)))
+                done.append((request, None, 0, 0, len(outcome.tokens), None))
                 continue
             length, accepted = len(draft.tokens), outcome.accepted
-            done.append((request, draft.source, length, accepted, len(outcome.tokens)))
+            done.append((request, draft.source, length, accepted, len(outcome.tokens), draft.parents))
             total = self._totals[draft.source]
             total[0] += 1
             total[1] += length
@@ -187,11 +189,11 @@ def _choice(kept: _Kept, place: int, request: int) -> Choice:
     estimate = kept.estimates[place] if kept.estimates else None
     survival = estimate.survival if estimate else ()
     candidates = tuple(
-        Candidate(source, length, features, tuple(survival[i]) if survival else ())
-        for i, (source, length, features) in enumerate(kept.found[place] if kept.found else ())
+        Candidate(source, length, features, tuple(survival[i]) if survival else (), width_of(parents))
+        for i, (source, length, features, parents) in enumerate(kept.found[place] if kept.found else ())
     )
     its = next((done for done in kept.done if done[0] == request), None)
-    _, source, length, accepted, committed = its or (request, None, 0, 0, 0)
+    _, source, length, accepted, committed, parents = its or (request, None, 0, 0, 0, None)
     reason = None
     if its is None:
         reason = Why.FAILED
@@ -207,6 +209,7 @@ def _choice(kept: _Kept, place: int, request: int) -> Choice:
         reason=reason,
         accepted=accepted,
         committed=committed,
+        width=width_of(parents) if length else 0,
     )
 
 

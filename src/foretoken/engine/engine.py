@@ -94,7 +94,8 @@ class Engine:
 
         `model` is a GGUF file, a folder of safetensors, the name of a pulled model, or None for the default
         model. `speculate` is a speculation string: "auto", "off", or drafters such as
-        "ngram-simple:n=8;draft-model:model=m.gguf". Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
+        "ngram-simple:n=8;draft-model:model=m.gguf". Raises ConfigError, ModelError, CapacityError,
+        MissingDependencyError.
         """
         speculation = as_speculation(speculate)
         check_speculation(speculation)

@@ -16,6 +16,7 @@ from foretoken.planner.attention import Attention
 from foretoken.planner.calibration import Survival, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
+from foretoken.planner.merge import Merger, Tree, depth_of
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
@@ -31,10 +32,12 @@ CAUTION = 1.0
 
 
 class AdaptivePlanner:
-    """The planner of `auto`."""
+    """The planner of `auto`. `trees`: whether the target verifies trees, so that drafts may be merged."""
 
-    def __init__(self, replay: Replay | None = None) -> None:
+    def __init__(self, replay: Replay | None = None, *, trees: bool = False) -> None:
         self._replay = replay or Replay()
+        self.trees = trees
+        self._merger = Merger(CAUTION)
         self._survival = Survival()
         self._curve = CostCurve()
         self._asking = Asking(self._curve, MARGIN)
@@ -79,6 +82,7 @@ class AdaptivePlanner:
 
     def stop(self, request: RequestView) -> None:
         self._survival.forget(request.id)
+        self._merger.forget(request.id)
         self._stakes.forget(request.id)
         self._asking.stop(request)
         self._attention.forget(request.id)
@@ -102,28 +106,28 @@ class AdaptivePlanner:
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Draft | None]:
-        chosen: list[Draft | None] = []
-        survivals: list[list[float]] = []
+        chosen: list[Draft | Tree | None] = []
+        survivals: list[Sequence[float]] = []
         estimates: list[Estimate] = []
         self._drafted = {}
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
             for draft in drafts:
-                self._drafted[draft.source] = self._drafted.get(draft.source, 0) + len(draft)
-            best = sampled(drafts)
-            chain: list[float] = []
+                self._drafted[draft.source] = self._drafted.get(draft.source, 0) + depth_of(draft)
+            best: Draft | Tree | None = sampled(drafts)
+            survival: Sequence[float] = ()
             if best is not None:
                 self._attention.note(request.id, 1.0, 1.0)
                 estimates.append(Estimate(None, pays=True, survival=(), allowed=len(best)))
             else:
-                best, chain, gain, chains = self._best(request.id, drafts, load)
-                self._attention.note(request.id, chain[0] if chain else 0.0, self._curve.ratio(2) - 1.0)
-                chain = chain[: self._stakes.cut(request.id, chain, self._share(request.id, chain, load))]
-                estimates.append(Estimate(gain, gain > MARGIN, chains, len(chain)))
+                best, survival, estimate = self._best(request, drafts, load)
+                estimates.append(estimate)
             chosen.append(best)
-            survivals.append(chain)
+            survivals.append(survival)
         self.estimates = estimates
-        whole = [len(draft) if draft and draft.probs is not None else 0 for draft in chosen]
+        whole = [
+            len(draft) if isinstance(draft, Draft) and draft.probs is not None else 0 for draft in chosen
+        ]
         prices = [
             self._replay.prices(request.id, chain, self._curve.ratio)
             for request, chain in zip(requests, survivals, strict=True)
@@ -138,19 +142,45 @@ class AdaptivePlanner:
         ]
 
     def _best(
-        self, request: int, drafts: Sequence[Draft], load: Load
-    ) -> tuple[Draft | None, list[float], float, list[list[float]]]:
-        """The candidate that could reach the best rate alone, its tokens' survival, that rate over plain
-        decoding, and the survival of all.
+        self, request: RequestView, drafts: Sequence[Draft], load: Load
+    ) -> tuple[Draft | Tree | None, Sequence[float], Estimate]:
+        """The candidate that could reach the best rate alone, or the tree of all, which every chain is a part
+        of; the survival of its tokens, as many as the request's stake allows; and what was expected.
         """
-        best, chain, highest = None, list[float](), 0.0
+        best: Draft | Tree | None = None
+        survival: Sequence[float] = ()
+        highest = 0.0
         chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
-        for draft, survival in zip(drafts, chains, strict=True):
-            rate = self._peak_rate(request, survival, load)
-            if rate > highest:
-                best, chain, highest = draft, survival, rate
-        plain = self._curve.ratio(load.decoding + load.owed)
-        return best, chain, highest * plain / load.decoding, chains
+        ratio, rows = self._curve.ratio, load.decoding + load.owed
+        plain = ratio(rows)
+        if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
+            best = self._merger.merge(request.id, drafts, chains)
+            costs = [ratio(rows + size) for size in range(len(best) + 1)]
+            highest, size = self._peak_rate(request.id, best.survival, load, costs)
+            # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
+            survival = best.survival[:size] if load.decoding == 1 else best.survival
+        else:
+            costs = [ratio(rows + size) for size in range(max(map(len, chains), default=0) + 1)]
+            for draft, chain in zip(drafts, chains, strict=True):
+                rate, _ = self._peak_rate(request.id, chain, load, costs)
+                if rate > highest:
+                    best, survival, highest = draft, chain, rate
+        self._attention.note(request.id, survival[0] if survival else 0.0, ratio(2) - 1.0)
+        gain = highest * plain / load.decoding
+        share = self._share(request.id, survival, load)
+        right = survival
+        if isinstance(best, Tree):  # which is never right to its end
+            right = best.paying([cost / plain - 1.0 for cost in costs[1 : len(survival) + 1]])
+        allowed = self._stakes.cut(request.id, right, share)
+        return best, survival[:allowed], Estimate(gain, gain > MARGIN, chains, allowed)
+
+    def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
+        """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
+        likeliest, plain = max(survival[0] for survival in survivals), self._curve.ratio(rows)
+        return any(
+            self._curve.ratio(rows + size) < plain * (1.0 + likeliest * size)
+            for size in (1, 3, 7, 15, 31, 63)
+        )
 
     def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
         """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
@@ -160,13 +190,18 @@ class AdaptivePlanner:
         plain, prices = ratio(decoding), self._replay.prices(request, chain, ratio)
         return lambda rows: 1.0 + (ratio(decoding - 1 + rows) - plain + prices[rows - 1]) / plain
 
-    def _peak_rate(self, request: int, survivals: Sequence[float], load: Load) -> float:
-        expected, best = float(load.decoding), 0.0
-        rows, prices = load.decoding + load.owed, self._replay.prices(request, survivals, self._curve.ratio)
+    def _peak_rate(
+        self, request: int, survivals: Sequence[float], load: Load, costs: Sequence[float]
+    ) -> tuple[float, int]:
+        """The best rate of any number of these tokens, and that number. `costs[n]`: V with n tokens."""
+        expected, best, size = float(load.decoding), 0.0, 0
+        prices = self._replay.prices(request, survivals, self._curve.ratio)
         for depth, survival in enumerate(survivals, 1):
             expected += survival
-            best = max(best, expected / (self._curve.ratio(rows + depth) + prices[depth]))
-        return best
+            rate = expected / (costs[depth] + prices[depth])
+            if rate > best:
+                best, size = rate, depth
+        return best, size
 
     def _lengths(
         self,
@@ -184,15 +219,13 @@ class AdaptivePlanner:
         survival, and one scan over all sizes finds the best one, whatever the shape of V(n). A tree is cut
         like a chain, in the order its drafter chose: a token ranks no higher than those before it.
         """
-        ranked = sorted(
-            (
-                (rank, survival, i)
-                for i, chain in enumerate(survivals)
-                for rank, survival in zip(accumulate(chain, min), chain, strict=True)
-            ),
-            key=lambda token: token[0],
-            reverse=True,
-        )
+        ranked = [
+            (rank, survival, i)
+            for i, chain in enumerate(survivals)
+            for rank, survival in zip(accumulate(chain, min), chain, strict=True)
+        ]
+        if len(survivals) > 1:
+            ranked.sort(key=lambda token: token[0], reverse=True)
         rows = load.decoding + load.prefill_rows + load.owed + taken
         expected, later, count = float(load.decoding), 0.0, 0
         best = MARGIN * load.decoding / self._curve.ratio(rows)
@@ -212,6 +245,8 @@ class AdaptivePlanner:
     def observe(self, measured: Round) -> None:
         self._learn_cost(measured)
         for request, outcome in measured.outcomes:
+            if self.trees:
+                self._merger.score(request, outcome.tokens)
             for score in self._survival.score(request, outcome):
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
@@ -254,7 +289,9 @@ class AdaptivePlanner:
             self._stakes.settle(request, len(outcome.tokens), cost)
             self._attention.saved(request, len(outcome.tokens) - cost)
             if outcome.draft is not None:
-                self._asking.earned(outcome.draft.source, len(outcome.tokens) - cost)
+                sources = outcome.draft.source.split("+")
+                for source in sources:
+                    self._asking.earned(source, (len(outcome.tokens) - cost) / len(sources))
 
     def reason(self) -> str | None:
         if not self._curve.known:
@@ -266,3 +303,9 @@ class AdaptivePlanner:
         if not self._found:
             return "no drafter finds anything to propose here"
         return "the drafts found are not expected to pay for their verification"
+
+
+def _may_merge(request: RequestView, drafts: Sequence[Draft]) -> bool:
+    """Whether there is anything to merge, and the request's rule accepts what the target chooses itself."""
+    several = len(drafts) > 1 or any(draft.parents is not None for draft in drafts)
+    return several and (request.params.verify == "match" or request.params.temperature <= 0)

@@ -34,9 +34,9 @@ PROBE_ROUNDS = 6
 
 
 SURE = 0.95
-"""A drafter that is right with this chance or better, and takes no more than `INCOME`, is asked in every round
-of a request that it drafted for before: tokens that a grammar forces come after long stretches of free text,
-in which no draft keeps the request awake."""
+"""A drafter that is right with this chance or better, and takes no more than `INCOME`, is asked in every
+round of a request that it drafted for before: tokens that a grammar forces come after long stretches of free
+text, in which no draft keeps the request awake."""
 
 KEPT = 0.999
 """Per round, of a drafter's credit: the last thousand rounds count."""

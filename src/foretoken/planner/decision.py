@@ -37,25 +37,42 @@ class Estimate(NamedTuple):
     allowed: int
 
 
+def width_of(parents: Sequence[int] | None) -> int:
+    """The most tokens that a draft with these parents has at the same depth; 1 for a chain."""
+    if parents is None:
+        return 1
+    depths: list[int] = []
+    widths: list[int] = []
+    for parent in parents:
+        depth = 0 if parent < 0 else depths[parent] + 1
+        depths.append(depth)
+        widths.extend([0] * (depth + 1 - len(widths)))
+        widths[depth] += 1
+    return max(widths)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A draft that was proposed. `features` is what its drafter knew of it; `survival` what the planner
-    expected of each token, empty where it estimates nothing.
+    expected of each token, empty where it estimates nothing. `width` as in `Choice`.
     """
 
     source: str
     length: int
     features: Mapping[str, float]
     survival: tuple[float, ...]
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a round did for one request: who was asked, what they proposed, and what was verified of it.
 
-    `source` and `length` are of the draft that was verified, None and 0 where there was none; `reason` then
-    says why. `gain` is the expected rate over plain decoding, None where nobody estimated it. `committed`
-    counts the accepted tokens and the target's own.
+    `source`, `length` and `width` are of the draft that was verified, None and 0 where there was none;
+    `reason` then says why. A draft of width 1 is a chain; a wider one is a tree of `length` nodes with at
+    most `width` of them at the same depth. `source` may be several drafters of one tree, joined by "+".
+    `gain` is the expected rate over plain decoding, None where nobody estimated it. `committed` counts the
+    accepted tokens and the target's own.
     """
 
     request: int
@@ -67,6 +84,7 @@ class Choice:
     reason: Why | None
     accepted: int
     committed: int
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,3 +272,22 @@ def test_a_listener_that_left_hears_nothing() -> None:
     engine.generate([3], max_tokens=8, ignore_eos=True)
     assert before
     assert heard == []
+
+
+def test_a_tree_is_shown_with_its_nodes_and_its_width() -> None:
+    def fork(history: Sequence[int]) -> Draft:
+        right = (history[-1] + 1) % (VOCABULARY - 1)
+        after = (right + 1) % (VOCABULARY - 1)
+        wrong = (right + 5) % (VOCABULARY - 1)
+        return Draft((right, wrong, after, wrong), "fork", (-1, -1, 0, 0))
+
+    drafter = ScriptedDrafter(fork, name="fork")
+    engine = Engine(FakeModel(VOCABULARY, logits=counting), drafters=[drafter])
+    choices = [decision.choices[0] for decision in answered(engine)]
+    verified = [choice for choice in choices if choice.length == 4]
+    assert verified
+    assert all((choice.width, choice.accepted) == (2, 2) for choice in verified[:-1])
+    assert verified[0].candidates == (Candidate("fork", 4, {}, (), width=2),)
+    chains = [decision.choices[0] for decision in answered(guessing())]
+    assert {choice.width for choice in chains if choice.source} == {1}
+    assert {choice.width for choice in chains if not choice.source} <= {0}

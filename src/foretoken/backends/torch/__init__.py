@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from foretoken.config import ModelOptions
+from foretoken.library.repository import repository_of
 from foretoken.protocols import Model
 from foretoken.registry import missing_dependency
-
-CONFIG = "config.json"
-WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 class TorchBackend:
@@ -19,11 +17,7 @@ class TorchBackend:
 
     def accepts(self, path: Path) -> bool:
         """Whether it is, or lies in, a folder with a configuration and weights as safetensors."""
-        named = path.is_file() and path.name.endswith((CONFIG, *WEIGHTS))
-        if not (named or path.is_dir()):
-            return False
-        folder = path.parent if named else path
-        return (folder / CONFIG).is_file() and any(folder.glob("*.safetensors"))
+        return repository_of(path) is not None
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError.
@@ -32,11 +26,12 @@ class TorchBackend:
         """
         try:
             from foretoken.backends.torch.loading import load_model
+            from foretoken.backends.torch.recurrent import rewinding
         except ModuleNotFoundError as error:
             if error.name not in ("torch", "transformers"):
                 raise
             raise missing_dependency(error.name, f"Loading {path.name}") from None
-        return load_model(path, options)
+        return rewinding(load_model(path, options))
 
 
 BACKEND = TorchBackend()

@@ -1,7 +1,8 @@
 """What is left: transformers' forward over transformers' own cache, one sequence after the other.
 
-For architectures that do not let the attention function be named: older ones (BLOOM, GPT-J), and
-those with a recurrent state (Mamba, Qwen3-Next), which cannot be rolled back: only whole copies can be kept.
+For architectures that do not let the attention function be named: older ones (BLOOM, GPT-J), and those with
+a recurrent state of which we have no kernels (Kimi-Linear, say). Such a state cannot be rolled back: only
+whole copies can be kept, and nothing is drafted.
 """
 
 from __future__ import annotations

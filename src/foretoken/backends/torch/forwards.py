@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import transformers
 
 from foretoken.backends.torch.attention import choose_attention
 from foretoken.backends.torch.cached import CachedForward, OwnCaches
 from foretoken.backends.torch.check import check_forward, reference_logits
 from foretoken.backends.torch.generic import GenericForward, is_supported
+from foretoken.backends.torch.half import Products, choose_products
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import LeanForward, is_lean
-from foretoken.backends.torch.linear import choose_linear, drop_weights, packed_linear, replace_products
-from foretoken.backends.torch.model import Cells, Forward
+from foretoken.backends.torch.linear import drop_weights, replace_products
+from foretoken.backends.torch.model import Cells, Forward, TorchModel
+from foretoken.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
+from foretoken.backends.torch.states import States
 from foretoken.errors import UnsupportedModelError
 from foretoken.types import Rollback
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A forward, the cache it computes over, and what the two can do. `settings` say it in words."""
+    """A forward, the cache it computes over, and what the two can do. `settings` say it in words, `model`
+    makes a Model of them.
+    """
 
     forward: Forward
     cells: Cells
     settings: dict[str, str]
     rollback: Rollback = Rollback.TRUNCATE
     trees: bool = True
+    model: type[TorchModel] = TorchModel
 
 
 def choose_forward(
@@ -35,36 +45,79 @@ def choose_forward(
 
     Raises UnsupportedModelError where none computes what transformers does, and CapacityError.
     """
-    linear, attention = choose_linear(dtype, device), choose_attention(device)
-    products = "packed" if linear is packed_linear else "plain"
+    linear, attention = choose_products(dtype, device), choose_attention(device)
+    cells = KVCache(sequences, context_length, dtype=dtype, device=device)
     if is_lean(weights, context_length):
-        cells = KVCache(sequences, context_length, dtype=dtype, device=device)
         lean = LeanForward(weights, cells, linear, attention)
-        return Computation(lean, cells, {"forward": "lean", "products": products})
-    expected = reference_logits(weights)
+        return Computation(lean, cells, {"forward": "lean", "products": linear.describe()})
+    with _quietly():
+        expected = reference_logits(weights)
     replaced = replace_products(weights, linear)
+
+    def check(forward: Forward, *, tree: bool) -> None:
+        check_forward(forward, expected, name, device, tree=tree)
+
+    def settle(forward: Forward, *, tree: bool) -> None:
+        check(forward, tree=tree)
+        if linear.copies:
+            drop_weights(replaced, lambda: check(forward, tree=tree))
+
+    layers, states = Layers(weights, linear), States(cells)
+    if layers.take_over(states):
+        size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
+        replaced = [entry for entry in replaced if entry[0] not in layers.multiplied]
+        try:
+            with _quietly():
+                recurrent = RecurrentForward(GenericForward(weights, cells, attention), states)
+            settle(recurrent, tree=False)
+        except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError):
+            layers.give_back()  # it has layers that our kernels are not meant for
+            return _with_own_cache(weights, sequences, check, linear)
+        states.keep(size)
+        states.release(0)
+        settings = {
+            "forward": "transformers, recurrent",
+            "products": linear.describe(),
+            "rollback": states.describe(),
+        }
+        return Computation(recurrent, states, settings, Rollback.BOUNDED, trees=False, model=RecurrentModel)
     if is_supported(weights):
-        cells = KVCache(sequences, context_length, dtype=dtype, device=device)
         generic = GenericForward(weights, cells, attention)
-        check_forward(generic, expected, name, device)
-        if products == "packed":
-            drop_weights(replaced, lambda: check_forward(generic, expected, name, device))
-        return Computation(generic, cells, {"forward": "transformers", "products": products})
+        settle(generic, tree=True)
+        return Computation(generic, cells, {"forward": "transformers", "products": linear.describe()})
+    return _with_own_cache(weights, sequences, check, linear)
+
+
+def _with_own_cache(
+    weights: Any, sequences: int, check: Callable[..., None], linear: Products
+) -> Computation:
     own = OwnCaches(sequences, weights.config)
     cached = CachedForward(weights, own)
     try:
-        check_forward(cached, expected, name, device, tree=False)
+        check(cached, tree=False)
     except UnsupportedModelError:
         if own.croppable:
             raise
         cached.one_by_one = True
         own.release(0)
-        check_forward(cached, expected, name, device, tree=False)
+        check(cached, tree=False)
     own.release(0)
     return Computation(
         cached,
         own,
-        {"forward": "transformers, with its own cache", "products": products},
-        rollback=Rollback.TRUNCATE if own.croppable else Rollback.SNAPSHOT,
+        {"forward": "transformers, with its own cache", "products": linear.describe()},
+        rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
         trees=False,
     )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what transformers says of kernels that are about to be replaced."""
+    messages = transformers.utils.logging
+    level = messages.get_verbosity()
+    messages.set_verbosity_error()
+    try:
+        yield
+    finally:
+        messages.set_verbosity(level)

@@ -66,6 +66,11 @@ class KVCache:
             found = self._layers[index] = Layer(keys, values)
         return found
 
+    def layer_bytes(self, heads: int, key_size: int, value_size: int) -> int:
+        """What the buffers of such a layer take."""
+        cells = len(self.lengths) * heads * self._cells
+        return int(cells * (key_size + value_size) * self._dtype.itemsize)
+
     def truncate(self, seq: int, length: int) -> None:
         """Keep the first `length` cells. Raises BackendError where there are fewer."""
         if length > self.lengths[seq]:

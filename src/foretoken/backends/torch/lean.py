@@ -7,7 +7,8 @@ transformers' bit for bit (tests/unit/backends/torch).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from foretoken.backends.torch.attention import Attention, Style
 from foretoken.backends.torch.batch import Batch
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.linear import Linear
+from foretoken.backends.torch.offload_stream import Layers
 
 FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
@@ -40,8 +42,55 @@ def is_lean(source: Any, context_length: int) -> bool:
     )
 
 
+def head_size(config: Any) -> int:
+    """Numbers of one head's query."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class LayerWeights:
+    """Of one layer: tensors by name, what has the same input joined for one product."""
+
+    tensors: Mapping[str, Any]
+    rotates: bool
+
+
+def take_over(source: Any) -> Iterator[LayerWeights]:
+    """The weights of each layer of transformers' model `source`, which gives them up: they were copied, and
+    two copies need not fit.
+    """
+    config = source.config
+    for layer in source.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        tensors = {
+            "before": layer.input_layernorm.weight.detach(),
+            **_joined("qkv", attention.q_proj, attention.k_proj, attention.v_proj),
+            **_joined("out", attention.o_proj),
+            "after": layer.post_attention_layernorm.weight.detach(),
+            **_joined("gate_up", mlp.gate_proj, mlp.up_proj),
+            **_joined("down", mlp.down_proj),
+        }
+        if hasattr(attention, "q_norm"):
+            queries = attention.q_norm.weight.detach().expand(config.num_attention_heads, -1)
+            keys = attention.k_norm.weight.detach().expand(config.num_key_value_heads, -1)
+            tensors["norms"] = torch.cat([queries, keys])
+        rotates = bool(getattr(attention, "use_rope", True))
+        layer.self_attn = layer.mlp = None
+        del attention, mlp
+        yield LayerWeights(tensors, rotates)
+
+
+def _joined(name: str, *modules: Any) -> dict[str, Any]:
+    """One product for several that have the same input."""
+    joined = {name: torch.cat([module.weight.detach() for module in modules])}
+    biases = [module.bias.detach() for module in modules if module.bias is not None]
+    return joined | {f"{name}_bias": torch.cat(biases)} if biases else joined
+
+
+@dataclass(frozen=True, slots=True)
+class LeanLayer:
+    """A layer ready to be computed."""
+
     before: Any
     qkv: Linear
     norms: Any
@@ -52,45 +101,53 @@ class _Layer:
     down: Linear
 
 
+def make_layer(linear: Callable[..., Linear], weights: LayerWeights) -> LeanLayer:
+    """With the matrix product `linear` over the weights, where they are."""
+    tensors = weights.tensors
+
+    def product(name: str) -> Linear:
+        return linear(tensors[name], tensors.get(f"{name}_bias"))
+
+    return LeanLayer(
+        before=tensors["before"],
+        qkv=product("qkv"),
+        norms=tensors.get("norms"),
+        rotates=weights.rotates,
+        out=product("out"),
+        after=tensors["after"],
+        gate_up=product("gate_up"),
+        down=product("down"),
+    )
+
+
 class LeanForward:
-    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over."""
+    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; where
+    `layers` are given they were taken already.
+    """
 
     def __init__(
-        self, source: Any, cache: KVCache, linear: Callable[..., Linear], attention: Attention
+        self,
+        source: Any,
+        cache: KVCache,
+        linear: Callable[..., Linear],
+        attention: Attention,
+        layers: Layers[LeanLayer] | None = None,
     ) -> None:
         config, base = source.config, source.model
         self._cache, self._attention = cache, attention
         self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
-        self._size = base.layers[0].self_attn.head_dim
+        self._size = head_size(config)
         self._style = Style(self._size**-0.5)
         self._eps = config.rms_norm_eps
         self._embedding = base.embed_tokens.weight.detach()
         self._rotary = base.rotary_emb
         self._norm = base.norm.weight.detach()
-        self._layers = list(self._take_over(base.layers, linear))
-        for index in range(len(self._layers)):
+        if layers is None:
+            layers = Layers([make_layer(linear, weights) for weights in take_over(source)])
+        self._layers = layers
+        for index in range(len(layers)):
             cache.layer(index, self._groups, self._size, self._size)
         self._head = linear(source.lm_head.weight.detach(), source.lm_head.bias)
-
-    def _take_over(self, layers: Any, linear: Callable[..., Linear]) -> Iterator[_Layer]:
-        for layer in layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            norms = None
-            if hasattr(attention, "q_norm"):
-                queries = attention.q_norm.weight.detach().expand(self._heads, -1)
-                keys = attention.k_norm.weight.detach().expand(self._groups, -1)
-                norms = torch.cat([queries, keys])
-            yield _Layer(
-                before=layer.input_layernorm.weight.detach(),
-                qkv=_joined(linear, attention.q_proj, attention.k_proj, attention.v_proj),
-                norms=norms,
-                rotates=bool(getattr(attention, "use_rope", True)),
-                out=_joined(linear, attention.o_proj),
-                after=layer.post_attention_layernorm.weight.detach(),
-                gate_up=_joined(linear, mlp.gate_proj, mlp.up_proj),
-                down=_joined(linear, mlp.down_proj),
-            )
-            layer.self_attn = layer.mlp = None  # its weights were copied: two copies need not fit
 
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
@@ -99,13 +156,14 @@ class LeanForward:
         cos, sin = cos[0, :, None], sin[0, :, None].clone()
         half = self._size // 2
         sin[..., :half].neg_()  # of the halves that change places, one changes its sign
-        for index, layer in enumerate(self._layers):
-            rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
-            gate, up = layer.gate_up(_normed(rows, layer.after, self._eps)).chunk(2, -1)
-            rows = rows + layer.down(torch.nn.functional.silu(gate) * up)
+        with closing(iter(self._layers)) as layers:
+            for index, layer in enumerate(layers):
+                rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
+                gate, up = layer.gate_up(_normed(rows, layer.after, self._eps)).chunk(2, -1)
+                rows = rows + layer.down(torch.nn.functional.silu(gate) * up)
         return self._head(_normed(rows[batch.wanted], self._norm, self._eps))
 
-    def _attend(self, index: int, layer: _Layer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
+    def _attend(self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
         cos, sin = turn
         count, turned = len(rows), self._heads + self._groups
         heads = layer.qkv(_normed(rows, layer.before, self._eps)).view(count, -1, self._size)
@@ -121,14 +179,7 @@ class LeanForward:
 
     def close(self) -> None:
         """Free the weights."""
-        self._layers.clear()
-
-
-def _joined(linear: Callable[..., Linear], *modules: Any) -> Linear:
-    """One product for several that have the same input."""
-    weight = torch.cat([module.weight.detach() for module in modules])
-    biases = [module.bias for module in modules if module.bias is not None]
-    return linear(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
+        self._layers.close()
 
 
 def _normed(rows: Any, weight: Any, eps: float) -> Any:

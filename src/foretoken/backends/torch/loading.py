@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from foretoken.backends.cpu import physical_cores
 from foretoken.backends.probe import measure, with_measured
 from foretoken.backends.torch.forwards import choose_forward
+from foretoken.backends.torch.lean import is_lean
 from foretoken.backends.torch.model import VERIFY_ROWS, TorchModel
+from foretoken.backends.torch.offload import SETTINGS as OFFLOAD
+from foretoken.backends.torch.offload import Accelerator, find_accelerator, lean_on
 from foretoken.backends.torch.tokenizer import TorchTokenizer
 from foretoken.config import Dtype, ModelOptions
 from foretoken.errors import (
@@ -28,6 +31,7 @@ from foretoken.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from foretoken.library.repository import weight_files
 from foretoken.types import ModelInfo, Rollback
 
 logger = logging.getLogger(__name__)
@@ -59,24 +63,27 @@ class Source:
         """The files that make the model what it is."""
         if self.gguf:
             return [self.folder / self.gguf]
-        return [self.folder / "config.json", *sorted(self.folder.glob("*.safetensors"))]
+        return [self.folder / "config.json", *weight_files(self.folder)]
 
 
-def load_model(path: Path, options: ModelOptions) -> TorchModel:
-    """Load a folder (or a file of it, or a GGUF). `options.dtype` "auto": see `choose_dtype`.
+def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | None = None) -> TorchModel:
+    """Load a folder (or a file of it, or a GGUF). `options.dtype` "auto": see `choose_dtype`. `accelerator`:
+    in the place of the machine's own.
 
     Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
     """
     source = _find(path)
     threads = options.threads or physical_cores()
     torch.set_num_threads(threads)
-    device = _device(options)
+    device, accelerator = place_on(options, accelerator)
     with _translated(path):
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
         dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
         context_length = _context_length(path, config, options)
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **source.keywords())
-        weights = _load_weights(source, path, DTYPES[dtype], device)
+        weights = _load_weights(source, path, DTYPES[dtype])
+        if accelerator is None or not is_lean(weights, context_length):
+            weights, accelerator = weights.to(device), None
     if options.progress is not None:
         options.progress(1.0)
     model = _assemble(
@@ -85,10 +92,12 @@ def load_model(path: Path, options: ModelOptions) -> TorchModel:
         tokenizer,
         options=options,
         device=device,
+        accelerator=accelerator,
         context_length=context_length,
         dtype=dtype,
     )
-    key = f"{model.info.backend}|{model.info.device}|{sorted(model.info.settings.items())}"
+    settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
+    key = f"{model.info.backend}|{model.info.device}|{sorted(settings.items())}"
     if model.capabilities.trees:  # its cells are our own
         model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
     try:
@@ -99,11 +108,32 @@ def load_model(path: Path, options: ModelOptions) -> TorchModel:
 
 
 def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
-    if model.capabilities.rollback is not Rollback.TRUNCATE:  # measuring needs it, and so would drafting
+    able = model.capabilities
+    if able.rollback is Rollback.BOUNDED and not able.rollback_bound:  # it will not draft
         return model.with_capabilities(invariance_note="not measured: the model keeps a recurrent state")
+    if "streamed" in model.info.settings:
+        return _as_known(model, key, options)
     return with_measured(
         model, key, options, lambda: measure(model, enough=VERIFY_ROWS), otherwise=VERIFY_ROWS
     )
+
+
+def _as_known(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
+    """What was measured when all layers were on the device, which computes the same. Measuring takes some 40
+    forwards: minutes, where every one of them copies most of a large model.
+    """
+
+    def too_slow() -> tuple[int, str]:
+        raise _UnmeasuredError
+
+    try:
+        return with_measured(model, key, replace(options, notice=None), too_slow, otherwise=VERIFY_ROWS)
+    except _UnmeasuredError:
+        return model.with_capabilities(invariance_note="not measured: layers are streamed, it would be slow")
+
+
+class _UnmeasuredError(Exception):
+    pass
 
 
 def _snapshot_key(source: Source, settings_key: str, context_length: int) -> str:
@@ -128,13 +158,17 @@ def _find(path: Path) -> Source:
     return source
 
 
-def _device(options: ModelOptions) -> Any:
+def place_on(options: ModelOptions, given: Accelerator | None) -> tuple[Any, Accelerator | None]:
+    """The device, and what it is as one to which layers can be streamed."""
+    device = torch.device("cpu")
     if options.gpu_layers != 0:
+        if given is not None:
+            return given.device, given
         if torch.cuda.is_available():
-            return torch.device("cuda")
-        if torch.backends.mps.is_available():
-            return torch.device("mps")
-    return torch.device("cpu")
+            device = torch.device("cuda")
+        elif torch.backends.mps.is_available():
+            device = torch.device("mps")
+    return device, find_accelerator(device)
 
 
 def choose_dtype(config: Any, device: Any) -> Dtype:
@@ -169,7 +203,7 @@ def _trained_context(config: Any) -> int:
     return int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
 
 
-def _load_weights(source: Source, path: Path, dtype: Any, device: Any) -> Any:
+def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
     weights, report = AutoModelForCausalLM.from_pretrained(
         source.folder, dtype=dtype, output_loading_info=True, **source.keywords()
     )
@@ -180,7 +214,7 @@ def _load_weights(source: Source, path: Path, dtype: Any, device: Any) -> Any:
             hint="The repository may be incomplete: download it again.",
         )
     weights.requires_grad_(False)  # noqa: FBT003 - torch's own signature
-    return weights.to(device).eval()
+    return weights.eval()
 
 
 @contextmanager
@@ -198,7 +232,8 @@ def _translated(path: Path) -> Iterator[None]:
         raise UnsupportedModelError(f"{path.name} needs another package: {_line(error)}") from None
     except torch.OutOfMemoryError as error:
         raise CapacityError(
-            f"There is not enough memory to load {path.name} ({_line(error)}).", hint="Use a smaller model."
+            f"There is not enough memory to load {path.name} ({_line(error)}).",
+            hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
         ) from None
     except (KeyError, ValueError) as error:
         raise UnsupportedModelError(
@@ -227,6 +262,7 @@ def _assemble(
     *,
     options: ModelOptions,
     device: Any,
+    accelerator: Accelerator | None,
     context_length: int,
     dtype: Dtype,
 ) -> TorchModel:
@@ -234,14 +270,11 @@ def _assemble(
     head = weights.get_output_embeddings()
     tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
     parameters = sum(parameter.numel() for parameter in weights.parameters())
-    computation = choose_forward(
-        weights,
-        name=source.name,
-        sequences=options.sequences,
-        context_length=context_length,
-        dtype=DTYPES[dtype],
-        device=device,
-    )
+    where = {"name": source.name, "context_length": context_length, "dtype": DTYPES[dtype]}
+    if accelerator is not None:
+        computation = lean_on(accelerator, weights, options, **where)
+    else:
+        computation = choose_forward(weights, sequences=options.sequences, device=device, **where)
     info = ModelInfo(
         name=source.name,
         path=str(source.folder / source.gguf if source.gguf else source.folder),
@@ -254,18 +287,19 @@ def _assemble(
         parameters=parameters,
         size_bytes=sum(file.stat().st_size for file in source.files()),
         backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
-        device=_device_name(device),
+        device=device_name(device),
         quantization=dtype,
         settings={
             "format": dtype,
             "kv_type": dtype,
+            **({} if device.type == "cpu" else {"gpu_layers": "all"}),
             **computation.settings,
             "threads": str(torch.get_num_threads()),
             "sequences": str(options.sequences),
             "batch": str(max(options.batch, options.sequences)),
         },
     )
-    return TorchModel(
+    return computation.model(
         computation.forward,
         computation.cells,
         tokenizer,
@@ -286,7 +320,8 @@ def _ends(config: Any, generation: GenerationConfig | None) -> list[int]:
     return found
 
 
-def _device_name(device: Any) -> str:
+def device_name(device: Any) -> str:
+    """What users know a device by."""
     if device.type == "cpu":
         return "cpu"
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)

@@ -98,7 +98,7 @@ class TorchModel:
             raise CapacityError(
                 f"The device has not enough memory for a forward of {sum(len(r.tokens) for r in batch)} "
                 f"rows ({str(error).splitlines()[0]}).",
-                hint="Use a smaller context (--ctx) or batch.",
+                hint="Use a smaller context (--ctx) or batch, or keep fewer layers there (--gpu-layers).",
             ) from None
         except (RuntimeError, IndexError) as error:
             raise BackendError(f"torch failed to compute a forward: {error}") from error

@@ -67,9 +67,13 @@ def _decision(decision: Decision) -> dict[str, Any]:
 def _choice(choice: Choice) -> dict[str, Any]:
     return {
         "asked": list(choice.asked),
-        "candidates": [{"drafter": draft.source, "length": draft.length} for draft in choice.candidates],
+        "candidates": [
+            {"drafter": draft.source, "length": draft.length, "width": draft.width}
+            for draft in choice.candidates
+        ],
         "drafter": choice.source,
         "drafted": choice.length,
+        "width": choice.width,
         "accepted": choice.accepted,
         "committed": choice.committed,
         "expected_gain": None if choice.gain is None else round(choice.gain, 3),

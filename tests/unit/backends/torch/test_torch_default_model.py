@@ -11,8 +11,8 @@ import transformers
 
 from foretoken import Engine, SamplingParams
 from foretoken.backends.llamacpp import BACKEND as LLAMA_CPP
-from foretoken.backends.torch.model import TorchModel
 from foretoken.config import ModelOptions, Stage
+from foretoken.protocols import Model
 from foretoken.registry import create_drafter
 from foretoken.testing import drafter_context
 from torch_cases import greedy, load
@@ -27,13 +27,13 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def model(model_path: Path) -> Iterator[TorchModel]:
+def model(model_path: Path) -> Iterator[Model]:
     loaded = load(model_path, context_length=256, sequences=2)
     yield loaded
     loaded.close()
 
 
-def test_its_text_is_that_of_generate_with_drafts_and_without(model: TorchModel, model_path: Path) -> None:
+def test_its_text_is_that_of_generate_with_drafts_and_without(model: Model, model_path: Path) -> None:
     assert model.info.settings["forward"] == "lean"
     source = transformers.AutoModelForCausalLM.from_pretrained(
         model_path.parent, gguf_file=model_path.name, dtype=torch.float32
@@ -49,7 +49,7 @@ def test_its_text_is_that_of_generate_with_drafts_and_without(model: TorchModel,
     assert sum(result.timings.draft_n for result in results) > 0
 
 
-def test_token_ids_mean_what_they_mean_to_llama_cpp(model: TorchModel, model_path: Path) -> None:
+def test_token_ids_mean_what_they_mean_to_llama_cpp(model: Model, model_path: Path) -> None:
     other = LLAMA_CPP.load(model_path, ModelOptions(threads=1, gpu_layers=0, probe=False, context_length=64))
     try:
         assert model.info.vocab_hash == other.info.vocab_hash

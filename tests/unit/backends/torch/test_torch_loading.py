@@ -217,7 +217,7 @@ def test_without_the_extra_the_error_has_the_line_that_installs_it(own: Path, mo
         check=True,
     )
     assert ran.stdout == (
-        f"Loading config.json needs the Python package '{module}', which is not installed.\n"
+        f"Loading {own.name} needs the Python package '{module}', which is not installed.\n"
         "Install it with: pip install 'foretoken[torch]'\n"
     )
 

@@ -1,0 +1,132 @@
+"""Models with recurrent layers: transformers' forward, with our attention and our recurrent kernels in it.
+
+A recurrent layer of transformers calls its kernels by name. Here it calls ours (scans.py), which keep the
+states (states.py); attention layers beside it call our attention, over our KV cache. So the rows of several
+sequences share a forward, rows of a draft are computed together and bit for bit as they would be singly, and
+the state after each of them is at hand when some are rejected.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+from foretoken.backends.rewind import RewindingModel
+from foretoken.backends.torch.batch import Batch
+from foretoken.backends.torch.linear import Linear
+from foretoken.backends.torch.model import Forward, TorchModel
+from foretoken.backends.torch.scans import Scans
+from foretoken.backends.torch.states import States
+from foretoken.protocols import Model
+
+
+class Product:
+    """Stands for a weight that a layer multiplies with by itself (`weight @ columns`)."""
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+
+    def __matmul__(self, columns: Any) -> Any:
+        return self._linear(columns.transpose(-1, -2).contiguous()).transpose(-1, -2)
+
+
+class Layers:
+    """The recurrent layers of transformers' model `source`, which multiply with `linear`."""
+
+    def __init__(self, source: Any, linear: Callable[..., Linear]) -> None:
+        self._source, self._linear = source, linear
+        self._attention = source.config._attn_implementation
+        self._changed: list[Any] = []
+        self._weights: dict[Any, Any] = {}
+
+    @property
+    def multiplied(self) -> set[Any]:
+        """The linear layers whose weights were replaced, because a layer around them multiplies with them."""
+        return set(self._weights)
+
+    def take_over(self, states: States) -> bool:
+        """Let the layers call our kernels, over `states`, instead of functions of the same names; False
+        where there is no such layer.
+        """
+        kernels = Scans(states).by_name()
+        for module in self._source.modules():
+            forward = inspect.unwrap(type(module).forward)
+            if not isinstance(forward, FunctionType) or not kernels.keys() & set(forward.__code__.co_names):
+                continue
+            module.forward = MethodType(_calling(forward, kernels), module)
+            self._changed.append(module)
+            if "mamba_selective_scan" in forward.__code__.co_names and hasattr(module, "dt_proj"):
+                self._replace_weight(module.dt_proj)
+        return bool(self._changed)
+
+    def _replace_weight(self, layer: Any) -> None:
+        self._weights[layer] = weight = layer.weight
+        del layer.weight
+        layer.weight = Product(self._linear(weight.detach()))
+
+    def give_back(self) -> None:
+        """Undo `take_over`."""
+        for module in self._changed:
+            del module.forward
+        for layer, weight in self._weights.items():
+            del layer.weight
+            layer.weight = weight
+        self._source.set_attn_implementation(self._attention)
+
+
+def _calling(forward: FunctionType, kernels: dict[str, Callable[..., Any]]) -> FunctionType:
+    """The same function, to which these names mean something else."""
+    scope = {**forward.__globals__, **kernels}
+    same = FunctionType(forward.__code__, scope, forward.__name__, forward.__defaults__, forward.__closure__)
+    same.__kwdefaults__ = forward.__kwdefaults__
+    return same
+
+
+class RecurrentForward:
+    """Computes a batch with `forward`, whose kernels keep their states in `states`."""
+
+    def __init__(self, forward: Forward, states: States) -> None:
+        self._forward, self._states = forward, states
+
+    def __call__(self, batch: Batch) -> Any:
+        """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
+        self._states.begin(batch)
+        logits = self._forward(batch)
+        self._states.commit()
+        return logits
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._forward.close()
+
+
+class RecurrentModel(TorchModel):
+    """A model over `States`, as `backends.rewind` takes it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.with_capabilities(rollback_bound=self._states.kept, fork=True)
+
+    @property
+    def _states(self) -> States:
+        return cast("States", self._cache)
+
+    def spare(self, seq: int) -> int:
+        return self._states.spare(seq)
+
+    def checkpoint(self, seq: int, instead_of: object = None) -> object:  # noqa: ARG002 - nothing is copied
+        return self._states.checkpoint(seq)
+
+    def rewind(self, seq: int, checkpoint: object, length: int) -> None:
+        self._states.rewind(seq, checkpoint, length)
+
+    def reachable(self, seq: int, length: int) -> int:
+        held = self.length(seq)
+        return held if length >= held else 0
+
+
+def rewinding(model: TorchModel) -> Model:
+    """The model as the engine takes it: with recurrent layers, one that can go back further than they do."""
+    return RewindingModel(model) if isinstance(model, RecurrentModel) else model

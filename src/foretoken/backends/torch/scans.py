@@ -1,0 +1,193 @@
+"""The kernels of recurrent layers, row after row: a row's result does not depend on how many there are.
+
+transformers has two of each, one for a single row and one that works through many in chunks; they round
+differently, and the latter computes 64 or 256 rows where there are 3. These here go row by row with products
+and sums of the same shapes whatever the number of rows, so the same rows give the same bits in one forward or
+in many. What costs most of a forward, the products with weights, stays outside and takes all rows at once.
+
+Rows of all sequences come one behind the other, in a batch of one; so do the results. The names and arguments
+are those of the functions in transformers that they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers.activations import ACT2FN
+
+from foretoken.backends.torch.states import Made, States, Versions
+
+LANES = 64
+"""A processor computes exp() and the like for several numbers at once, and for what is left over another way.
+Rows padded to a multiple of this have nothing left over."""
+
+BLOCK = 16
+"""Rows of which Mamba's decays are computed together: they are as large as its states."""
+
+
+class Scans:
+    """The kernels over `states`."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+
+    def by_name(self) -> dict[str, Callable[..., Any]]:
+        """The kernels by the names of those in transformers for many rows."""
+        return {
+            "causal_conv1d_fn": self.convolve,
+            "mamba_selective_scan": self.selective_scan,
+            "mamba2_chunk_scan": self.state_space_dual,
+            "torch_chunk_gated_delta_rule": self.gated_delta_rule,
+        }
+
+    def convolve(
+        self, hidden_states: Any, weight: Any, bias: Any = None, activation: str | None = None, **_: Any
+    ) -> Any:
+        """A causal convolution of each channel. Shapes (1, channels, rows), (channels, kernel)."""
+        rows = hidden_states[0].t().to(weight.dtype)
+        taps = weight.t().contiguous()
+        past = len(taps) - 1
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            count = end - first
+            if before is None:
+                before = rows.new_zeros(past, rows.shape[1])
+            seen = torch.cat([before, rows[first:end]])
+            out = seen[:count] * taps[0]
+            for place in range(1, past + 1):
+                out = torch.addcmul(out, seen[place : place + count], taps[place])
+            held = min(count, keep - 1)
+            tail = seen[count - held :].clone()
+            return out, [tail[place : place + past] for place in range(held + 1)]
+
+        out = self._states.advance(step)
+        if bias is not None:
+            out = out + bias
+        if activation is not None:
+            out = ACT2FN[activation](out)
+        return out.to(hidden_states.dtype).t()[None]
+
+    def selective_scan(  # noqa: PLR0917 - as transformers calls it
+        self,
+        hidden_states: Any,
+        dt: Any,
+        A: Any,  # noqa: N803 - the names of the paper, by which transformers passes them
+        B: Any,  # noqa: N803
+        C: Any,  # noqa: N803
+        D: Any = None,  # noqa: N803
+        z: Any = None,
+        delta_bias: Any = None,
+        **_: Any,
+    ) -> Any:
+        """Mamba (Gu and Dao 2023, arXiv 2312.00752, algorithm 2). `hidden_states`, `dt` and the gate `z` have
+        shape (1, channels, rows), `A` (channels, state), `B` and `C` (1, state, rows).
+        """
+        x, dt, b, c = (tensor[0].t().float() for tensor in (hidden_states, dt, B, C))
+        dt = _by_lanes(functional.softplus, dt if delta_bias is None else dt + delta_bias)
+        scaled = dt * x
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = torch.zeros_like(A) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                block = (row - first) % BLOCK
+                if block == 0:
+                    rows = slice(row, min(end, row + BLOCK))
+                    decay = torch.exp(dt[rows, :, None] * A)
+                    added = scaled[rows, :, None] * b[rows, None, :]
+                state = torch.addcmul(added[block], state, decay[block])
+                made.add(state, row)
+                out.append(torch.mv(state, c[row]))
+            return torch.stack(out), made.versions
+
+        out = self._states.advance(step)
+        if D is not None:
+            out = out + x * D
+        if z is not None:
+            out = out * functional.silu(z[0].t().contiguous())
+        return out.to(hidden_states.dtype).t()[None]
+
+    def state_space_dual(
+        self,
+        hidden_states: Any,
+        dt: Any,
+        A: Any,  # noqa: N803
+        B: Any,  # noqa: N803
+        C: Any,  # noqa: N803
+        *,
+        D: Any = None,  # noqa: N803
+        dt_bias: Any = None,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        **_: Any,
+    ) -> Any:
+        """Mamba-2 (Dao and Gu 2024, arXiv 2405.21060, equation 2). `hidden_states` has shape (1, rows, heads,
+        size), `dt` (1, rows, heads), `A` (heads), `B` and `C` (1, rows, groups, state).
+        """
+        x, dt, b, c = (tensor[0].float() for tensor in (hidden_states, dt, B, C))
+        heads = x.shape[1]
+        b, c = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (b, c))
+        dt = _by_lanes(functional.softplus, dt if dt_bias is None else dt + dt_bias).clamp(*dt_limit)
+        decay = _by_lanes(torch.exp, dt * A)[:, :, None, None]
+        scaled = (x * dt[:, :, None])[:, :, :, None]
+        b, c = b[:, :, None, :], c[:, :, :, None]
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = x.new_zeros(heads, x.shape[2], b.shape[3]) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                state = torch.mul(state, decay[row], out=made.unused(state, row))
+                made.add(state.addcmul_(scaled[row], b[row]), row)
+                out.append(torch.bmm(state, c[row]))
+            return torch.stack(out)[..., 0], made.versions
+
+        out = self._states.advance(step)
+        if D is not None:
+            out = out + x * D[:, None]
+        return out[None]
+
+    def gated_delta_rule(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        g: Any,
+        beta: Any,
+        *,
+        use_qk_l2norm_in_kernel: bool = False,
+        **_: Any,
+    ) -> tuple[Any, None]:
+        """Gated delta nets (Yang et al. 2024, arXiv 2412.06464, equation 10). `query` and `key` have shape
+        (1, rows, key heads, size), `value` (1, rows, heads, size), `beta` and `g`, the decay's logarithm, (1,
+        rows, heads).
+        """
+        q, k, v = (tensor[0].float() for tensor in (query, key, value))
+        if use_qk_l2norm_in_kernel:
+            q, k = (tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + 1e-6) for tensor in (q, k))
+        heads = v.shape[1]
+        q, k = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (q, k))
+        q, k, v = (q * q.shape[-1] ** -0.5)[:, :, None, :], k[:, :, None, :], v[:, :, None, :]
+        columns = k.transpose(2, 3)
+        decay = _by_lanes(torch.exp, g[0].float())[:, :, None, None]
+        rate = beta[0].float()[:, :, None, None]
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = v.new_zeros(heads, k.shape[3], v.shape[3]) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                state = torch.mul(state, decay[row], out=made.unused(state, row))
+                error = (v[row] - torch.bmm(k[row], state)) * rate[row]
+                made.add(state.addcmul_(columns[row], error), row)
+                out.append(torch.bmm(q[row], state))
+            return torch.stack(out)[:, :, 0], made.versions
+
+        return self._states.advance(step)[None].to(value.dtype), None
+
+
+def _by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
+    """`function` of every number, in rows without anything left over."""
+    size = rows.shape[1]
+    padded = functional.pad(rows, (0, -size % LANES)).contiguous()
+    return function(padded)[:, :size]
