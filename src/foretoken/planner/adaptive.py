@@ -155,12 +155,12 @@ class AdaptivePlanner:
         plain = ratio(rows)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains)
-            costs = [ratio(rows + size) for size in range(len(best) + 1)]
+            costs = self._curve.ratios(rows, len(best) + 1)
             highest, size = self._peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
             survival = best.survival[:size] if load.decoding == 1 else best.survival
         else:
-            costs = [ratio(rows + size) for size in range(max(map(len, chains), default=0) + 1)]
+            costs = self._curve.ratios(rows, max(map(len, chains), default=0) + 1)
             for draft, chain in zip(drafts, chains, strict=True):
                 rate, _ = self._peak_rate(request.id, chain, load, costs)
                 if rate > highest:
@@ -176,11 +176,8 @@ class AdaptivePlanner:
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
         """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
-        likeliest, plain = max(survival[0] for survival in survivals), self._curve.ratio(rows)
-        return any(
-            self._curve.ratio(rows + size) < plain * (1.0 + likeliest * size)
-            for size in (1, 3, 7, 15, 31, 63)
-        )
+        likeliest, costs = max(survival[0] for survival in survivals), self._curve.ratios(rows, 64)
+        return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))
 
     def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
         """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
@@ -228,13 +225,14 @@ class AdaptivePlanner:
             ranked.sort(key=lambda token: token[0], reverse=True)
         rows = load.decoding + load.prefill_rows + load.owed + taken
         expected, later, count = float(load.decoding), 0.0, 0
-        best = MARGIN * load.decoding / self._curve.ratio(rows)
+        costs = self._curve.ratios(rows, len(ranked) + 1)
+        best = MARGIN * load.decoding / costs[0]
         lengths = [0] * len(survivals)
         for size, (_, survival, i) in enumerate(ranked, 1):
             expected += survival
             lengths[i] += 1
             later += prices[i][lengths[i]] - prices[i][lengths[i] - 1] if prices else 0.0
-            rate = expected / (self._curve.ratio(rows + size) + later)
+            rate = expected / (costs[size] + later)
             if rate > best:
                 best, count = rate, size
         lengths = [0] * len(survivals)

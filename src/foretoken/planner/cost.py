@@ -101,6 +101,10 @@ class CostCurve:
         """V(rows)/V(1)."""
         return self._ratios.ratio(rows, self._round)
 
+    def ratios(self, first: int, count: int) -> list[float]:
+        """V(n)/V(1) of `count` sizes from `first` on."""
+        return self._ratios.span(first, count, self._round)
+
     def break_even(self, margin: float) -> float:
         """The least chance of every draft token with which some draft pays: see `Ratios.break_even`."""
         return self._ratios.break_even(margin, self._round)

@@ -101,11 +101,18 @@ class Ratios:
 
     def ratio(self, rows: int, now: int) -> float:
         """V(rows)/V(1), at least 1: as measured, linear between; for what lies beyond, see `BEYOND`."""
+        return self._upto(rows, now)[rows]
+
+    def span(self, first: int, count: int, now: int) -> list[float]:
+        """`ratio` of `count` sizes from `first` on, at once."""
+        return self._upto(first + count - 1, now)[first : first + count]
+
+    def _upto(self, rows: int, now: int) -> list[float]:
         if self._changed or now - self._rebuilt >= _FINE:
             self._rebuild(now)
         while len(self._by_rows) <= rows:
             self._by_rows.append(self._interpolate(len(self._by_rows)))
-        return self._by_rows[rows]
+        return self._by_rows
 
     def break_even(self, margin: float, now: int) -> float:
         """The least chance of every draft token, given those before it, with which some draft pays: the
