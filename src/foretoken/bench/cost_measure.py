@@ -86,7 +86,9 @@ class Plan:
 
 
 FULL = Plan(ROWS, DEPTHS, repeats=7, seconds=8.0, fill_seconds=5.0)
-QUICK = Plan((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32), (256,), repeats=LEAST_PASSES, seconds=1.5)
+QUICK = Plan(
+    (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32), (256,), repeats=LEAST_PASSES, seconds=1.5, fill_seconds=5.0
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,19 @@ class Curve:
         return below + (rows - low) / (high - low) * (above - below)
 
 
+def between(curves_ms: Mapping[int, Mapping[int, float]], depth: float, name: str) -> Curve:
+    """V(n) at a depth of context in tokens, linear between those measured, as the nearest beyond them.
+
+    `curves_ms` is milliseconds by depth and rows, the same rows at every depth, with one row.
+    """
+    known = sorted(curves_ms)
+    i = min(max(bisect_right(known, depth), 1), max(len(known) - 1, 1))
+    low, high = known[i - 1], known[min(i, len(known) - 1)]
+    share = min(max((depth - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+    ms = {n: below + share * (curves_ms[high][n] - below) for n, below in curves_ms[low].items()}
+    return Curve(name, {n: value / ms[1] for n, value in ms.items()}, ms[1])
+
+
 def shipped_curves() -> dict[str, Curve]:
     """The curves that come with Foretoken, by name."""
     text = files("foretoken.bench").joinpath(SHIPPED).read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
-from foretoken.bench.curves import Curve
+from foretoken.bench.curves import Curve, between
 from foretoken.bench.record import trace_set
 from foretoken.bench.replay import replay
 from foretoken.bench.results import Row, Sample, scores
@@ -19,20 +19,32 @@ from foretoken.engine.engine import Engine
 
 FACTS = ("replayed", "live ÷ replayed", "hindsight bound")
 
+_NAME = "this run"
+
+
+def deepest(rows: Sequence[Row]) -> int:
+    """Tokens in the KV cache in the middle of the longest answer: as deep as curves are needed for `rows`."""
+    return max((_depth(row.sample.prompt, row.sample.tokens) for row in rows), default=0)
+
 
 def expectations(
-    rows: Sequence[Row], engine: Engine, curve_ms: Mapping[int, float], settings: Sequence[str], baseline: str
+    rows: Sequence[Row],
+    engine: Engine,
+    curves_ms: Mapping[int, Mapping[int, float]],
+    settings: Sequence[str],
+    baseline: str,
 ) -> dict[str, dict[str, str]]:
     """`FACTS` by setting, as far as it can be replayed, which drafts of another model cannot be.
 
-    `rows` are a live run's, `baseline`'s those of plain decoding by `engine`; `curve_ms` is V(n) in
-    milliseconds, measured in that run. Answers too short to have a rate are left out. What is recorded of
-    the answers are their tokens: the runners-up, which `recycle` could use, are not.
+    `rows` are a live run's, `baseline`'s those of plain decoding by `engine`; `curves_ms` is V(n) in
+    milliseconds by depth and rows, measured in that run: an answer's forwards take what they do in its
+    middle. Answers too short to have a rate are left out. What is recorded of the answers are their tokens:
+    the runners-up, which `recycle` could use, are not.
     """
     plain = {row.prompt: row for row in reversed(rows) if row.setting == baseline}
     found = scores(rows, baseline)
     facts: dict[str, dict[str, str]] = {}
-    for setting in settings if len(curve_ms) > 1 else ():
+    for setting in settings if any(len(curve) > 1 for curve in curves_ms.values()) else ():
         live = {score.prompt: score.speedup for score in found if score.setting == setting and score.speedup}
         traces = [
             Trace(name, plain[name].category, sample.prompt, sample.tokens)
@@ -41,19 +53,26 @@ def expectations(
         ]
         if not traces or _needs_a_model(setting):
             continue
-        curve = Curve("this run", {n: ms / curve_ms[1] for n, ms in curve_ms.items()}, curve_ms[1])
-        overhead = _overhead_ms([plain[trace.id].sample for trace in traces])
         result = replay(
             trace_set(engine, traces),
-            curve,
+            _curve(traces[0], curves_ms),
             setting,
-            overhead_ms=overhead,
+            overhead_ms=_overhead_ms([plain[trace.id].sample for trace in traces]),
             trees=engine.model.capabilities.trees,
+            curve_for=lambda trace: _curve(trace, curves_ms),
         )
         speedup = geometric_mean([value for value in live.values() if value])
         figures = (f"{result.speedup:.2f}", f"{speedup / result.speedup:.0%}", f"{result.hindsight:.2f}")
         facts[setting] = dict(zip(FACTS, figures, strict=True))
     return facts
+
+
+def _curve(trace: Trace, curves_ms: Mapping[int, Mapping[int, float]]) -> Curve:
+    return between(curves_ms, _depth(trace.prompt, trace.output), _NAME)
+
+
+def _depth(prompt: Sequence[int], output: Sequence[int]) -> int:
+    return len(prompt) + len(output) // 2
 
 
 def _needs_a_model(setting: str) -> bool:

@@ -7,6 +7,7 @@ second would find warm caches, or a hot processor, every time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.results import Row
@@ -18,6 +19,9 @@ from foretoken.types import SamplingParams
 
 WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to ten, and then once more."},)
 WARM_UP_TOKENS = 32
+
+DEPTHS = (768, 1536, 3072)
+"""Tokens of context at which V(n) is measured beside the quick measurement's own, where answers are so deep."""
 
 
 def warm_up(sides: Sequence[Side]) -> None:
@@ -69,13 +73,18 @@ def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:
     return [case.turn_id(turn) for case in cases for turn in range(min(len(case.turns), turns))]
 
 
-def measured_curve(engine: Engine) -> Mapping[int, float]:
-    """Milliseconds of a forward over n rows, by n; nothing where the context is too short to measure in.
+def measured_curves(engine: Engine, deepest: int) -> Mapping[int, Mapping[int, float]]:
+    """Milliseconds of a forward over n rows, by depth and n; nothing where the context is too short to
+    measure in.
 
-    A quick measurement at one depth, in the machine's state of now. The engine is of no use afterwards.
+    A quick measurement at depths up to about `deepest`, in the machine's state of now. The engine is of no
+    use afterwards.
     """
+    [shallow] = QUICK.depths
+    further = [depth for depth in DEPTHS if depth > shallow]
+    needed = [shallow, *(depth for i, depth in enumerate(further) if deepest > ([shallow, *further][i]))]
     try:
-        profile = measure_profile(engine.model, QUICK).profile
+        profile = measure_profile(engine.model, replace(QUICK, depths=needed)).profile
     except CapacityError:
         return {}
-    return profile.curve[min(profile.curve)]
+    return profile.curve

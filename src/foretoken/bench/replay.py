@@ -105,11 +105,13 @@ def replay(
     *,
     overhead_ms: float = 0.0,
     trees: bool = False,
+    curve_for: Callable[[Trace], Curve] | None = None,
     progress: Progress | None = None,
 ) -> ReplayResult:
     """Replay all traces one after the other; what the planner learns from one it uses in the next.
 
     `overhead_ms` is added to every round, drafted or plain. `trees`: the model verifies trees.
+    `curve_for` says what the forwards of one trace cost, where that is not `curve` for all.
     Raises ConfigError if there is nothing to replay, SpeculationStringError.
     """
     usable = [trace for trace in traces.traces if len(trace.output) > 1 and trace.prompt]
@@ -120,7 +122,8 @@ def replay(
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation(speculation)
         for number, trace in enumerate(usable, 1):
-            rows.append(_replay_one(engine, model, trace, curve, overhead_ms))
+            its_own = curve_for(trace) if curve_for is not None else curve
+            rows.append(_replay_one(engine, model, trace, its_own, overhead_ms))
             if progress is not None:
                 progress(number, len(usable), trace.id)
         planner = engine.planner
@@ -133,7 +136,7 @@ def replay(
 def _replay_one(
     engine: Engine, model: ReplayModel, trace: Trace, curve: Curve, overhead_ms: float
 ) -> ReplayRow:
-    model.answer_with(trace)
+    model.answer_with(trace, curve)
     began = model.seconds
     params = SamplingParams(max_tokens=len(trace.output), ignore_eos=True)
     completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)

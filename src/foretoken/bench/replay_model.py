@@ -111,11 +111,12 @@ class ReplayModel:
         """Virtual seconds since the replay began."""
         return self.seconds
 
-    def answer_with(self, trace: Trace) -> None:
+    def answer_with(self, trace: Trace, curve: Curve | None = None) -> None:
         """From now on only this trace is answered: in use the same prompt comes more than once, and a prompt
-        may begin as another one with its answer.
+        may begin as another one with its answer. Forwards take what `curve` says, if there is one.
         """
         self._only = trace
+        self._curve = curve or self._curve
 
     def _recorded(self, cells: Sequence[int]) -> Trace | None:
         """The trace whose prompt this is."""

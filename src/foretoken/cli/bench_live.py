@@ -17,8 +17,8 @@ from foretoken.backends.llamacpp.system import processor_name
 from foretoken.bench.against import ServerSide
 from foretoken.bench.against_notes import server_notes
 from foretoken.bench.classic import PLACE, sweep_points
-from foretoken.bench.expectation import expectations
-from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
+from foretoken.bench.expectation import deepest, expectations
+from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
 from foretoken.bench.results import ALL, SHORTEST, Row, noise, scores, summaries
 from foretoken.bench.sides import EngineSide, Side, SwitchingSide
@@ -79,8 +79,8 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
         _check_names(sides)
         rows: list[Row] = []
         finished = _measure(plan, sides, rows, console)
-        curve = measured_curve(engines[OFF]) if finished else {}
-        facts = expectations(rows, engines[OFF], curve, plan.whole, OFF)
+        curves = measured_curves(engines[OFF], deepest(rows)) if finished else {}
+        facts = expectations(rows, engines[OFF], curves, plan.whole, OFF)
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
         about = _about(plan, engines[OFF]) | _noise(rows)
         about |= {side.name: side.about for side in servers}
@@ -90,7 +90,7 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
             title="Classic prompts" if plan.sweeps else "Live benchmark",
             baseline=OFF,
             about=about,
-            cost_curve=curve,
+            cost_curve=curves[min(curves)] if curves else {},
             facts=facts,
             sweeps=plan.sweeps,
             notes=[*notes, *_notes(plan, rows, finished=finished)],

@@ -87,11 +87,12 @@ class CostCurve:
     def add(self, rows: int, ms: float, *, plain: bool = False) -> None:
         """A forward of `rows` rows took `ms`. `plain`: none of them was a draft's (one row never is)."""
         plain = plain or rows == 1
-        single = self._pace.near(self._round)
-        if single is None and self._ratios.beyond(rows):
-            single = self._pace.ms or None  # where nothing is known, a rough value is better than none
-        if rows > 1 and single is not None:
-            self._ratios.learn(rows, ms / single, self._round)
+        if rows > 1:
+            single = self._pace.near(self._round)
+            if single is None and self._ratios.beyond(rows):
+                single = self._pace.ms or None  # where nothing is known, a rough value is better than none
+            if single is not None:
+                self._ratios.learn(rows, ms / single, self._round)
         if plain:
             self._pace.plain(ms, self.ratio(rows), self._round)
         else:

@@ -14,13 +14,12 @@ class Overhead:
 
     def __init__(self) -> None:
         self._rounds: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
-        self._median: dict[bool, float] = {}
         self.ms = 0.0
         """What asking adds, in milliseconds for each request; 0 until both were seen."""
 
     def add(self, ms: float, *, asked: bool) -> None:
         """A round took `ms` for each request."""
         self._rounds[asked].append(ms)
-        self._median[asked] = median(self._rounds[asked])
-        if len(self._median) > 1:
-            self.ms = max(0.0, self._median[True] - self._median[False])
+        plain = self._rounds[False]
+        if self._rounds[True] and plain and (asked or len(plain) == 1):  # one plain round more changes little
+            self.ms = max(0.0, median(self._rounds[True]) - median(plain))

@@ -28,12 +28,18 @@ class Pace:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)
-        self.ms = 0.0
-        """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
+        self._ms: float | None = 0.0
 
     @property
     def known(self) -> bool:
         return bool(self._recent)
+
+    @property
+    def ms(self) -> float:
+        """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
+        if self._ms is None:
+            self._ms = median(self._recent)
+        return self._ms
 
     def plain(self, ms: float, ratio: float, at: int) -> None:
         """A forward without drafts: what others are compared with."""
@@ -47,7 +53,7 @@ class Pace:
 
     def _add(self, ms: float) -> None:
         self._recent.append(ms)
-        self.ms = median(self._recent)
+        self._ms = None
 
     def near(self, at: int) -> float | None:
         """V(1) by the plain forwards shortly before round `at`; None if there were none."""

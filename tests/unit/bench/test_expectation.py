@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretoken import Engine
-from foretoken.bench.expectation import FACTS, expectations
+from foretoken.bench.expectation import FACTS, deepest, expectations
 from foretoken.bench.live import measure
 from foretoken.bench.results import Row
 from foretoken.bench.sides import EngineSide
@@ -33,7 +33,7 @@ def rows() -> list[Row]:
 
 
 def test_answers_that_repeat_themselves_gain_on_a_flat_curve(rows: list[Row]) -> None:
-    facts = expectations(rows, engine(), FLAT, SETTINGS, "off")
+    facts = expectations(rows, engine(), {256: FLAT}, SETTINGS, "off")
     assert list(facts) == list(SETTINGS)
     for found in facts.values():
         assert list(found) == list(FACTS)
@@ -45,7 +45,7 @@ def test_answers_that_repeat_themselves_gain_on_a_flat_curve(rows: list[Row]) ->
 
 
 def test_on_a_steep_curve_nothing_was_to_be_gained(rows: list[Row]) -> None:
-    found = expectations(rows, engine(), STEEP, SETTINGS, "off")["auto"]
+    found = expectations(rows, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
     assert float(found["replayed"]) == pytest.approx(1.0, abs=0.03)
     assert float(found["hindsight bound"]) == pytest.approx(1.0, abs=0.01)
 
@@ -54,13 +54,21 @@ def test_time_beside_the_forward_makes_drafts_worth_more(rows: list[Row]) -> Non
     slow = [
         replace(row, sample=replace(row.sample, spent_ms={"verify": 5.0, "other": 950.0})) for row in rows
     ]
-    with_overhead = expectations(slow, engine(), STEEP, SETTINGS, "off")["auto"]
-    without = expectations(rows, engine(), STEEP, SETTINGS, "off")["auto"]
+    with_overhead = expectations(slow, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
+    without = expectations(rows, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
     assert float(with_overhead["hindsight bound"]) > float(without["hindsight bound"])
 
 
 def test_what_cannot_be_replayed_is_left_out(rows: list[Row]) -> None:
-    assert expectations(rows, engine(), FLAT, ["auto;draft-model:model=x.gguf"], "off") == {}
+    assert expectations(rows, engine(), {256: FLAT}, ["auto;draft-model:model=x.gguf"], "off") == {}
     assert expectations(rows, engine(), {}, SETTINGS, "off") == {}
     unknown = [replace(row, sample=replace(row.sample, prompt=())) for row in rows]
-    assert expectations(unknown, engine(), FLAT, SETTINGS, "off") == {}
+    assert expectations(unknown, engine(), {256: FLAT}, SETTINGS, "off") == {}
+
+
+def test_an_answer_costs_what_forwards_do_at_its_depth(rows: list[Row]) -> None:
+    middle = deepest(rows)
+    assert 48 < middle < 96
+    flat_there = {1: STEEP, middle: FLAT, 5000: STEEP}
+    deeper = expectations(rows, engine(), flat_there, SETTINGS, "off")["auto"]
+    assert deeper == expectations(rows, engine(), {256: FLAT}, SETTINGS, "off")["auto"]

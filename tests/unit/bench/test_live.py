@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from foretoken import Engine
-from foretoken.bench.live import measure, measured_curve, turn_ids, warm_up
+from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.results import Sample, scores
 from foretoken.bench.sides import EngineSide, Messages
 from foretoken.bench.workloads import PromptCase
@@ -113,15 +113,19 @@ def test_engines_in_turns_give_the_same_tokens() -> None:
     assert any(score.accepted for score in found)
 
 
-def test_the_cost_curve_is_measured_on_an_engine_that_was_used() -> None:
-    used = engine()
+@pytest.mark.parametrize(("deepest", "depths"), [(0, [256]), (256, [256]), (257, [256, 500])])
+def test_cost_curves_are_measured_as_deep_as_answers_were(deepest: int, depths: list[int]) -> None:
+    """On an engine that was used; 768 tokens would not fit."""
+    used = Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=532))
     used.generate("abc", max_tokens=8)
-    curve = measured_curve(used)
-    assert min(curve) == 1
-    assert max(curve) >= 8
-    assert list(curve) == sorted(curve)
-    assert all(ms > 0 for ms in curve.values())
+    curves = measured_curves(used, deepest)
+    assert list(curves) == depths
+    for curve in curves.values():
+        assert min(curve) == 1
+        assert max(curve) >= 8
+        assert list(curve) == sorted(curve)
+        assert all(ms > 0 for ms in curve.values())
 
 
 def test_no_curve_where_the_context_has_no_room_for_one() -> None:
-    assert measured_curve(Engine(FakeModel(6, context_length=3))) == {}
+    assert measured_curves(Engine(FakeModel(6, context_length=3)), 0) == {}
