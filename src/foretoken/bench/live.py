@@ -21,7 +21,7 @@ WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to 
 WARM_UP_TOKENS = 32
 
 DEPTHS = (768, 1536, 3072)
-"""Tokens of context at which V(n) is measured beside the quick measurement's own, where answers are so deep."""
+"""Tokens of context at which V(n) is measured too, where answers are so deep."""
 
 
 def warm_up(sides: Sequence[Side]) -> None:

@@ -189,7 +189,7 @@ def _torch_rows(torch: PyTorch) -> Iterator[Row]:
     if torch.device == "cpu" and not torch.bf16:
         yield "bf16", "this processor has no instructions for it (AVX512_BF16, AMX)"
     if torch.onednn:
-        yield "products", "oneDNN, and FBGEMM for weights that fit fp16: the same bits for one row and for many"
+        yield "products", "oneDNN, FBGEMM for weights that fit fp16: the same bits for one row and many"
     else:
         yield "products", "[yellow]torch's own: not exact, and drafts cost more[/]"
 

@@ -8,7 +8,6 @@ from statistics import median
 
 from foretoken.types import Draft, DrafterStats, SpeculationStats
 
-
 MEDIAN_EVERY = 8
 """Rounds after which a median is taken anew: with caches that a forward has emptied one takes 30 µs."""
 
