@@ -14,16 +14,10 @@ from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import sqrt
 
+from foretoken.planner.beta import NOTHING, Counts
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
-
-PRIOR_WEIGHT = 8.0
-"""How many observations the prior is worth."""
-
-FORGET_AT = 256.0
-"""A cell's counts are halved when they reach this many, so that it follows the text as it changes."""
 
 STORED_WEIGHT = 32.0
 """Observations that a cell from an earlier run counts for, at most."""
@@ -33,21 +27,6 @@ NEGLIGIBLE = 0.005
 _CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _DEFAULT_CONFIDENCE = 0.6
-
-
-@dataclass(slots=True)
-class _Cell:
-    accepted: float = 0.0
-    rejected: float = 0.0
-
-    def add(self, accepted: bool) -> None:
-        if accepted:
-            self.accepted += 1
-        else:
-            self.rejected += 1
-        if self.accepted + self.rejected > FORGET_AT:
-            self.accepted /= 2
-            self.rejected /= 2
 
 
 Key = tuple[str, int, int]
@@ -78,7 +57,7 @@ class Survival:
     """Calibrated acceptance of drafts, for all sources of one engine."""
 
     def __init__(self) -> None:
-        self._cells: dict[Key, _Cell] = {}
+        self._cells: dict[Key, Counts] = {}
         self._shadow: dict[int, Sequence[Draft]] = {}
         self.reliability = ReliabilityTable()
 
@@ -89,12 +68,7 @@ class Survival:
         return [self._chance(key, prior, caution) for key, prior in _keys(draft)]
 
     def _chance(self, key: Key, prior: float, caution: float) -> float:
-        cell = self._cells.get(key, _NOTHING)
-        a = cell.accepted + PRIOR_WEIGHT * prior
-        total = cell.accepted + cell.rejected + PRIOR_WEIGHT
-        mean = a / total
-        chance = mean - caution * sqrt(mean * (1 - mean) / (total + 1))
-        return chance if chance > 0.0 else 0.0
+        return self._cells.get(key, NOTHING).chance(prior, caution)
 
     def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
         """P(token i and all its ancestors are accepted), never above its parent's. Once a chain's falls under
@@ -105,9 +79,9 @@ class Survival:
             for parent, chance in zip(draft.parents, self.conditional(draft, caution), strict=True):
                 survivals.append(chance if parent < 0 else survivals[parent] * chance)
             return survivals
-        survival = 1.0
+        survival, cells = 1.0, self._cells
         for key, prior in _keys(draft):
-            survival *= self._chance(key, prior, caution)
+            survival *= cells.get(key, NOTHING).chance(prior, caution)
             if survival < NEGLIGIBLE:
                 break
             survivals.append(survival)
@@ -139,7 +113,7 @@ class Survival:
             for i in tried:
                 key, prior = keys[i]
                 self.reliability.add(self._chance(key, prior, 0.0), i == node)
-                self._cells.setdefault(key, _Cell()).add(i == node)
+                self._cells.setdefault(key, Counts()).add(i == node)
             if node < 0:
                 return Score(draft.source, right, int(bool(tried)))
             right += 1
@@ -151,7 +125,7 @@ class Survival:
     def export(self) -> dict[str, list[float]]:
         """The counts as a JSON object: "source|match|confidence" → [accepted, rejected]."""
         return {
-            "|".join(map(str, key)): [round(cell.accepted, 3), round(cell.rejected, 3)]
+            "|".join(map(str, key)): [round(cell.right, 3), round(cell.wrong, 3)]
             for key, cell in self._cells.items()
         }
 
@@ -167,10 +141,7 @@ class Survival:
                 case [int() | float() as accepted, int() | float() as rejected] if accepted + rejected > 0:
                     scale = min(1.0, STORED_WEIGHT / (accepted + rejected))
                     key = (source, int(buckets[0]), int(buckets[1]))
-                    self._cells[key] = _Cell(max(0.0, accepted * scale), max(0.0, rejected * scale))
-
-
-_NOTHING = _Cell()
+                    self._cells[key] = Counts(max(0.0, accepted * scale), max(0.0, rejected * scale))
 
 
 def _keys(draft: Draft) -> Iterator[tuple[Key, float]]:

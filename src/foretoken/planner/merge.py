@@ -17,9 +17,9 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 
-from foretoken.planner.calibration import FORGET_AT, NEGLIGIBLE, PRIOR_WEIGHT
+from foretoken.planner.beta import NOTHING, Counts
+from foretoken.planner.calibration import NEGLIGIBLE
 from foretoken.types import Draft
 
 DISPUTED = 0.5
@@ -93,18 +93,12 @@ def depth_of(draft: Draft) -> int:
     return max(depths)
 
 
-@dataclass(slots=True)
-class _Cell:
-    right: float = 0.0
-    wrong: float = 0.0
-
-
 class Merger:
     """Merges drafts, and learns how to weigh what their sources say."""
 
     def __init__(self, caution: float) -> None:
         self._caution = caution
-        self._cells: dict[Key, _Cell] = {}
+        self._cells: dict[Key, Counts] = {}
         self._shadow: dict[int, _Trie] = {}
 
     def merge(self, request: int, drafts: Sequence[Draft], survivals: Sequence[Sequence[float]]) -> Tree:
@@ -175,10 +169,7 @@ class Merger:
         return found
 
     def _chance(self, key: Key, prior: float) -> float:
-        cell = self._cells.get(key, _NOTHING)
-        total = cell.right + cell.wrong + PRIOR_WEIGHT
-        mean = (cell.right + PRIOR_WEIGHT * prior) / total
-        return max(0.0, mean - self._caution * sqrt(mean * (1.0 - mean) / (total + 1.0)))
+        return self._cells.get(key, NOTHING).chance(prior, self._caution)
 
     def score(self, request: int, tokens: Sequence[int]) -> None:
         """Learn from what the target emitted: at every node that it reached, the children in their ranking
@@ -194,29 +185,16 @@ class Merger:
                 right = tree.tokens[child] == token
                 key = tree.keys.get(child)
                 if key is not None:
-                    self._learn(key, right=right)
+                    self._cells.setdefault(key, Counts()).add(right)
                 if right:
                     node = child
                     break
             if node == _ROOT:
                 return
 
-    def _learn(self, key: Key, *, right: bool) -> None:
-        cell = self._cells.setdefault(key, _Cell())
-        if right:
-            cell.right += 1
-        else:
-            cell.wrong += 1
-        if cell.right + cell.wrong > FORGET_AT:
-            cell.right /= 2
-            cell.wrong /= 2
-
     def forget(self, request: int) -> None:
         """The request is over."""
         self._shadow.pop(request, None)
-
-
-_NOTHING = _Cell()
 
 
 class _Trie:
