@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median
 from typing import Any
 
+from foretoken.bench.report import row_dict
 from foretoken.bench.results import ALL, Row, Sample, scores
 from server_common import figure, table
 
@@ -128,28 +129,12 @@ def report(rows: Sequence[Row], setting: str) -> dict[str, Any]:
         "means": {kind: {pick: means(rates(rows, kind, pick)) for pick in PICKS} for kind in KINDS},
         "demands": [asdict(demand) | {"verdict": demand.verdict} for demand in demands(_decode(rows))],
         "different": {name: different(rows, name) for name in (PLAIN, OFF)},
-        "answers": [_answer(row) for row in rows],
+        "answers": [row_dict(row) for row in rows],
     }
 
 
 def _decode(rows: Sequence[Row]) -> Rates:
     return rates(rows, "decode", "best")
-
-
-def _answer(row: Row) -> dict[str, Any]:
-    sample = row.sample
-    return {
-        "side": row.setting,
-        "pass": row.repeat,
-        "category": row.category,
-        "prompt": row.prompt,
-        "prompt_tokens": sample.prompt_tokens,
-        "tokens": sample.count,
-        "prompt_ms": sample.prompt_ms,
-        "decode_ms": sample.decode_ms,
-        "drafted": sample.drafted,
-        "accepted": sample.accepted,
-    }
 
 
 def as_markdown(rows: Sequence[Row], setting: str) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from foretoken.protocols import Drafter, RequestView
+from foretoken.testing import ScriptedDrafter
 from foretoken.types import Draft, DraftLimit, Outcome
 
 
@@ -20,3 +24,17 @@ def commit(drafter: Drafter, request: RequestView, tokens: list[int], *, kept: i
 
 def draft(drafter: Drafter, request: RequestView, limit: int = 63) -> Draft | None:
     return drafter.draft([(request, DraftLimit(limit))])[0]
+
+
+def drafted_from(texts: Sequence[Sequence[int]], seed: int) -> Drafter:
+    """Drafts what one of the texts goes on with, and something wrong somewhere in it now and then."""
+    rng = random.Random(seed)
+
+    def script(tokens: Sequence[int]) -> list[int]:
+        text = next((text for text in texts if list(text[: len(tokens)]) == list(tokens)), ())
+        draft = list(text[len(tokens) : len(tokens) + rng.randint(0, 14)])
+        if draft and rng.random() < 0.6:
+            draft[rng.randrange(len(draft))] = 30
+        return draft
+
+    return ScriptedDrafter(script)

@@ -33,6 +33,17 @@ class Workspace:
         return path
 
 
+def one_thread(workspace: Workspace, context_length: int, sequences: int) -> ModelOptions:
+    """A model on one thread of the processor, whose measurements stay with the case."""
+    return ModelOptions(
+        context_length=context_length,
+        sequences=sequences,
+        threads=1,
+        gpu_layers=0,
+        cache_dir=workspace.folder / "measurements",
+    )
+
+
 def _fake(_workspace: Workspace, context_length: int, sequences: int) -> Model:
     return FakeModel(context_length=context_length, sequences=sequences)
 
@@ -46,14 +57,7 @@ def _llamacpp(workspace: Workspace, context_length: int, sequences: int) -> Mode
             path, vocab=300, weight_type="q8_0", ctx_train=TRAINED_CONTEXT, mixing=0.5
         ),
     )
-    options = ModelOptions(
-        context_length=context_length,
-        sequences=sequences,
-        threads=1,
-        gpu_layers=0,
-        cache_dir=workspace.folder / "measurements",
-    )
-    return BACKEND.load(path, options)
+    return BACKEND.load(path, one_thread(workspace, context_length, sequences))
 
 
 def _torch(workspace: Workspace, context_length: int, sequences: int) -> Model:

@@ -15,11 +15,10 @@ import gguf_hybrids
 import torch_factory
 from foretoken.backends import rewind
 from foretoken.backends.rewind import RewindingModel
-from foretoken.config import ModelOptions
 from foretoken.errors import BackendError, OutOfKVError
 from foretoken.protocols import Model
 from foretoken.types import Logits, Rollback, Rows
-from model_cases import Workspace, fresh, prefill, same, text_tokens
+from model_cases import Workspace, fresh, one_thread, prefill, same, text_tokens
 from recurrent_double import FakeRecurrentModel
 
 CONTEXT = 192
@@ -40,14 +39,7 @@ def _gguf(name: str, write: Callable[..., object], **shape: int) -> Callable[[Wo
         from foretoken.backends.llamacpp import BACKEND
 
         path = workspace.file(f"{name}.gguf", lambda path: write(path, mixing=0.5, **shape))
-        options = ModelOptions(
-            context_length=CONTEXT,
-            sequences=SEQUENCES,
-            threads=1,
-            gpu_layers=0,
-            cache_dir=workspace.folder / "measurements",
-        )
-        return BACKEND.load(path, options)
+        return BACKEND.load(path, one_thread(workspace, CONTEXT, SEQUENCES))
 
     return load
 
@@ -60,14 +52,7 @@ def _torch(name: str) -> Callable[[Workspace], Model]:
         from foretoken.backends.torch import BACKEND
 
         path = workspace.file(f"torch-{name}", lambda path: torch_factory.make_model(path, name))
-        options = ModelOptions(
-            context_length=CONTEXT,
-            sequences=SEQUENCES,
-            threads=1,
-            gpu_layers=0,
-            cache_dir=workspace.folder / "measurements",
-        )
-        return BACKEND.load(path, options)
+        return BACKEND.load(path, one_thread(workspace, CONTEXT, SEQUENCES))
 
     return load
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foretoken import library
 from foretoken.backends.cpu import physical_cores
@@ -20,19 +19,15 @@ from foretoken.backends.llamacpp.system import (
     processor_name,
 )
 from foretoken.cli import paths
+from foretoken.cli.model_summary import summary_of
 from foretoken.config import AUTO, ModelOptions, parse_speculation
 from foretoken.drafters.suffix_store import describe, remembered
 from foretoken.engine import prefix_file
 from foretoken.engine.assembly import assemble
 from foretoken.engine.warmup import measure_costs
-from foretoken.library.repository import repository_of
-from foretoken.library.safetensors_file import read_safetensors
 from foretoken.planner import profile as profiles
 from foretoken.protocols import Model
 from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
-
-if TYPE_CHECKING:
-    from foretoken.backends.llamacpp.gguf_file import GGUFSummary
 
 BATCHES = (2, 4, 8, 16)
 """Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
@@ -147,8 +142,7 @@ class ModelFile:
 
 def model_file(path: Path) -> ModelFile:
     """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
-    folder = repository_of(path)
-    summary = _read_gguf(path) if folder is None else read_safetensors(folder)
+    summary = summary_of(path)
     return ModelFile(
         path=path,
         default=path == library.default_model(),
@@ -158,12 +152,6 @@ def model_file(path: Path) -> ModelFile:
         parameters=summary.parameters,
         context=summary.context_length,
     )
-
-
-def _read_gguf(path: Path) -> GGUFSummary:
-    from foretoken.backends.llamacpp.gguf_file import read_gguf
-
-    return read_gguf(path)
 
 
 # --- speculation ---------------------------------------------------------------------------------------

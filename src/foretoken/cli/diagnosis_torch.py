@@ -16,7 +16,7 @@ class PyTorch:
     """The installed PyTorch. `device` is where models are put; `formats` says for weights stored in a format
     in which one they are computed there; `bf16` is whether the processor has instructions for that format,
     `onednn` whether its products are oneDNN's over weights laid out beforehand, which do not depend on how
-    many rows there are.
+    many rows there are, `fbgemm` whether weights that fit fp16 are held in it.
     """
 
     version: str
@@ -25,12 +25,13 @@ class PyTorch:
     formats: dict[str, str]
     bf16: bool
     onednn: bool
+    fbgemm: bool = False
 
 
 def torch_facts() -> PyTorch:
     """Ask the backend itself. Raises MissingDependencyError, or BackendError if PyTorch does not load."""
     try:
-        from foretoken.backends.torch import linear, loading
+        from foretoken.backends.torch import half, loading
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers"):
             raise
@@ -47,12 +48,13 @@ def torch_facts() -> PyTorch:
     stored = {name: SimpleNamespace(dtype=dtype) for name, dtype in loading.DTYPES.items()}
     formats = {name: loading.choose_dtype(config, device) for name, config in stored.items()}
     computed = loading.choose_dtype(stored["bf16"], processor)
-    products = linear.choose_linear(loading.DTYPES[computed], processor)
+    products = half.choose_products(loading.DTYPES[computed], processor)
     return PyTorch(
         version=version("torch"),
         transformers=version("transformers"),
         device=loading.device_name(device),
         formats={name: str(chosen) for name, chosen in formats.items()},
         bf16=computed == "bf16",
-        onednn=products is linear.packed_linear,
+        onednn=products.copies,
+        fbgemm=products.halves,
     )

@@ -189,7 +189,8 @@ def _torch_rows(torch: PyTorch) -> Iterator[Row]:
     if torch.device == "cpu" and not torch.bf16:
         yield "bf16", "this processor has no instructions for it (AVX512_BF16, AMX)"
     if torch.onednn:
-        yield "products", "oneDNN, FBGEMM for weights that fit fp16: the same bits for one row and many"
+        halves = ", FBGEMM for weights that fit fp16" if torch.fbgemm else ""
+        yield "products", f"oneDNN{halves}: the same bits for one row and many"
     else:
         yield "products", "[yellow]torch's own: not exact, and drafts cost more[/]"
 

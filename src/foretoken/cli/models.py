@@ -7,7 +7,7 @@ import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -23,16 +23,15 @@ from rich.table import Table
 
 from foretoken import library
 from foretoken.cli import paths
+from foretoken.cli.model_summary import summary_of
 from foretoken.errors import ConfigError
 from foretoken.library.repository import repository_of
-from foretoken.library.safetensors_file import SafetensorsSummary, read_safetensors
+from foretoken.library.safetensors_file import SafetensorsSummary
 from foretoken.library.split import model_files
 
 if TYPE_CHECKING:
-    from foretoken.backends.llamacpp.gguf_file import GGUFSummary
+    from foretoken.cli.model_summary import Summary
     from foretoken.library import StoredModel
-
-    Summary: TypeAlias = GGUFSummary | SafetensorsSummary
 
 
 @click.group()
@@ -85,8 +84,7 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
     FILE is a path, a folder of safetensors, or the name of a model that 'foretoken models list' shows.
     """
     path = library.resolve(model, paths.models_dir())
-    folder = repository_of(path)
-    summary = _read_gguf(path) if folder is None else read_safetensors(folder)
+    summary = summary_of(path)
     if as_json:
         click.echo(json.dumps(_summary_json(summary), indent=2))
         return
@@ -100,12 +98,6 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
     if tensors:
         click.echo()
         _print(_tensor_table(summary))
-
-
-def _read_gguf(path: Path) -> GGUFSummary:
-    from foretoken.backends.llamacpp.gguf_file import read_gguf
-
-    return read_gguf(path)
 
 
 def _summary_table(summary: Summary) -> Table:

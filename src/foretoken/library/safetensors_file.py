@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ModelFormatError, ModelNotFoundError
 from foretoken.library.repository import CONFIG, read_json, weight_files
+from foretoken.library.type_share import TypeShare, type_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LENGTH = 8
@@ -32,14 +32,6 @@ class StoredTensor:
     name: str
     type: str
     shape: tuple[int, ...]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredShare:
-    """How much of a model is stored in one type."""
-
-    tensors: int
     size_bytes: int
 
 
@@ -65,7 +57,7 @@ class SafetensorsSummary:
     vocab_size: int
     tokenizer: str
     has_chat_template: bool
-    quantization: Mapping[str, StoredShare]
+    quantization: Mapping[str, TypeShare]
     tensors: tuple[StoredTensor, ...]
     config: Mapping[str, Any]
     size_bytes: int
@@ -111,7 +103,7 @@ def read_safetensors(folder: Path) -> SafetensorsSummary:
         tokenizer=_text(_tokenizer(folder), "tokenizer_class"),
         has_chat_template=any((folder / name).is_file() for name in _TEMPLATES)
         or bool(_tokenizer(folder).get("chat_template")),
-        quantization=_shares(tensors),
+        quantization=type_shares((tensor.type, tensor.size_bytes) for tensor in tensors),
         tensors=tensors,
         config=config,
         size_bytes=sum(file.stat().st_size for file in files),
@@ -146,14 +138,6 @@ def _tensors(path: Path) -> list[StoredTensor]:
 def _tensor(name: str, entry: Mapping[str, Any]) -> StoredTensor:
     start, end = entry["data_offsets"]
     return StoredTensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), int(end) - int(start))
-
-
-def _shares(tensors: Sequence[StoredTensor]) -> dict[str, StoredShare]:
-    counts = Counter(tensor.type for tensor in tensors)
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        sizes[tensor.type] += tensor.size_bytes
-    return {kind: StoredShare(counts[kind], size) for kind, size in sizes.most_common()}
 
 
 def _count(values: Mapping[str, Any], *keys: str) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gguf_factory
 from foretoken.backends.llamacpp import gguf_native
-from foretoken.backends.llamacpp.gguf_file import TypeShare, is_gguf, read_gguf
+from foretoken.backends.llamacpp.gguf_file import is_gguf, read_gguf
 from foretoken.backends.llamacpp.gguf_native import Array, Tensor
 from foretoken.errors import (
     BackendError,
@@ -22,6 +22,7 @@ from foretoken.errors import (
     ModelNotFoundError,
 )
 from foretoken.library import default_model
+from foretoken.library.type_share import TypeShare
 
 if TYPE_CHECKING:
     from pathlib import Path

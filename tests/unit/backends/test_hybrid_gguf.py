@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import gguf_hybrids
+from drafter_cases import drafted_from
 from foretoken.backends.llamacpp import recurrent
 from foretoken.backends.llamacpp.loading import load_model
 from foretoken.backends.llamacpp.model import LlamaCppModel
@@ -20,8 +20,8 @@ from foretoken.cli import diagnosis
 from foretoken.config import ModelOptions
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
-from foretoken.protocols import Drafter, Model
-from foretoken.testing import ScriptedDrafter, assert_lossless
+from foretoken.protocols import Model
+from foretoken.testing import assert_lossless
 from foretoken.types import Completion, Rows, SamplingParams
 from model_cases import prefill, text_tokens
 
@@ -160,20 +160,6 @@ def test_a_llama_cpp_that_goes_on_from_a_wrong_state_is_not_trusted(
 
 
 # --- texts ---------------------------------------------------------------------------------------------
-
-
-def drafted_from(texts: Sequence[Sequence[int]], seed: int) -> Drafter:
-    """Drafts what one of the texts goes on with, and something wrong somewhere in it now and then."""
-    rng = random.Random(seed)
-
-    def script(tokens: Sequence[int]) -> list[int]:
-        text = next((text for text in texts if list(text[: len(tokens)]) == list(tokens)), ())
-        draft = list(text[len(tokens) : len(tokens) + rng.randint(0, 14)])
-        if draft and rng.random() < 0.6:
-            draft[rng.randrange(len(draft))] = 30
-        return draft
-
-    return ScriptedDrafter(script)
 
 
 @pytest.mark.parametrize("concurrent", [False, True])

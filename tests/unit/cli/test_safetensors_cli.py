@@ -154,6 +154,16 @@ def test_instructions_for_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) 
         assert f"bf16 in {'bf16' if has_bf16 else 'fp32'}" in rows["computes"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_it_names_fbgemm_where_weights_are_held_in_half_width(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretoken.backends.torch.half._has_halves", lambda: there)
+    facts = torch_facts()
+    assert facts.fbgemm is (there and facts.onednn and not facts.bf16)
+    assert ("FBGEMM" in dict(doctor._torch_rows(facts))["products"]) is facts.fbgemm
+
+
 def test_without_onednn() -> None:
     facts = PyTorch("1", "2", "cpu", {"fp32": "fp32"}, bf16=True, onednn=False)
     assert "not exact" in dict(doctor._torch_rows(facts))["products"]

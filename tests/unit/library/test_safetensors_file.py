@@ -10,7 +10,8 @@ import pytest
 
 import torch_factory
 from foretoken.errors import ModelFormatError, ModelNotFoundError
-from foretoken.library.safetensors_file import StoredShare, StoredTensor, read_safetensors
+from foretoken.library.safetensors_file import StoredTensor, read_safetensors
+from foretoken.library.type_share import TypeShare
 from safetensors_factory import SHARDS, one_file, safetensors, sharded, write
 
 
@@ -23,7 +24,7 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
     assert (found.context_length, found.block_count, found.embedding_length) == (512, 2, 64)
     assert (found.head_count, found.kv_head_count, found.vocab_size) == (4, 2, 300)
     assert (found.tokenizer, found.has_chat_template) == ("PreTrainedTokenizerFast", True)
-    assert found.quantization == {"BF16": StoredShare(3, 2 * found.parameters)}
+    assert found.quantization == {"BF16": TypeShare(3, 2 * found.parameters)}
     assert found.tensors[1] == StoredTensor("norm", "BF16", (64,), 128)
     assert found.file_type == "BF16"
 

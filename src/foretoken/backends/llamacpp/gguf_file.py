@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,20 +9,13 @@ from foretoken.backends.llamacpp.file_types import file_type_name
 from foretoken.backends.llamacpp.gguf_native import Array, Header, Tensor, Value, read_header
 from foretoken.errors import ModelError, ModelFormatError, ModelNotFoundError
 from foretoken.library.split import model_files
+from foretoken.library.type_share import TypeShare, type_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MAGIC = b"GGUF"
-
-
-@dataclass(frozen=True, slots=True)
-class TypeShare:
-    """How much of a model is stored in one tensor type."""
-
-    tensors: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,7 @@ def read_gguf(path: Path) -> GGUFSummary:
     architecture = _text(metadata, "general.architecture")
     if not architecture:
         raise ModelFormatError(f"{path} does not say what architecture it is (general.architecture).")
-    quantization = _quantization(tensors)
+    quantization = type_shares((tensor.type, tensor.size_bytes) for tensor in tensors)
     return GGUFSummary(
         path=files[0],
         files=files,
@@ -146,15 +138,6 @@ def _check_complete(file: Path, header: Header) -> None:
             f"{file} is truncated: it has {size:,} bytes of at least {needed:,}.",
             hint="The download is incomplete: run it again.",
         )
-
-
-def _quantization(tensors: Sequence[Tensor]) -> dict[str, TypeShare]:
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[tensor.type] += 1
-        sizes[tensor.type] += tensor.size_bytes
-    return {kind: TypeShare(counts[kind], size) for kind, size in sizes.most_common()}
 
 
 def _file_type(metadata: Mapping[str, Value | Array], quantization: Mapping[str, TypeShare]) -> str:

@@ -42,7 +42,9 @@ class Products:
     """
 
     def __init__(self, otherwise: Callable[..., Linear], *, halves: bool) -> None:
-        self._otherwise, self._halves = otherwise, halves
+        self._otherwise = otherwise
+        self.halves = halves
+        """Whether weights that fit are held in fp16."""
         self._made = {"half": 0, "otherwise": 0}
 
     @property
@@ -52,7 +54,7 @@ class Products:
 
     def __call__(self, weight: Any, bias: Any = None) -> Linear:
         large = weight.shape[1] >= LEAST_INPUTS
-        found = half_linear(weight, bias) if self._halves and large else None
+        found = half_linear(weight, bias) if self.halves and large else None
         self._made["half" if found else "otherwise"] += 1
         return found or self._otherwise(weight, bias)
 

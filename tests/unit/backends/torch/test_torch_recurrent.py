@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ import pytest
 import torch
 
 import torch_factory
+from drafter_cases import drafted_from
 from foretoken import Engine, SamplingParams
 from foretoken.backends.rewind import RewindingModel
 from foretoken.backends.torch import states
 from foretoken.backends.torch.recurrent import RecurrentModel
 from foretoken.cli import diagnosis
 from foretoken.errors import BackendError
-from foretoken.protocols import Drafter, Model
-from foretoken.testing import ScriptedDrafter, assert_lossless
+from foretoken.protocols import Model
+from foretoken.testing import assert_lossless
 from foretoken.types import Rollback, Rows
 from model_cases import fresh, prefill, same, text_tokens
 from torch_cases import load
@@ -142,20 +142,6 @@ def test_mixtures_of_experts_are_said_not_to_be_exact(folder: Make) -> None:
 
 
 # --- texts ---------------------------------------------------------------------------------------------
-
-
-def drafted_from(texts: Sequence[Sequence[int]], seed: int) -> Drafter:
-    """Drafts what one of the texts goes on with, and something wrong somewhere in it now and then."""
-    rng = random.Random(seed)
-
-    def script(tokens: Sequence[int]) -> list[int]:
-        text = next((text for text in texts if list(text[: len(tokens)]) == list(tokens)), ())
-        draft = list(text[len(tokens) : len(tokens) + rng.randint(0, 14)])
-        if draft and rng.random() < 0.6:
-            draft[rng.randrange(len(draft))] = 30
-        return draft
-
-    return ScriptedDrafter(script)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
