@@ -18,12 +18,14 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import IO
 
+import httpx
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
 FORETOKEN_READY = r" on (http://\S+?)/v1$"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 
 IDLE_GAUGES = (
     "foretoken_num_requests",
@@ -67,7 +69,10 @@ def started(command: Sequence[str], ready: str = FORETOKEN_READY) -> Iterator[Ru
 
     Ends the script with what the server said if it does not start.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:
+        raise SystemExit(f"{command[0]} cannot be run: {error}") from None
     output = _Output(process.stdout, ready)
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
@@ -87,6 +92,17 @@ def started(command: Sequence[str], ready: str = FORETOKEN_READY) -> Iterator[Ru
             process.wait()
         reader.join(STOP_SECONDS)
         output.close()
+
+
+def check_server(url: str) -> None:
+    """End the script, saying what to do, if no server answers at an address given without /v1."""
+    try:
+        httpx.get(f"{url}/v1/models", timeout=ANSWER_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SystemExit(
+            f"No server answers at {url}: {error}\n"
+            "Start one (`foretoken serve`) and give its address, without /v1, as --url."
+        ) from None
 
 
 class _Output:

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 
 from common import progress
+from server_common import check_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 GAUGES = ("num_requests", "num_requests_running", "num_requests_waiting", "kv_cache_tokens")
@@ -34,6 +35,7 @@ def server(url: str | None) -> Iterator[str]:
     from openapi_cases import LIMITS
 
     if url is not None:
+        check_server(url)
         yield url
         return
     with serving(settings=ServerSettings(limits=LIMITS)) as running:

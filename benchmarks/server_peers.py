@@ -40,6 +40,7 @@ from common import parser, progress
 from foretoken.backends.cpu import physical_cores
 from foretoken.bench.live import WARM_UP, WARM_UP_TOKENS
 from foretoken.bench.workloads import PromptCase, load_prompts, select
+from foretoken.cli.units import counted
 from foretoken.library import default_model
 from server_client import Answer, chat_body, new_client, stream_chat
 from server_common import (
@@ -179,7 +180,8 @@ def closing(args: argparse.Namespace, turns: Mapping[int, Sequence[Turn]], idle:
     compared = texts(turns)
     spinning = [name for name, share in idle.items() if share > SPINNING]
     setting = (
-        f"{args.threads} threads, {args.context} tokens of context a slot, {args.tokens} tokens an answer"
+        f"{counted(args.threads, 'thread')}, {args.context} tokens of context a slot, "
+        f"{counted(args.tokens, 'token')} an answer"
     )
     page = as_markdown(found, compared, f"{setting}, best of {args.repeat}", spinning)
     errors = [

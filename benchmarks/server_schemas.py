@@ -19,6 +19,7 @@ from typing import Any
 import openai
 
 from common import progress
+from server_common import check_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -49,6 +50,17 @@ def check_all(
         yield from zip(numbers, found, strict=True)
 
 
+def first_model(client: openai.OpenAI) -> str:
+    """The first model that the server lists. Ends the script, saying why, if there is none."""
+    try:
+        models = list(client.models.list())
+    except openai.APIError as error:
+        raise SystemExit(f"The server does not list its models: {error}") from None
+    if not models:
+        raise SystemExit("The server lists no model: name one with --model.")
+    return models[0].id
+
+
 def main() -> None:
     """Ask for all; the last line of output is one JSON object."""
     arguments = argparse.ArgumentParser(
@@ -63,9 +75,10 @@ def main() -> None:
     arguments.add_argument("--at-once", type=int, default=1, help="requests at the same time")
     args = arguments.parse_args()
     numbers = range(args.first, args.first + args.count)
+    check_server(args.url)
     invalid = different = accepted = 0
     with openai.OpenAI(base_url=f"{args.url}/v1", api_key=args.key, max_retries=0, timeout=600) as client:
-        model = args.model or next(iter(client.models.list())).id
+        model = args.model or first_model(client)
         for number, found in check_all(client, model, numbers, args.tokens, args.at_once):
             wrong, other, drafted = found
             invalid, different, accepted = invalid + bool(wrong), different + bool(other), accepted + drafted

@@ -58,6 +58,7 @@ from torch_peers_report import (
     different,
     rates,
     report,
+    setting_of,
 )
 from torch_peers_sides import (
     ForetokenSide,
@@ -144,9 +145,8 @@ def main() -> None:
 
 def closing(args: argparse.Namespace, rows: Sequence[Row]) -> int:
     """Print and write the report; returns the exit code."""
-    setting = (
-        f"{args.dtype}, {args.threads} threads, {args.tokens} tokens an answer, "
-        f"{args.repeat} passes, the draft model keeps one layer in {args.every}"
+    setting = setting_of(
+        args.dtype, threads=args.threads, tokens=args.tokens, repeat=args.repeat, every=args.every
     )
     page = as_markdown(rows, setting)
     name = "torch_peers" if args.dtype == "fp32" else f"torch_peers_{args.dtype}"

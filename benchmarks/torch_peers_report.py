@@ -9,6 +9,7 @@ from typing import Any
 
 from foretoken.bench.report import row_dict
 from foretoken.bench.results import ALL, Row, Sample, scores
+from foretoken.cli.units import counted
 from server_common import figure, table
 
 OFF, AUTO, AUTO_DRAFT = "foretoken off", "foretoken auto", "foretoken auto + draft"
@@ -120,6 +121,14 @@ def demands(found: Rates) -> list[Demand]:
 
 
 # --- the page ------------------------------------------------------------------------------------------
+
+
+def setting_of(dtype: str, *, threads: int, tokens: int, repeat: int, every: int) -> str:
+    """How it was measured, in words, for `report` and `as_markdown`."""
+    return (
+        f"{dtype}, {counted(threads, 'thread')}, {counted(tokens, 'token')} an answer, "
+        f"{repeat} {'pass' if repeat == 1 else 'passes'}, the draft model keeps one layer in {every}"
+    )
 
 
 def report(rows: Sequence[Row], setting: str) -> dict[str, Any]:

@@ -107,6 +107,40 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_dt_rank": 8,
         },
     ),
+    "zamba": (
+        "ZambaConfig",
+        TINY
+        | {
+            "num_hidden_layers": 5,
+            "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
+            "head_dim": 32,
+            "n_mamba_heads": 2,
+            "mamba_dt_rank": 8,
+        },
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        {name: value for name, value in TINY.items() if name != "head_dim"}
+        | {
+            "num_hidden_layers": 5,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
+            "num_key_value_heads": 4,
+            "time_step_min": 1e-30,
+            "time_step_floor": 1e-30,
+            "num_mem_blocks": 2,
+            "use_shared_attention_adapter": True,
+            "adapter_rank": 8,
+            "use_mem_rope": True,
+            "n_mamba_heads": 8,
+            "mamba_ngroups": 2,
+            "mamba_d_state": 16,
+            "chunk_size": 16,
+        },
+    ),
+    "rwkv": (
+        "RwkvConfig",
+        STATES | {"context_length": CONTEXT, "intermediate_size": 96, "rescale_every": 2},
+    ),
     "lfm2": (
         "Lfm2Config",
         TINY
@@ -119,6 +153,22 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3NextConfig", TINY | DELTA_NET | EXPERTS | {"mlp_only_layers": [0, 1, 2, 3]}),
     "qwen3_next_experts": ("Qwen3NextConfig", TINY | DELTA_NET | EXPERTS),
     "qwen3_5": ("Qwen3_5TextConfig", TINY | DELTA_NET),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        {name: value for name, value in TINY.items() if name not in ("head_dim", "num_key_value_heads")}
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_layer_types": ["dense"] * 3,
+            "linear_num_heads": 16,
+            "linear_head_dim": 8,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 16,
+            "num_key_value_heads": 4,
+        },
+    ),
     "olmo_hybrid": ("OlmoHybridConfig", TINY | DELTA_NET),
 }
 """Those with a recurrent state, of which all but mixtures of experts are exact."""
@@ -173,26 +223,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = RECURRENT | {
             "rotary_dim": 8,
             "bos_token_id": None,
             "eos_token_id": gguf_factory.IM_END,
-        },
-    ),
-    "kimi_linear": (
-        "KimiLinearConfig",
-        {
-            **{
-                name: value for name, value in TINY.items() if name not in ("head_dim", "num_key_value_heads")
-            },
-            "num_hidden_layers": 3,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "linear_num_heads": 4,
-            "linear_head_dim": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
         },
     ),
 }

@@ -6,20 +6,24 @@
 """
 
 import logging
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from foretoken.engine.engine import Engine
-from foretoken.errors import ForetokenError
-from foretoken.types import (
-    Completion,
-    Constraint,
-    Event,
-    FinishEvent,
-    FinishReason,
-    SamplingParams,
-    SpeculationStats,
-    TokenEvent,
-)
+if TYPE_CHECKING:
+    from foretoken.engine.engine import Engine
+    from foretoken.engine.scoring import Scores
+    from foretoken.errors import ForetokenError
+    from foretoken.types import (
+        Completion,
+        Constraint,
+        Event,
+        FinishEvent,
+        FinishReason,
+        SamplingParams,
+        SpeculationStats,
+        TokenEvent,
+    )
 
 __version__ = version("foretoken")
 
@@ -35,7 +39,23 @@ __all__ = [
     "FinishReason",
     "ForetokenError",
     "SamplingParams",
+    "Scores",
     "SpeculationStats",
     "TokenEvent",
     "__version__",
 ]
+
+# Imported when they are asked for: `foretoken --help` needs none of it.
+_MODULES = {"Engine": "engine.engine", "Scores": "engine.scoring", "ForetokenError": "errors"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'types')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

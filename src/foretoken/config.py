@@ -12,6 +12,9 @@ from foretoken.errors import SpeculationStringError
 AUTO = "auto"
 OFF = "off"
 
+MOST_THREADS = 512
+"""As many as llama.cpp has room for: with more it writes past the end of its pool."""
+
 Dtype: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 
 DEFAULT_CONTEXT = 8192
@@ -127,6 +130,11 @@ def _parse_stage(part: str) -> Stage:
     if not name.strip():
         raise SpeculationStringError(
             f"{part!r} names no drafter.", hint="A stage is name:key=value,key=value."
+        )
+    if name.strip() in (AUTO, OFF):
+        raise SpeculationStringError(
+            f"{name.strip()!r} has no options: {part!r}.",
+            hint=f"Name a drafter to set something by hand, such as 'suffix:{rest.strip() or 'max=8'}'.",
         )
     options: dict[str, str] = {}
     for pair in filter(None, (piece.strip() for piece in rest.split(","))):

@@ -21,3 +21,13 @@ def write_atomically(path: Path, content: bytes | bytearray, *, mode: int = 0o60
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, content: bytes | bytearray, *, mode: int = 0o644) -> None:
+    """Write what a person asked for to where they said: a file as a whole, but a device or a pipe is written
+    to, for nothing may take its place. Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+    else:
+        write_atomically(path, content, mode=mode)

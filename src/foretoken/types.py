@@ -144,10 +144,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
-    """How far a drafter may go for one request in this round: at most `max_tokens` tokens. One that pays per
-    token (a draft model) also stops when its own estimate that the whole draft so far survives falls under
-    `min_survival`. A draft whose first token is right with a chance below `min_chance` cannot pay: a drafter
-    that sees that early need not go on.
+    """How far a drafter may go for one request in this round: at most `max_tokens` tokens. One that has
+    estimates also stops when its own that the whole draft so far survives falls under `min_survival`: what it
+    would add costs more than it brings. A draft whose first token is right with a chance below `min_chance`
+    cannot pay: a drafter that sees that early need not go on.
     """
 
     max_tokens: int

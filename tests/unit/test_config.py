@@ -81,6 +81,8 @@ def test_off_is_neither_adaptive_nor_has_stages() -> None:
         ("suffix:max", "'max'"),
         ("suffix:=3", "'=3'"),
         ("suffix:max=", "'max='"),
+        ("auto:max=3", "'auto' has no options"),
+        ("off:max=3", "'off' has no options"),
     ],
 )
 def test_what_cannot_be_meant(text: str, says: str) -> None:

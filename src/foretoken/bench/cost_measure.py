@@ -7,6 +7,9 @@ slow spell changes little, and of the ratios of all passes the median, which a h
 the median of all one-row forwards at a depth, and V(n) is V(1) times the ratio. Nothing is smoothed: the
 curve has steps (docs/how-it-works.md), and more rows can take less time.
 
+A forward takes longer when the one before it had another number of rows. In plain decoding none does, so of
+two one-row forwards only the second counts; the difference to the first is `Profile.resize`.
+
 A size whose median is settled is left out of the further passes. It is when three quarters of its ratios,
 and three at least, lie within 3 % of each other: one more could not move the median out of that band. Of
 forwards as long as five plain ones two that agree are enough: a hiccup that spoils a short one is a small
@@ -28,6 +31,7 @@ from time import perf_counter
 import numpy as np
 
 from foretoken.errors import CapacityError
+from foretoken.planner.monotone import TOLERANCE
 from foretoken.planner.profile import Profile, key_of
 from foretoken.protocols import Model
 from foretoken.types import Rollback, Rows
@@ -138,6 +142,7 @@ def measure_profile(
         measured_at=datetime.now(UTC),
         snapshot_ms=round(median(sequence.snapshot_times), 4),
         restore_ms=round(median(sequence.restore_times), 4),
+        resize=round(max(median(ratio for at in samples.values() for ratio in at.resized), 0.0), 4),
         rounds=sum(at.count for at in samples.values()),
         thorough=True,
     )
@@ -164,8 +169,8 @@ def _fitting(model: Model, plan: Plan) -> tuple[list[int], list[int]]:
 
 
 def _work(size: int) -> float:
-    """A forward and the plain one that follows it, in plain forwards."""
-    return 2 + _ROW * (size - 1)
+    """A forward and the two plain ones that follow it, in plain forwards."""
+    return 3 + _ROW * (size - 1)
 
 
 def _work_left(samples: Mapping[int, _Samples]) -> float:
@@ -276,21 +281,29 @@ class _Samples:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = sizes
         self._singles: list[float] = []
+        self.resized: list[float] = []
         self._times: dict[int, list[float]] = {size: [] for size in sizes}
         self._ratios: dict[int, list[float]] = {size: [] for size in sizes}
 
     @property
     def count(self) -> int:
         """The forwards that were timed."""
-        return len(self._singles) + sum(map(len, self._times.values()))
+        return len(self._singles) + len(self.resized) + sum(map(len, self._times.values()))
 
     def unsettled(self) -> list[int]:
         """The sizes whose ratio to a plain forward is still in doubt."""
         return [
             size
             for smaller, size in pairwise(self.sizes)
-            if not settled(self._ratios[size]) and not self._long_enough(size, smaller)
+            if self._out_of_line(size)
+            or not (settled(self._ratios[size]) or self._long_enough(size, smaller))
         ]
+
+    def _out_of_line(self, size: int) -> bool:
+        """Whether it seems to take much longer than more rows do: several hiccups agreed by chance."""
+        larger = [self._ratios[other] for other in self.sizes if other > size]
+        known = [median(ratios) for ratios in larger if settled(ratios)]
+        return bool(self._ratios[size] and known) and median(self._ratios[size]) > TOLERANCE * min(known)
 
     def _long_enough(self, size: int, smaller: int) -> bool:
         """Whether one forward of this size says enough; `smaller` is the next smaller one."""
@@ -304,12 +317,12 @@ class _Samples:
         """Time one forward of each size, between plain ones. `progress` gets the work that is done, in plain
         forwards; returns all of it.
         """
-        singles = [sequence.forward_ms(1)]
+        singles = [self._single(sequence)]
         times: list[float] = []
         work = 0.0
         for size in order:
             times.append(sequence.forward_ms(size))
-            singles.append(sequence.forward_ms(1))
+            singles.append(self._single(sequence))
             work += _work(size)
             progress(work)
         for i, (size, ms) in enumerate(zip(order, times, strict=True)):
@@ -318,6 +331,12 @@ class _Samples:
             self._ratios[size].append(ms / max(median(near), 1e-6))
         self._singles += singles
         return work
+
+    def _single(self, sequence: _Sequence) -> float:
+        """A plain forward after another one, and what the first took longer."""
+        first, ms = sequence.forward_ms(1), sequence.forward_ms(1)
+        self.resized.append(first / max(ms, 1e-6) - 1.0)
+        return ms
 
     def curve(self) -> dict[int, float]:
         """V(n) in milliseconds."""

@@ -10,7 +10,7 @@ from foretoken.bench.cost_report import setting_text, to_curve
 from foretoken.bench.curves import Curve
 from foretoken.bench.extras import needed
 from foretoken.errors import ConfigError
-from foretoken.files import write_atomically
+from foretoken.files import write_output
 from foretoken.planner.profile import Profile
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def write_plot(profile: Profile, path: Path) -> None:
     with needed("matplotlib", PURPOSE).rc_context({"svg.fonttype": "none", "svg.hashsalt": "foretoken"}):
         drawn.savefig(content, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
     try:
-        write_atomically(path, content.getvalue(), mode=0o644)
+        write_output(path, content.getvalue(), mode=0o644)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
 

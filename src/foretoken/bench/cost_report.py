@@ -123,6 +123,13 @@ def _remarks(measurement: Measurement) -> Iterator[str]:
         "V(n) is the time of one forward over n tokens. A draft pays from an acceptance on: the probability "
         "of each token, given those before it."
     )
+    if profile.resize:
+        single = profile.curve[profile.nearest_depth(TYPICAL_DEPTH)][1]
+        yield (
+            "A forward of another size than the one before it takes "
+            f"{profile.resize * single:.2f} ms longer: V(n) includes that, V(1) does not, and a draft not "
+            "followed by another pays it twice."
+        )
     if profile.snapshot_ms is not None and profile.restore_ms is not None:
         yield (
             f"Saving a sequence of {max(profile.curve):,} tokens takes {profile.snapshot_ms:.2f} ms, "
@@ -156,6 +163,7 @@ def measurement_dict(measurement: Measurement) -> dict[str, Any]:
         "passes": measurement.passes,
         "slowdown": round(measurement.slowdown, 3),
         "cut": measurement.cut,
+        "resize": profile.resize,
         "snapshot_ms": profile.snapshot_ms,
         "restore_ms": profile.restore_ms,
         "depths": [
@@ -172,6 +180,7 @@ def measurement_dict(measurement: Measurement) -> dict[str, Any]:
             curve.name: {
                 "about": curve.about,
                 "v1_ms": curve.v1_ms,
+                "resize": curve.resize,
                 "points": {str(rows): ratio for rows, ratio in curve.points.items()},
             }
         },
@@ -186,6 +195,7 @@ def to_curve(profile: Profile, depth: int = TYPICAL_DEPTH) -> Curve:
         name=profile.name or "profile",
         points={rows: ms / sizes[1] for rows, ms in sorted(sizes.items())},
         v1_ms=sizes[1],
+        resize=profile.resize or 0.0,
         about=f"measured {profile.measured_at:%Y-%m-%d}: {setting_text(profile.key)}, "
         f"{nearest:,} tokens in the KV cache",
     )

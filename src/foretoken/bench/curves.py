@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 
 from foretoken.errors import ConfigError
@@ -18,13 +19,16 @@ SHIPPED = "cost_curves.json"
 class Curve:
     """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond.
 
-    `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from.
+    `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from. `resize` is what a forward
+    takes longer, in V(1), whose number of rows is not that of the forward before it (docs/planner.md): V(1)
+    is without it, V(n) with it.
     """
 
     name: str
     points: Mapping[int, float]
     v1_ms: float = 10.0
     about: str = ""
+    resize: float = 0.0
 
     def ratio(self, rows: int) -> float:
         """V(rows)/V(1)."""
@@ -33,18 +37,32 @@ class Curve:
         (low, below), (high, above) = known[i - 1], known[i]
         return below + (rows - low) / (high - low) * (above - below)
 
+    def after(self, before: int, rows: int) -> float:
+        """What a forward of `rows` takes that follows one of `before` rows, in V(1)."""
+        included = self.resize if rows > 1 else 0.0
+        return self.ratio(rows) - included + (self.resize if before != rows else 0.0)
 
-def between(curves_ms: Mapping[int, Mapping[int, float]], depth: float, name: str) -> Curve:
-    """V(n) at a depth of context in tokens, linear between those measured, as the nearest beyond them.
 
-    `curves_ms` is milliseconds by depth and rows, the same rows at every depth, with one row.
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Milliseconds by depth of context in tokens and rows, the same rows at every depth, with one row.
+
+    `resize` as in `Curve`.
     """
+
+    by_depth: Mapping[int, Mapping[int, float]]
+    resize: float = 0.0
+
+
+def between(curves: Curves, depth: float, name: str) -> Curve:
+    """V(n) at a depth of context in tokens, linear between those measured, as the nearest beyond them."""
+    curves_ms = curves.by_depth
     known = sorted(curves_ms)
     i = min(max(bisect_right(known, depth), 1), max(len(known) - 1, 1))
     low, high = known[i - 1], known[min(i, len(known) - 1)]
     share = min(max((depth - low) / (high - low), 0.0), 1.0) if high > low else 0.0
     ms = {n: below + share * (curves_ms[high][n] - below) for n, below in curves_ms[low].items()}
-    return Curve(name, {n: value / ms[1] for n, value in ms.items()}, ms[1])
+    return Curve(name, {n: value / ms[1] for n, value in ms.items()}, ms[1], resize=curves.resize)
 
 
 def shipped_curves() -> dict[str, Curve]:
@@ -54,10 +72,20 @@ def shipped_curves() -> dict[str, Curve]:
 
 
 def find_curve(name: str) -> Curve:
-    """A shipped curve, or the one in a JSON file. Raises ConfigError."""
+    """A shipped curve, or the only one in a JSON file. Raises ConfigError."""
+    found = find_curves(name)
+    if len(found) != 1:
+        raise ConfigError(
+            f"{name} holds {len(found)} curves.", hint="Write the one you mean to a file of its own."
+        )
+    return found[0]
+
+
+def find_curves(name: str) -> list[Curve]:
+    """A shipped curve, or those in a JSON file. Raises ConfigError."""
     shipped = shipped_curves()
     if name in shipped:
-        return shipped[name]
+        return [shipped[name]]
     path = Path(name)
     if not path.is_file():
         raise ConfigError(
@@ -71,11 +99,9 @@ def find_curve(name: str) -> Curve:
     if not isinstance(data, dict):
         raise ConfigError(f"The cost curve {path} is not a JSON object.")
     found = _parse(data if "curves" in data else {"curves": {path.stem: data}}, str(path))
-    if len(found) != 1:
-        raise ConfigError(
-            f"{path} holds {len(found)} curves.", hint="Write the one you mean to a file of its own."
-        )
-    return next(iter(found.values()))
+    if not found:
+        raise ConfigError(f"{path} holds no curve.")
+    return list(found.values())
 
 
 def _parse(data: Mapping[str, object], origin: str) -> dict[str, Curve]:
@@ -92,11 +118,16 @@ def _curve(name: str, value: object, origin: str) -> Curve:
     try:
         points = {int(rows): float(ratio) for rows, ratio in (nested or value).items()}
         v1_ms = float(value.get("v1_ms", 10.0)) if nested else 10.0
+        resize = float(value.get("resize", 0.0)) if nested else 0.0
     except (TypeError, ValueError, AttributeError):
         raise ConfigError(f"{origin}: curve {name!r} must map numbers of rows to V(n)/V(1).") from None
+    if not all(map(isfinite, (*points.values(), v1_ms, resize))):
+        raise ConfigError(f"{origin}: curve {name!r} holds a number that is not finite.")
     if len(points) < 2 or min(points) != 1 or points[1] <= 0 or min(points.values()) <= 0 or v1_ms <= 0:
         raise ConfigError(
             f"{origin}: curve {name!r} needs 1 row, at least one more size, and positive times."
         )
+    if not 0.0 <= resize < min(ratio for rows, ratio in points.items() if rows > 1) / points[1]:
+        raise ConfigError(f"{origin}: curve {name!r}: 'resize' is a part of a forward, and not negative.")
     scaled = {rows: ratio / points[1] for rows, ratio in points.items()}
-    return Curve(name, scaled, v1_ms, str(value.get("about", "")) if nested else "")
+    return Curve(name, scaled, v1_ms, str(value.get("about", "")) if nested else "", resize)

@@ -6,10 +6,10 @@ run falls short of it is what the engine loses, and what both fall short of is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import geometric_mean
 
-from foretoken.bench.curves import Curve, between
+from foretoken.bench.curves import Curve, Curves, between
 from foretoken.bench.record import trace_set
 from foretoken.bench.replay import replay
 from foretoken.bench.results import Row, Sample, scores
@@ -30,21 +30,20 @@ def deepest(rows: Sequence[Row]) -> int:
 def expectations(
     rows: Sequence[Row],
     engine: Engine,
-    curves_ms: Mapping[int, Mapping[int, float]],
+    curves: Curves,
     settings: Sequence[str],
     baseline: str,
 ) -> dict[str, dict[str, str]]:
     """`FACTS` by setting, as far as it can be replayed, which drafts of another model cannot be.
 
-    `rows` are a live run's, `baseline`'s those of plain decoding by `engine`; `curves_ms` is V(n) in
-    milliseconds by depth and rows, measured in that run: an answer's forwards take what they do in its
-    middle. Answers too short to have a rate are left out. What is recorded of the answers are their tokens:
-    the runners-up, which `recycle` could use, are not.
+    `rows` are a live run's, `baseline`'s those of plain decoding by `engine`; `curves` were measured in that
+    run: an answer's forwards take what they do in its middle. Answers too short to have a rate are left out.
+    What is recorded of the answers are their tokens: the runners-up, which `recycle` could use, are not.
     """
     plain = {row.prompt: row for row in reversed(rows) if row.setting == baseline}
     found = scores(rows, baseline)
     facts: dict[str, dict[str, str]] = {}
-    for setting in settings if any(len(curve) > 1 for curve in curves_ms.values()) else ():
+    for setting in settings if any(len(curve) > 1 for curve in curves.by_depth.values()) else ():
         live = {score.prompt: score.speedup for score in found if score.setting == setting and score.speedup}
         traces = [
             Trace(name, plain[name].category, sample.prompt, sample.tokens)
@@ -55,11 +54,11 @@ def expectations(
             continue
         result = replay(
             trace_set(engine, traces),
-            _curve(traces[0], curves_ms),
+            _curve(traces[0], curves),
             setting,
             overhead_ms=_overhead_ms([plain[trace.id].sample for trace in traces]),
             trees=engine.model.capabilities.trees,
-            curve_for=lambda trace: _curve(trace, curves_ms),
+            curve_for=lambda trace: _curve(trace, curves),
         )
         speedup = geometric_mean([value for value in live.values() if value])
         figures = (f"{result.speedup:.2f}", f"{speedup / result.speedup:.0%}", f"{result.hindsight:.2f}")
@@ -67,8 +66,8 @@ def expectations(
     return facts
 
 
-def _curve(trace: Trace, curves_ms: Mapping[int, Mapping[int, float]]) -> Curve:
-    return between(curves_ms, _depth(trace.prompt, trace.output), _NAME)
+def _curve(trace: Trace, curves: Curves) -> Curve:
+    return between(curves, _depth(trace.prompt, trace.output), _NAME)
 
 
 def _depth(prompt: Sequence[int], output: Sequence[int]) -> int:

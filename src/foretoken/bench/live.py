@@ -6,10 +6,11 @@ second would find warm caches, or a hot processor, every time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from foretoken.bench.cost_measure import QUICK, measure_profile
+from foretoken.bench.curves import Curves
 from foretoken.bench.results import Row
 from foretoken.bench.sides import Messages, Side
 from foretoken.bench.workloads import PromptCase
@@ -73,9 +74,8 @@ def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:
     return [case.turn_id(turn) for case in cases for turn in range(min(len(case.turns), turns))]
 
 
-def measured_curves(engine: Engine, deepest: int) -> Mapping[int, Mapping[int, float]]:
-    """Milliseconds of a forward over n rows, by depth and n; nothing where the context is too short to
-    measure in.
+def measured_curves(engine: Engine, deepest: int) -> Curves:
+    """What a forward over n rows takes, by depth; nothing where the context is too short to measure in.
 
     A quick measurement at depths up to about `deepest`, in the machine's state of now. The engine is of no
     use afterwards.
@@ -86,5 +86,5 @@ def measured_curves(engine: Engine, deepest: int) -> Mapping[int, Mapping[int, f
     try:
         profile = measure_profile(engine.model, replace(QUICK, depths=needed)).profile
     except CapacityError:
-        return {}
-    return profile.curve
+        return Curves({})
+    return Curves(profile.curve, profile.resize or 0.0)

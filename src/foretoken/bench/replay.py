@@ -143,10 +143,11 @@ def _replay_one(
     if completion.tokens != trace.output:
         raise BackendError(f"The replay of the trace {trace.id!r} gave another answer than was recorded.")
     round_ms = curve.v1_ms + overhead_ms
-    # Overhead makes every round dearer by the same: it belongs into the bounds as well.
+    # Overhead makes every round dearer by the same: it belongs into the bounds as well. What a change of size
+    # takes does not: one may do without.
     real = Curve(
         curve.name,
-        {n: (ratio * curve.v1_ms + overhead_ms) / round_ms for n, ratio in curve.points.items()},
+        {n: (curve.after(n, n) * curve.v1_ms + overhead_ms) / round_ms for n in curve.points},
         round_ms,
     )
     return ReplayRow(

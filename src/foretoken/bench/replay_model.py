@@ -105,6 +105,7 @@ class ReplayModel:
         self._only: Trace | None = None
         self._logits = np.zeros((0, traces.vocab_size), np.float32)
         self._set: list[tuple[int, int]] = []
+        self._rows = 1
         self.seconds = 0.0
 
     def clock(self) -> float:
@@ -143,7 +144,9 @@ class ReplayModel:
             self._write(logits[row : row + rows.logits], rows, row)
             row += rows.logits
         if decoding:
-            self.seconds += (self._curve.v1_ms * self._curve.ratio(decoding) + self._overhead_ms) / 1e3
+            took = self._curve.after(self._rows, decoding)
+            self.seconds += (self._curve.v1_ms * took + self._overhead_ms) / 1e3
+            self._rows = decoding
         return logits[:wanted]
 
     def _blank(self, rows: int) -> Logits:

@@ -12,7 +12,7 @@ from foretoken.bench.plots import main_plot
 from foretoken.bench.report import Report, report_dict, row_dict
 from foretoken.bench.report_html import report_html
 from foretoken.errors import ConfigError
-from foretoken.files import write_atomically
+from foretoken.files import write_output
 
 READABLE = 0o644
 """A report is for others too."""
@@ -57,6 +57,6 @@ def write_report(report: Report, kind: str, path: Path) -> None:
     """Write one kind of file, a key of `WRITERS`. Raises ConfigError, MissingDependencyError."""
     text = WRITERS[kind](report)
     try:
-        write_atomically(path, text.encode(), mode=READABLE)
+        write_output(path, text.encode(), mode=READABLE)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None

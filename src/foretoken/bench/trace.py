@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import ConfigError
-from foretoken.files import write_atomically
+from foretoken.files import write_output
 
 FORMAT = "foretoken-traces"
 VERSION = 1
@@ -57,7 +57,7 @@ def write_traces(path: Path, traces: TraceSet) -> None:
     """Write a trace file, compressed if its name ends in .gz; only the user can read it. Raises OSError."""
     content = b"".join([header_line(traces), *map(trace_line, traces.traces)])
     # Without a time stamp the same traces are the same bytes.
-    write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, mode=0o600)
+    write_output(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content, mode=0o600)
 
 
 def header_line(traces: TraceSet) -> bytes:

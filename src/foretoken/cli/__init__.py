@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
@@ -44,6 +46,16 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, which would look for similar names among the commands that are loaded: none."""
+        name = args[0]
+        near = [] if name in COMMANDS else get_close_matches(name, COMMANDS, n=1)
+        if near:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("foretoken"), prog_name="foretoken")
@@ -53,6 +65,8 @@ def cli() -> None:
 
 class _WarningsToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if sys.stderr is not None and sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)  # a spinner may be turning in this line
         click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
 
 
@@ -89,11 +103,21 @@ def run_command(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        _complain(
-            f"Internal error: {type(error).__name__}: {error}",
-            f"This is a bug in Foretoken. Set {DEBUG_VARIABLE}=1 to see where it happened, and report it.",
-        )
+        _complain(*_unexpected(error))
         return 1
+
+
+def _unexpected(error: Exception) -> tuple[str, str]:
+    """A message and a hint for what no command knows how to say."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"There is no room left to write to: {error.strerror}.",
+            "Free some space, or write to another disk. What was written up to now may be incomplete.",
+        )
+    return (
+        f"Internal error: {type(error).__name__}: {error}",
+        f"This is a bug in Foretoken. Set {DEBUG_VARIABLE}=1 to see where it happened, and report it.",
+    )
 
 
 def _complain(message: str, hint: str | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from foretoken.bench.classic import DEFAULT_SWEEPS, PLACE, classic_prompts
@@ -18,9 +19,10 @@ from foretoken.bench.workloads import load_prompts, select
 from foretoken.cli.bench_live import Plan, connect, run_live
 from foretoken.cli.bench_record import record_answers
 from foretoken.cli.bench_replay import DEFAULT_CURVES, run_replay
-from foretoken.cli.options import model_options, take_model_options
+from foretoken.cli.options import MODEL_OPTIONS, model_options, take_model_options
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted
+from foretoken.cli.values import FiniteRange
 from foretoken.config import AUTO
 from foretoken.errors import ConfigError
 from foretoken.types import SamplingParams
@@ -30,6 +32,18 @@ PIPE_WIDTH = 160
 """Columns where there is no terminal that has a width."""
 
 STDOUT = "-"
+
+REPLAYING = {"settings", "replayed", "curves", "static", "trees", "overhead", *WRITERS}
+RECORDING = {
+    *("record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
+    *MODEL_OPTIONS,
+}
+"""What can be said beside --replay and --record, as names of parameters."""
+
+REASONS = {
+    "--replay": ", which replays whole traces without a model",
+    "--record": ", which takes down what plain decoding says to first turns, once",
+}
 
 
 @click.command()
@@ -141,7 +155,7 @@ STDOUT = "-"
 @click.option(
     "--overhead",
     metavar="MS",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.0,
     help="With --replay: milliseconds that every round takes besides its forward.",
 )
@@ -169,6 +183,10 @@ def bench(model: str | None, **options: Any) -> int:
     Every prompt is answered by plain decoding (off) and by each setting in turns. Exit code 1 says that
     tokens differ from those of off though the model is exact.
     """
+    if options["replayed"] is not None:
+        refuse_others("--replay", REPLAYING)
+    elif options["record"] is not None:
+        refuse_others("--record", RECORDING)
     outputs = take_outputs(options)
     errors = stderr_console()
     replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "trees", "overhead")}
@@ -191,6 +209,19 @@ def bench(model: str | None, **options: Any) -> int:
     if not finished:
         return STOPPED
     return 1 if report.broken else 0
+
+
+def refuse_others(flag: str, understood: Iterable[str]) -> None:
+    """Refuse what was given besides `flag` and has no meaning with it: were it ignored, the result would be
+    taken for what it is not. `understood` are parameters by name. Raises ConfigError.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in understood and isinstance(parameter, click.Option):
+            why = REASONS.get(flag, "")
+            raise ConfigError(f"{parameter.opts[0]} has no effect with {flag}{why}.", hint="Leave it out.")
 
 
 def _replay(
@@ -216,8 +247,6 @@ def _replay(
 
 
 def _record(model: str | None, path: Path, options: dict[str, Any], errors: Console) -> int:
-    if options["settings"]:
-        raise ConfigError("--record takes down what plain decoding says: --speculate has no effect.")
     plan = _plan(model, (), options)
     count = record_answers(plan, path, errors)
     errors.print(f"Wrote {counted(count, 'answer')} to {path}", highlight=False, soft_wrap=True)

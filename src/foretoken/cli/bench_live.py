@@ -17,6 +17,7 @@ from foretoken.backends.llamacpp.system import processor_name
 from foretoken.bench.against import ServerSide
 from foretoken.bench.against_notes import server_notes
 from foretoken.bench.classic import PLACE, sweep_points
+from foretoken.bench.curves import Curves
 from foretoken.bench.expectation import deepest, expectations
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
@@ -79,7 +80,7 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
         _check_names(sides)
         rows: list[Row] = []
         finished = _measure(plan, sides, rows, console)
-        curves = measured_curves(engines[OFF], deepest(rows)) if finished else {}
+        curves = measured_curves(engines[OFF], deepest(rows)) if finished else Curves({})
         facts = expectations(rows, engines[OFF], curves, plan.whole, OFF)
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
         about = _about(plan, engines[OFF]) | _noise(rows)
@@ -90,7 +91,7 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
             title="Classic prompts" if plan.sweeps else "Live benchmark",
             baseline=OFF,
             about=about,
-            cost_curve=curves[min(curves)] if curves else {},
+            cost_curve=curves.by_depth[min(curves.by_depth)] if curves.by_depth else {},
             facts=facts,
             sweeps=plan.sweeps,
             notes=[*notes, *_notes(plan, rows, finished=finished)],

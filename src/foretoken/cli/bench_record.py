@@ -10,16 +10,24 @@ from rich.markup import escape
 
 from foretoken.bench.record import append_traces, as_trace, recording, trace_set
 from foretoken.bench.report_files import check_file
-from foretoken.bench.trace import Trace
+from foretoken.bench.trace import Trace, TraceSet
 from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.bench_live import Plan, load_plan_engine
 from foretoken.config import OFF
-from foretoken.errors import ContextLengthError
+from foretoken.errors import ConfigError, ContextLengthError
+
+
+def add_traces(path: Path, traces: TraceSet) -> None:
+    """Add traces to a file. Raises ConfigError where it cannot be written, what `append_traces` raises."""
+    try:
+        append_traces(path, traces)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def record_answers(plan: Plan, path: Path, console: Console) -> int:
     """Answer all prompts of a plan and add the traces to a file; returns how many. What was answered is
-    written when Ctrl-C stops it, too. Raises ForetokenError, OSError.
+    written when Ctrl-C stops it, too. Raises ForetokenError.
     """
     check_file(path)
     params = recording(replace(plan.params, logprobs=None))
@@ -40,5 +48,5 @@ def record_answers(plan: Plan, path: Path, console: Console) -> int:
                     bar.update(task, advance=1)
         finally:
             if traces:
-                append_traces(path, trace_set(engine, traces))
+                add_traces(path, trace_set(engine, traces))
     return len(traces)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from foretoken.bench.curves import Curve, find_curve
+from foretoken.bench.curves import Curve, find_curves
 from foretoken.bench.replay import ReplayResult, replay
 from foretoken.bench.replay_report import replay_report
 from foretoken.bench.report import Report
@@ -39,7 +39,7 @@ def run_replay(
     Raises ConfigError, SpeculationStringError.
     """
     traces = _traces(source)
-    chosen = [find_curve(name) for name in curves or DEFAULT_CURVES]
+    chosen = [curve for name in dict.fromkeys(curves or DEFAULT_CURVES) for curve in find_curves(name)]
     if len({curve.name for curve in chosen}) < len(chosen):
         raise ConfigError("Two cost curves have the same name.", hint="Rename a file.")
     results: list[ReplayResult] = []

@@ -24,12 +24,13 @@ from foretoken.cli.options import (
     take_speculation,
 )
 from foretoken.cli.render import StreamPrinter, stderr_console
+from foretoken.cli.values import Utf8
 from foretoken.sampling.validation import validate_params
 
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--system", default=None, help="A system message.")
+@click.option("--system", type=Utf8(), default=None, help="A system message.")
 @sampling_options
 @speculation_options
 @model_options

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from foretoken.cli.prompting import typed_at
+from foretoken.errors import ConfigError
+
 ReadLine = Callable[[], str]
 """The next thing typed, newlines inside it included. Raises EOFError at the end, KeyboardInterrupt."""
 
 
 def is_interactive() -> bool:
     """Whether someone can type here: input from a terminal, and one to show the line on."""
-    return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
+    return typed_at() and any(stream and stream.isatty() for stream in (sys.stdout, sys.stderr))
 
 
 def open_input(history: Path | None, commands: Sequence[str], complain: Callable[[str], None]) -> ReadLine:
@@ -22,6 +25,11 @@ def open_input(history: Path | None, commands: Sequence[str], complain: Callable
 
     `history` is the file that typed lines are kept in, None for none; `commands` are completed with Tab.
     """
+    if sys.stdin is None:
+        raise ConfigError(
+            "Standard input is closed: there is nothing to read turns from.",
+            hint="Run it in a terminal, or pipe lines in.",
+        )
     if not is_interactive():
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # one bad byte must not end the session

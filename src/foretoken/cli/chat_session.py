@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from foretoken.cli.values import is_utf8
 from foretoken.errors import RequestError
-from foretoken.files import write_atomically
+from foretoken.files import write_output
 from foretoken.types import Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -57,7 +58,7 @@ class Conversation:
         text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
         try:
             _check_replaceable(path)
-            write_atomically(path, text.encode("utf-8", errors="replace"))
+            write_output(path, text.encode("utf-8", errors="replace"), mode=0o600)
         except OSError as error:
             raise RequestError(f"Cannot write {path}: {error.strerror}.") from None
         except ValueError as error:  # a NUL in the name
@@ -103,17 +104,9 @@ def _message(path: Path, number: int, entry: object) -> dict[str, str]:
         )
     if not isinstance(content, str):
         raise _not_messages(path, f"the content of entry {number} is not text")
-    if not _is_unicode(content):
+    if not is_utf8(content):
         raise _not_messages(path, f"the content of entry {number} holds half a character (a lone surrogate)")
     return {"role": role, "content": content}
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_replaceable(path: Path) -> None:

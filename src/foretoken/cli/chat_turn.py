@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from foretoken.cli.chat_session import Conversation
 from foretoken.cli.chat_stats import Totals
+from foretoken.cli.interrupt import CtrlC
 from foretoken.cli.render import StreamPrinter, closing_line
 from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
@@ -30,32 +27,6 @@ from foretoken.types import (
 )
 
 FULL = "/save FILE keeps the conversation, /reset starts a new one, --ctx N makes room for more."
-
-
-class CtrlC:
-    """While entered, Ctrl-C sets `pressed` and raises nothing.
-
-    An exception could strike between a forward and its bookkeeping, and leave the KV cache saying that it
-    holds other tokens than it does. Outside the main thread, which alone gets signals, nothing is changed.
-    """
-
-    def __init__(self) -> None:
-        self.pressed = False
-        self._previous: Any = None
-
-    def __enter__(self) -> CtrlC:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._press)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _press(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.pressed = True
 
 
 def answer(

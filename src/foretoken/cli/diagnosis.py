@@ -249,11 +249,13 @@ class PastOutputs:
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """What models cost here: one model and setting. `depths` in tokens, `measured` the day, `rounds` how many
+    """What models cost here: one model and setting. `file` is the beginning of the model file's hash, which
+    tells quantisations of one model apart. `depths` in tokens, `measured` the day, `rounds` how many
     measurements it rests on.
     """
 
     model: str
+    file: str
     backend: str
     device: str
     threads: str
@@ -311,6 +313,7 @@ def _stored(profile: profiles.Profile) -> StoredProfile:
     key = profile.key
     return StoredProfile(
         model=profile.name,
+        file=key.model[:8],
         backend=key.backend,
         device=key.device,
         threads=key.threads,

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from foretoken import library
 from foretoken.cli import diagnosis, paths
+from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import model_options, take_model_options
 from foretoken.cli.render import stderr_console
@@ -101,8 +102,10 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     report.section("Software", software, _software_rows(software))
     found = _find(model)
     safetensors = isinstance(found, Path) and repository_of(found) is not None
-    _check_machine(report, needed=not safetensors)
-    _check_torch(report, needed=safetensors)
+    with HeldCtrlC():
+        _check_machine(report, needed=not safetensors)
+    with HeldCtrlC():
+        _check_torch(report, needed=safetensors)
     if not report.problems:
         _check_model(report, found, take_model_options(options))
     drafters = diagnosis.drafters()
@@ -305,10 +308,10 @@ def _storage_rows(storage: diagnosis.Storage) -> Iterator[Row]:
 
 
 def _profile_text(profile: diagnosis.StoredProfile) -> str:
-    threads = f"{profile.threads} thread{'' if profile.threads == '1' else 's'}"
+    threads = counted(int(profile.threads), "thread") if profile.threads.isdecimal() else "threads as set"
     setting = f"{profile.backend}, {profile.device}, {threads}, KV {profile.kv_type}"
     depths = ", ".join(f"{depth:,}" for depth in profile.depths)
-    return f"{profile.model}: {setting}; measured {profile.measured} at {depths} tokens"
+    return f"{profile.model} ({profile.file}): {setting}; measured {profile.measured} at {depths} tokens"
 
 
 def _kept_text(kept: diagnosis.Kept) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from foretoken.cli import paths
+from foretoken.cli.prompting import typed_at
 from foretoken.cli.units import counted, size_text
 from foretoken.drafters import suffix_store
 from foretoken.engine import prefix_file
@@ -96,7 +96,7 @@ def profile_files() -> Memory | None:
 
 
 def _agreed() -> bool:
-    if not sys.stdin.isatty():
+    if not typed_at():
         raise ConfigError("Nobody can be asked here.", hint="Say --yes to erase, or --dry-run to look.")
     return click.confirm("Erase this?")
 
@@ -114,6 +114,4 @@ def _erase(memories: Sequence[Memory]) -> None:
             hint="'foretoken forget --dry-run' shows what is left.",
         ) from error
     files = sum(len(memory.files) for memory in memories)
-    click.echo(
-        f"Erased {files} file{'' if files == 1 else 's'}, {size_text(sum(m.bytes for m in memories))}."
-    )
+    click.echo(f"Erased {counted(files, 'file')}, {size_text(sum(m.bytes for m in memories))}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -23,7 +25,11 @@ from rich.table import Table
 
 from foretoken import library
 from foretoken.cli import paths
+from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.cli.model_summary import summary_of
+from foretoken.cli.render import stderr_console
+from foretoken.cli.units import size_text
+from foretoken.config import MOST_THREADS
 from foretoken.errors import ConfigError
 from foretoken.library.repository import repository_of
 from foretoken.library.safetensors_file import SafetensorsSummary
@@ -62,7 +68,7 @@ def list_command(as_json: bool) -> None:
     table.add_column("from")
     for model in found:
         note = " (default)" if model.path == default else "" if model.complete else " (incomplete)"
-        table.add_row(model.name, model.quantization, _size(model.size_bytes), model.source + note)
+        table.add_row(model.name, model.quantization, size_text(model.size_bytes), model.source + note)
     _print(table)
 
 
@@ -107,7 +113,7 @@ def _summary_table(summary: Summary) -> Table:
         "name": summary.name,
         "architecture": summary.architecture,
         "parameters": f"{summary.parameters:,}",
-        "size": _size(summary.size_bytes) + parts,
+        "size": size_text(summary.size_bytes) + parts,
         "type": summary.file_type,
         "context length": f"{summary.context_length:,}" if summary.context_length else "",
         "layers": f"{summary.block_count}" if summary.block_count else "",
@@ -140,7 +146,7 @@ def _quantization_table(summary: Summary) -> Table:
     whole = sum(share.size_bytes for share in summary.quantization.values()) or 1
     for kind, share in summary.quantization.items():
         percent = f"{100 * share.size_bytes / whole:.1f} %"
-        table.add_row(kind, f"{share.tensors:,}", _size(share.size_bytes), percent)
+        table.add_row(kind, f"{share.tensors:,}", size_text(share.size_bytes), percent)
     return table
 
 
@@ -152,7 +158,7 @@ def _tensor_table(summary: Summary) -> Table:
     table.add_column("size", justify="right", no_wrap=True)
     for tensor in summary.tensors:
         shape = " × ".join(str(length) for length in tensor.shape)
-        table.add_row(tensor.name, tensor.type, shape, _size(tensor.size_bytes))
+        table.add_row(tensor.name, tensor.type, shape, size_text(tensor.size_bytes))
     return table
 
 
@@ -173,7 +179,11 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 @click.option("--allow-requantize", is_flag=True, help="Accept the loss of quantising twice.")
 @click.option(
-    "--threads", default=0, show_default="all cores", type=click.IntRange(min=0), help="Threads to use."
+    "--threads",
+    default=0,
+    show_default="all cores",
+    type=click.IntRange(0, MOST_THREADS),
+    help="Threads to use.",
 )
 def quantize(
     source: str, type_name: str, *, output: Path | None, force: bool, allow_requantize: bool, threads: int
@@ -192,15 +202,23 @@ def quantize(
             hint="Convert it first, with convert_hf_to_gguf.py of llama.cpp, or pull a GGUF of the model.",
         )
     dst = output or default_output(src, type_name)
+    errors = stderr_console()
     bar = Progress(
-        TextColumn("quantising"),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total} tensors"),
-        console=_stderr(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
     )
-    with bar, warnings.catch_warnings(record=True) as caught:
+    with HeldCtrlC() as ctrl_c, bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        task = bar.add_task("", total=None)
+        task = bar.add_task("quantising", total=None)
+
+        def report(done: int, total: int) -> None:
+            stopping = "stopping after it; Ctrl-C again ends at once" if ctrl_c.pressed else "quantising"
+            bar.update(task, completed=done, total=total, description=stopping)
+
         summary = run(
             src,
             dst,
@@ -208,12 +226,13 @@ def quantize(
             threads=threads,
             force=force,
             allow_requantize=allow_requantize,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=report,
         )
     for warning in caught:
         click.echo(f"Note: {warning.message}", err=True)
     before = sum(file.stat().st_size for file in model_files(src))
-    click.echo(f"{dst}: {_size(summary.size_bytes)}, {summary.size_bytes / before:.0%} of {src.name}")
+    share = f"{100 * summary.size_bytes / before:.0f} %"
+    click.echo(f"{dst}: {size_text(summary.size_bytes)}, {share} of {src.name}")
 
 
 # --- pull ----------------------------------------------------------------------------------------------
@@ -224,34 +243,47 @@ def quantize(
 def pull(model: str) -> None:
     """Download a model from the Hugging Face Hub: a GGUF, or safetensors where there is none.
 
-    REPO is OWNER/NAME. QUANT is q4_k_m, q8_0, … or the name of a file; without it the usual one is taken.
-    REPO:safetensors takes the weights that run on PyTorch. When a download is interrupted, the same command
-    continues it.
+    REPO is OWNER/NAME, or its address on the Hub. QUANT is q4_k_m, q8_0, … or the name of a file; without it
+    the usual one is taken. REPO:safetensors takes the weights that run on PyTorch. When a download is
+    interrupted, the same command continues it.
     """
-    repository, _, quantization = model.partition(":")
+    repository, _, quantization = _without_address(model).partition(":")
+    errors = stderr_console()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=_stderr(),
+        console=errors,
     )
-    with bar:
-        task = bar.add_task(repository, total=None)
+    shown: list[TaskID] = []
 
-        def report(done: int, total: int, file: str) -> None:
-            bar.update(task, completed=done, total=total, description=file)
+    def report(done: int, total: int, file: str) -> None:
+        if not shown:  # until then there may be an error to say instead
+            bar.start()
+            shown.append(bar.add_task(file, total=total))
+        bar.update(shown[0], completed=done, total=total, description=file)
 
+    try:
         path = library.pull(
             repository,
             quantization or None,
             folder=paths.models_dir(),
             progress=report,
-            notice=lambda text: bar.console.print(text, markup=False, highlight=False, soft_wrap=True),
+            notice=lambda text: errors.print(text, markup=False, highlight=False, soft_wrap=True),
             endpoint=os.environ.get("HF_ENDPOINT") or None,
         )
+    finally:
+        if shown:
+            bar.stop()
     click.echo(path)
+
+
+def _without_address(model: str) -> str:
+    """OWNER/NAME[:QUANT] of what is copied from the browser: https://huggingface.co/OWNER/NAME."""
+    place = re.match(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", model)
+    return place[1] if place else model
 
 
 # --- output --------------------------------------------------------------------------------------------
@@ -259,19 +291,3 @@ def pull(model: str) -> None:
 
 def _print(table: Table) -> None:
     Console().print(table)
-
-
-def _stderr() -> Console:
-    return Console(stderr=True)
-
-
-def _size(size_bytes: int) -> str:
-    """Decimal units, as file managers and the Hub count."""
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"

@@ -61,6 +61,7 @@ def build_static_command(texts: Sequence[Path], *, output: Path, model: str | No
             TimeRemainingColumn(),
             console=errors,
             transient=True,
+            disable=not errors.is_terminal,
         )
         with bar:
             task = bar.add_task("counting", total=sum(sizes))
@@ -136,6 +137,8 @@ def _check_text(path: Path) -> int:
 def _check_output(output: Path, texts: Sequence[Path], *, force: bool) -> None:
     if output.is_dir():
         raise ConfigError(f"{output} is a folder.", hint="Name the file to write with -o.")
+    if output.exists() and not output.is_file():  # a device or a pipe: a file would take its place
+        raise ConfigError(f"{output} is no file.", hint="Name the file to write with -o.")
     if output.exists() and any(text.exists() and output.samefile(text) for text in texts):
         raise ConfigError(f"{output} is one of the texts.", hint="Write to another file.")
     if output.exists() and not force:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_args
 import click
 
 from foretoken.aliases import LlamaOptions, PicolmOptions, choose_speculation
-from foretoken.config import Dtype, Speculation
+from foretoken.cli.values import FiniteRange, Utf8
+from foretoken.config import MOST_THREADS, Dtype, Speculation
 from foretoken.types import SamplingParams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,8 +46,8 @@ def _name(flag: str) -> str:
 model_options = _all(
     click.option("--ctx", "context_length", type=click.IntRange(0), default=0, show_default="up to 8192",
                  help="Context length in tokens, prompt and answer together."),
-    click.option("--threads", "-t", type=click.IntRange(0), default=0, show_default="physical cores",
-                 help="CPU threads."),
+    click.option("--threads", "-t", type=click.IntRange(0, MOST_THREADS), default=0,
+                 show_default="physical cores", help="CPU threads."),
     click.option("--gpu-layers", "-ngl", type=click.IntRange(-1), default=-1,
                  show_default="all; safetensors: as many as fit",
                  help="Layers to put on the GPU, where there is one."),
@@ -82,7 +83,8 @@ sampling_options = _all(
                  help="The same, for each time it occurs there."),
     click.option("--seed", "-s", type=int, default=None, show_default="random",
                  help="Same seed, same text."),
-    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text. Repeatable."),
+    click.option("--stop", type=Utf8(), multiple=True, metavar="TEXT",
+                 help="End before this text. Repeatable."),
     click.option("--ignore-eos", is_flag=True, help="Go on after the model's end token."),
     click.option("--verify", type=click.Choice(["match", "rejection", "block"]), default="match",
                  show_default=True, help="How drafts are checked; only match keeps the same bytes."),
@@ -101,7 +103,7 @@ speculation_options = _all(
                  help="llama.cpp: most tokens to draft."),
     click.option("--spec-draft-n-min", "--draft-min", "draft_n_min", type=click.IntRange(0), default=None,
                  help="llama.cpp: drafts shorter than this are dropped."),
-    click.option("--spec-draft-p-min", "--draft-p-min", "draft_p_min", type=click.FloatRange(0, 1),
+    click.option("--spec-draft-p-min", "--draft-p-min", "draft_p_min", type=FiniteRange(0, 1),
                  default=None, help="llama.cpp: stop drafting below this probability."),
     click.option("--lookup-cache-static", "-lcs", metavar="FILE", default=None,
                  help="llama.cpp: static file of ngram-cache."),
@@ -141,7 +143,7 @@ _SAMPLING = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "seed", "stop", "ignore_eos", "verify",
 )  # fmt: skip
-_MODEL = ("context_length", "threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type", "dtype")
+MODEL_OPTIONS = ("context_length", "threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type", "dtype")
 
 
 def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> SamplingParams:
@@ -151,7 +153,7 @@ def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> Sa
 
 def take_model_options(options: dict[str, Any]) -> dict[str, Any]:
     """Pop the model flags: keywords for `Engine.load`."""
-    return {name: options.pop(name) for name in _MODEL}
+    return {name: options.pop(name) for name in MODEL_OPTIONS}
 
 
 def take_remember(options: dict[str, Any]) -> dict[str, bool]:

@@ -8,16 +8,32 @@ from pathlib import Path
 import platformdirs
 
 from foretoken import library
+from foretoken.errors import ConfigError
 
 CACHE_VARIABLE = "FORETOKEN_CACHE"
 
 
 def cache_dir() -> Path:
-    """The folder for everything Foretoken stores: $FORETOKEN_CACHE, or the system's place for caches."""
+    """The folder for everything Foretoken stores: $FORETOKEN_CACHE, or the system's place for caches.
+
+    Raises ConfigError where the variable names what cannot be a folder.
+    """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _folder(chosen)
     return Path(platformdirs.user_cache_dir("foretoken", appauthor=False))
+
+
+def _folder(chosen: str) -> Path:
+    try:
+        folder = Path(chosen).expanduser().absolute()
+    except RuntimeError:  # how pathlib says that there is no such user
+        raise ConfigError(
+            f"{CACHE_VARIABLE} is {chosen}, and there is no such home folder.", hint="Name another folder."
+        ) from None
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{CACHE_VARIABLE} is {folder}, which is no folder.", hint="Name a folder.")
+    return folder
 
 
 def models_dir() -> Path:

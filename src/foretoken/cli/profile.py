@@ -25,7 +25,7 @@ from foretoken.cli.options import model_options, take_model_options
 from foretoken.cli.render import stderr_console
 from foretoken.config import Speculation, parse_speculation
 from foretoken.errors import ConfigError
-from foretoken.files import write_atomically
+from foretoken.files import write_output
 from foretoken.planner.profile import Profile, ProfileStore, profiles_dir
 from foretoken.protocols import Model
 
@@ -122,7 +122,7 @@ def _check_depths(depths: Sequence[int], model: Model, rows: int) -> None:
     if depths and max(depths) > room:
         raise ConfigError(
             f"--depth {max(depths)} does not fit: with {rows} more rows there is room for {room} tokens.",
-            hint="Use a larger context (--ctx).",
+            hint="Measure at a smaller depth, or use a larger context (--ctx) where the model has one.",
         )
 
 
@@ -194,6 +194,6 @@ def _write_json(measured: Measurement, file: str) -> None:
         click.echo(text, nl=False)
         return
     try:
-        write_atomically(Path(file), text.encode(), mode=0o644)
+        write_output(Path(file), text.encode(), mode=0o644)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
+from foretoken.cli.values import is_utf8
 from foretoken.errors import ModelNotFoundError, RequestError
 from foretoken.library import models_dir, resolve
+
+TRY = 'Try: foretoken run "Why is the sky blue?"'
 
 
 def split_words(
@@ -16,11 +19,12 @@ def split_words(
 ) -> tuple[str | None, str | None]:
     """(model, prompt) from the words after `run`: `[MODEL] [PROMPT]`, either alone.
 
-    Alone, a word is the model if the prompt is given otherwise or if it names a model; otherwise the prompt.
-    Raises RequestError for more words than that.
+    Alone, a word is the model if it names one, or if the prompt is given otherwise and this does not look
+    like a second one; otherwise the prompt. Raises RequestError for more words than that.
     """
     words = list(words)
-    if model is None and words and (len(words) > 1 or prompt_given or names_a_model(words[0])):
+    first_of_two = len(words) > 1
+    if model is None and words and (first_of_two or _is_model(words[0], prompt_given=prompt_given)):
         model = words.pop(0)
     if len(words) > 1:
         raise RequestError(
@@ -34,7 +38,7 @@ def names_a_model(word: str) -> bool:
     """Whether a single word is a model rather than a prompt: a GGUF path, or the name of a pulled model."""
     if word.lower().endswith(".gguf"):
         return True
-    if any(letter.isspace() for letter in word):
+    if not _is_one_word(word):
         return False
     from foretoken.cli.paths import cache_dir
 
@@ -45,6 +49,19 @@ def names_a_model(word: str) -> bool:
         # "~word" where no user is called that.
         return False
     return True
+
+
+def _is_model(word: str, *, prompt_given: bool) -> bool:
+    if names_a_model(word):
+        return True
+    try:
+        return prompt_given and (_is_one_word(word) or Path(word).exists())
+    except (OSError, ValueError):  # too long for a file's name
+        return False
+
+
+def _is_one_word(word: str) -> bool:
+    return not any(letter.isspace() for letter in word)
 
 
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
@@ -61,17 +78,26 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
         return _read_file(Path(file))
     if argument is not None or option is not None:
         text = argument if argument is not None else option
-    elif file == "-" or not sys.stdin.isatty():
+    elif file == "-" or not typed_at():
         text = _read_stdin()
     else:
-        raise RequestError("There is no prompt.", hint='Try: foretoken run "Why is the sky blue?"')
+        raise RequestError("There is no prompt.", hint=TRY)
     if not text or not text.strip():
-        raise RequestError("The prompt is empty.", hint='Try: foretoken run "Why is the sky blue?"')
+        raise RequestError("The prompt is empty.", hint=TRY)
+    if not is_utf8(text):  # the argument, which may also have been a file's name
+        raise RequestError("The prompt is not UTF-8 text.", hint="Convert it, or name a text file with -f.")
     return text
+
+
+def typed_at() -> bool:
+    """Whether standard input is a terminal. It is None where the program was started without one (`<&-`)."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _read_stdin() -> str:
     """Strictly: in a plain C locale Python lets bytes through that are no text, and the model sees noise."""
+    if sys.stdin is None:
+        raise RequestError("There is no prompt, and standard input is closed.", hint=TRY)
     source = getattr(sys.stdin, "buffer", None)
     try:
         text = sys.stdin.read() if source is None else source.read().decode("utf-8-sig")

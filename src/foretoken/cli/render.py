@@ -8,6 +8,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.style import Style
 
+from foretoken.cli.units import counted
 from foretoken.types import TARGET, Completion
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
@@ -52,12 +53,9 @@ class StreamPrinter:
 def closing_line(completion: Completion) -> str:
     """What the answer took and what speculation did, in one line."""
     timings, spec = completion.timings, completion.speculation
-    rate = f"{timings.predicted_per_second:.1f} tokens/s" if timings.predicted_n > 1 else "one token"
-    parts = [
-        rate,
-        f"{timings.predicted_n} tokens",
-        f"{timings.predicted_ms / 1e3:.2f} s",
-    ]
+    parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
+    if timings.predicted_n > 1:
+        parts.insert(0, f"{timings.predicted_per_second:.1f} tokens/s")
     if spec.acceptance_rate is not None:
         rate = f"{spec.acceptance_rate:.0%}".replace("%", " %")
         parts.append(f"drafted {timings.draft_n}, accepted {timings.draft_n_accepted} ({rate})")

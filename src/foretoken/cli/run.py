@@ -12,8 +12,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foretoken.bench.record import append_traces, as_trace, recording, trace_set
+from foretoken.bench.record import as_trace, recording, trace_set
 from foretoken.bench.report_files import check_file
+from foretoken.cli.bench_record import add_traces
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
     model_options,
@@ -28,6 +29,7 @@ from foretoken.cli.options import (
 from foretoken.cli.prompting import read_prompt, read_text, split_words
 from foretoken.cli.render import StreamPrinter, answer_console, closing_line, stderr_console
 from foretoken.cli.report import completion_dict
+from foretoken.cli.values import Utf8
 from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
 from foretoken.engine.prompt import Prompt
@@ -38,7 +40,7 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
 @click.command()
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
 @click.option("--model", "-m", default=None, help="A GGUF file or the name of a pulled model.")
-@click.option("--prompt", "-p", "prompt_option", default=None, help="The prompt.")
+@click.option("--prompt", "-p", "prompt_option", type=Utf8(), default=None, help="The prompt.")
 @click.option(
     "--file",
     "-f",
@@ -47,7 +49,7 @@ from foretoken.types import Completion, Event, SamplingParams, TokenEvent
     metavar="FILE",
     help="Read the prompt from a file; - is standard input.",
 )
-@click.option("--system", default=None, help="A system message.")
+@click.option("--system", type=Utf8(), default=None, help="A system message.")
 @click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
 @click.option(
     "--prediction",
@@ -119,7 +121,7 @@ def _record(engine: Engine, prompt: Prompt, completion: Completion, prediction: 
     expected = engine.model.tokenizer.encode(prediction) if prediction else ()
     name = datetime.now().astimezone().isoformat(timespec="seconds")
     trace = as_trace(engine.encode(prompt), completion, name=name, category="run", prediction=expected)
-    append_traces(path, trace_set(engine, [trace]))
+    add_traces(path, trace_set(engine, [trace]))
 
 
 def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:

@@ -26,6 +26,7 @@ from foretoken.cli.options import (
 from foretoken.cli.paths import cache_dir
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted
+from foretoken.cli.values import FiniteRange
 from foretoken.errors import ConfigError, MissingDependencyError
 from foretoken.library import models_dir, resolve, stem_of
 from foretoken.registry import check_speculation
@@ -79,7 +80,7 @@ KEPT_GB = 4.0
 )
 @click.option(
     "--prefix-cache-gb",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=None,
     metavar="GB",
     show_default="0, none, without --cache-dir",
@@ -121,7 +122,10 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
         def listening(model: str, url: str) -> None:
             status.stop()
-            console.print(f"{model} on {url}", highlight=False, soft_wrap=True)
+            names = ", ".join(settings.models)  # what clients ask for
+            console.print(
+                f"Serving {escape(names)}: {escape(model)} on {url}", highlight=False, soft_wrap=True
+            )
 
         def reload() -> ServerSettings | ConfigError | None:
             found = watcher.poll() if watcher else None

@@ -100,7 +100,7 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         table: SuccessorTable | None = None,
     ) -> None:
         super().__init__()
-        self.successors = k if width > 1 else 1
+        self.successors = k if width > 1 else 0
         self._longest = longest
         self._width = width
         self._min_survival = min_survival

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-import numpy as np
-
 from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
+from foretoken.drafters.past_outputs import PastOutputs
 from foretoken.drafters.resync import CONFIDENCE as RESYNC
 from foretoken.drafters.resync import STEADY, Copying, confidence_of
-from foretoken.drafters.store_writer import StoreWriter
-from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foretoken.drafters.store_thread import StoreThread
+from foretoken.drafters.suffix_index import REACH, SuffixIndex
 from foretoken.drafters.suffix_store import SuffixStore
 from foretoken.drafters.suffix_tree import Branch, grow
 from foretoken.drafters.suffix_vote import LONGEST_BRANCH, MIN_BRANCH, longest_matches, vote
@@ -41,7 +40,6 @@ MIN_SURVIVAL = 0.3
 right falls below this. `auto` asks for more (assembly.py) and cuts by what verification costs here."""
 
 OWN_LEVELS = (1, 2, 4, 8, 16)
-PAST_LEVELS = (2, 8)
 BRANCHES = 4
 """Continuations beside the likeliest one, where the target verifies trees."""
 CONTENT = 16
@@ -52,22 +50,6 @@ LOADED_SCOPES = 4
 """Scopes whose past outputs stay in memory while no request of theirs is running."""
 STORE_TOKENS = 1_000_000
 MOST_STORED = 1 << 24
-
-
-class PastOutputs:
-    """A scope's past outputs: the file and the index over what it holds."""
-
-    def __init__(self, store: SuffixStore) -> None:
-        self.store = store
-        self.index = SuffixIndex(PAST_LEVELS, store.load())
-
-    def add(self, output: list[int]) -> None:
-        self.store.add(output)
-        self.index.extend([SEPARATOR, *output])
-        bound = self.store.max_tokens
-        if len(self.index) > bound + bound // 4:
-            newest = self.index.text()[-bound * 3 // 4 :]
-            self.index = SuffixIndex(PAST_LEVELS, np.append(np.int32(SEPARATOR), newest))
 
 
 @dataclass(slots=True)
@@ -100,8 +82,9 @@ class SuffixDrafter(HistoryDrafter[_State]):
     likeliest one; `confidence[i]` estimates that token i is right given its ancestors.
 
     Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
-    the first token; `from_store`, 1 when the continuation is a past output's. `open_past` opens a scope's
-    past outputs, None remembers nothing. A draft has at most `longest` tokens (≤ REACH).
+    the first token; `from_store`, 1 when the continuation is a past output's. `open_store` opens the store of
+    a scope's past outputs, None remembers nothing. It is read on a thread of its own, `disk`, and until that
+    is done drafts come from the request's own text. A draft has at most `longest` tokens (≤ REACH).
     """
 
     name = NAME
@@ -113,7 +96,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         shortest_match: int = SHORTEST_MATCH,
         candidates: int = CANDIDATES,
         min_survival: float = 0.005,
-        open_past: Callable[[str], PastOutputs] | None = None,
+        open_store: Callable[[str], SuffixStore] | None = None,
         branches: int = 0,
     ) -> None:
         super().__init__()
@@ -122,9 +105,9 @@ class SuffixDrafter(HistoryDrafter[_State]):
         self._shortest_match = shortest_match
         self._candidates = candidates
         self._min_survival = min_survival
-        self._open_past = open_past
+        self._open_store = open_store
         self._pasts: dict[str, PastOutputs] = {}  # by scope, the most recently used last
-        self._writer = StoreWriter()
+        self.disk = StoreThread()
 
     def build(self, request: RequestView) -> _State:
         index = SuffixIndex(OWN_LEVELS, request.tokens)
@@ -149,14 +132,13 @@ class SuffixDrafter(HistoryDrafter[_State]):
             state.remember()
         super().stop(request)
         if state is not None and state.past is not None and state.past.store.full:
-            self._writer.write(state.past.store)
+            self.disk.write(state.past.store)
         self._unload_idle()
 
     def close(self) -> None:
-        for past in self._pasts.values():
-            self._writer.write(past.store)
-        self._writer.close()
-        self._pasts.clear()
+        for scope in list(self._pasts):
+            self._unload(scope)
+        self.disk.close()
         super().close()
 
     def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
@@ -166,14 +148,15 @@ class SuffixDrafter(HistoryDrafter[_State]):
         own = longest_matches(text, text, shortest=shortest, limit=count, past=False, min_chance=chance)
         if own is not None:
             found.append(own)
-        if state.past is not None and (own is None or own.lengths.max() < CONTENT):
+        remembered = state.past.index if state.past is not None else None
+        if remembered is not None and (own is None or own.lengths.max() < CONTENT):
             past = longest_matches(
-                state.past.index, text, shortest=shortest, limit=count, past=True, min_chance=chance
+                remembered, text, shortest=shortest, limit=count, past=True, min_chance=chance
             )
             if past is not None:
                 found.append(past)
-        most = min(limit.max_tokens, self._longest)
-        chosen = vote(found, most, self._min_survival, branches=self._branches) if found else None
+        most, least = min(limit.max_tokens, self._longest), max(self._min_survival, limit.min_survival)
+        chosen = vote(found, most, least, branches=self._branches) if found else None
         if chosen is None or (not self._branches and chosen.confidence[0] < RESYNC[0]):
             changed = self._after_a_change(state, request, limit)
             if changed is not None:
@@ -192,7 +175,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         if self._branches and chosen.confidence[0] < RESYNC[0]:
             others += self._changed(state, request)
         if others:
-            least = max(self._min_survival, MIN_BRANCH)
+            least = max(least, MIN_BRANCH)
             tree = grow(chosen.tokens, chosen.confidence, others, limit=most, min_survival=least)
             forks = tree.parents != tuple(range(-1, len(tree.tokens) - 1))
             return Draft(tree.tokens, self.name, tree.parents if forks else None, tree.confidence, features)
@@ -218,12 +201,9 @@ class SuffixDrafter(HistoryDrafter[_State]):
         return Draft(tuple(tokens[:keep]), self.name, confidence=estimates[:keep], features=features)
 
     def _past(self, scope: str) -> PastOutputs | None:
-        if self._open_past is None:
+        if self._open_store is None:
             return None
-        past = self._pasts.pop(scope, None)
-        if past is None:
-            self._writer.wait()  # what it holds may just be being written
-            past = self._open_past(scope)
+        past = self._pasts.pop(scope, None) or PastOutputs(self._open_store(scope), self.disk)
         self._pasts[scope] = past
         return past
 
@@ -231,7 +211,12 @@ class SuffixDrafter(HistoryDrafter[_State]):
         busy = {id(state.past) for state in self._states.values()}
         idle = [scope for scope, past in self._pasts.items() if id(past) not in busy]
         for scope in idle[: max(0, len(self._pasts) - LOADED_SCOPES)]:
-            self._writer.write(self._pasts.pop(scope).store)
+            self._unload(scope)
+
+    def _unload(self, scope: str) -> None:
+        past = self._pasts.pop(scope)
+        past.abandon()
+        self.disk.write(past.store)
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
@@ -262,16 +247,14 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} is over {MOST_STORED}.")
     folder, target, bound = context.store, context.target, values["store_tokens"]
 
-    def open_past(scope: str) -> PastOutputs:
+    def open_store(scope: str) -> SuffixStore:
         assert folder is not None
-        return PastOutputs(
-            SuffixStore(
-                folder,
-                vocab_hash=target.vocab_hash,
-                vocab_size=target.vocab_size,
-                scope=scope,
-                max_tokens=bound,
-            )
+        return SuffixStore(
+            folder,
+            vocab_hash=target.vocab_hash,
+            vocab_size=target.vocab_size,
+            scope=scope,
+            max_tokens=bound,
         )
 
     return SuffixDrafter(
@@ -279,6 +262,6 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         shortest_match=values["min"],
         candidates=values["candidates"],
         min_survival=values["min-p"],
-        open_past=open_past if folder is not None and bound else None,
+        open_store=open_store if folder is not None and bound else None,
         branches=BRANCHES if context.capabilities.trees else 0,
     )

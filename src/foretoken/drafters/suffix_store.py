@@ -60,8 +60,9 @@ class StoreFile(NamedTuple):
 class SuffixStore:
     """The past outputs of one scope under one vocabulary.
 
-    Outputs are queued by `add` and written by `flush`, which another thread may do. At most `max_tokens` are
-    kept, the oldest outputs being dropped when the file grows past that.
+    Outputs are queued by `add` and written by `flush`, or by `write` after `take`: what touches the file,
+    `load` and `write`, may be another thread's. At most `max_tokens` are kept, the oldest outputs being
+    dropped when the file grows past that.
     """
 
     def __init__(
@@ -74,6 +75,17 @@ class SuffixStore:
         self._header = MAGIC + hashlib.sha256(f"{vocab_hash}\0{scope}".encode()).digest()[:16]
         self._queue: list[bytes] = []
         self._queued = 0
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no file, and so nothing to load."""
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # `load` says what is wrong with it
+        return False
 
     def load(self) -> Tokens:
         """The newest `max_tokens` tokens, oldest first, with two SEPARATORs before every output."""
@@ -109,12 +121,19 @@ class SuffixStore:
         """Whether so much is queued that it should be written."""
         return self._queued >= FLUSH_TOKENS
 
-    def flush(self) -> None:
-        """Append what is queued to the file. Logs a warning, and forgets the queue, where that fails."""
+    def take(self) -> bytes:
+        """What is queued, for `write`; nothing is queued any more."""
         queue, self._queue, self._queued = self._queue, [], 0
-        if not queue:
+        return b"".join(queue)
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        self.write(self.take())
+
+    def write(self, records: bytes) -> None:
+        """Append records to the file. Logs a warning where that fails: they are forgotten."""
+        if not records:
             return
-        records = b"".join(queue)
         try:
             if not self.path.parent.is_dir():
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import exp
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +118,8 @@ def vote(
     tokens count into the match, and text of other outputs is trusted less. None when nothing followed any
     occurrence. Of the continuations that differ the `branches` best are given as well.
     """
+    if len(matches) == 1 and len(matches[0].lengths) == 1:
+        return _unanimous(matches[0], limit, min_survival)
     lengths = np.concatenate([group.lengths for group in matches])
     weights = LENGTH_WEIGHT ** (lengths - lengths.max()).astype(np.float64)
     weights /= np.concatenate([np.arange(1, 1 + len(group.lengths)) for group in matches])
@@ -150,6 +154,19 @@ def vote(
         past=leader >= own,
         branches=others,
     )
+
+
+def _unanimous(match: Matches, limit: int, min_survival: float) -> Continuation | None:
+    """What `vote` says of a single occurrence: half of all votes, and between two forwards every numpy call
+    takes several times what it takes in a loop.
+    """
+    if match.rows[0, 0] == SEPARATOR:
+        return None
+    tokens = _chain(match.rows[0], limit, repeat=not match.past).tolist()
+    length = int(match.lengths[0])
+    estimates = (_SOLE_PAST if match.past else _SOLE)[length : length + len(tokens)]
+    keep = max(1, sum(survival >= min_survival for survival in accumulate(estimates, mul)))
+    return Continuation(tokens[:keep], estimates[:keep], length, 1, 1.0, match.past)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +220,11 @@ def _fitted(raw: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]
     odds = (raw / np.maximum(1.0 - raw, 1e-3)) ** SHARPNESS * (count**COUNT_WEIGHT * exp(OFFSET))
     fitted: npt.NDArray[np.float64] = odds / (1.0 + odds)
     return fitted
+
+
+_SOLE: list[float] = _fitted(_TRUST, 1).tolist()
+_SOLE_PAST: list[float] = _fitted(_PAST_TRUST, 1).tolist()
+"""The estimate after a match of so many tokens, where nothing disagrees."""
 
 
 def _most(length: int, count: int, *, past: bool) -> float:

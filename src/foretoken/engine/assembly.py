@@ -29,7 +29,7 @@ from foretoken.sampling.guide import Guide
 from foretoken.types import Capabilities, Constraint, Rollback
 
 AUTO_STAGES = (
-    Stage("suffix", {"min-p": "0.005"}),
+    Stage("suffix", {"min-p": "0.02"}),
     Stage("recycle", {"min-p": "0.05", "max": "16"}),
     Stage("prediction"),
     Stage("grammar"),

@@ -23,18 +23,18 @@ from foretoken.engine.prompt import Prompt, check_tokens, encode_prediction, enc
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.round import RoundRunner
 from foretoken.engine.scheduler import Scheduler
+from foretoken.engine.scoring import Scores, scores_of, with_scores
 from foretoken.engine.setup import Setup
 from foretoken.engine.streams import EventStream, Streams
-from foretoken.engine.warmup import PACE_SIZES, SIZES, measure_costs
+from foretoken.engine.teaching import Teaching
 from foretoken.errors import ForetokenError, OutOfKVError, RequestError
 from foretoken.library import models_dir, resolve
-from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.planner.profile import ProfileStore, profiles_dir
 from foretoken.protocols import Drafter, Model, Planner, RequestView
 from foretoken.registry import backend_for, check_speculation
 from foretoken.sampling.validation import validate_params
-from foretoken.types import Completion, Event, FinishEvent, FinishReason, Round, SamplingParams
+from foretoken.types import Completion, Event, FinishEvent, FinishReason, SamplingParams
 
 NOT_DRAFTING = "no drafter is configured"
 
@@ -77,8 +77,7 @@ class Engine:
         self._streams = Streams(self._round, self._abort, self._is_open)
         self._store: Path | None = None
         self._settings = ModelOptions()
-        self._costs: list[Round] | None = None
-        self._knowledge: Knowledge | None = None
+        self._teaching = Teaching(model, self._scheduler.cache, clock)
         self._next_id = 1
         self._closed = False
 
@@ -105,7 +104,7 @@ class Engine:
         engine._settings = settings
         engine._store = cache_dir / "store" if remember else None
         profiles = ProfileStore(profiles_dir(cache_dir))
-        engine._knowledge = Knowledge(profiles, engine.model.info, remember=remember)
+        engine._teaching.knowledge = Knowledge(profiles, engine.model.info, remember=remember)
         try:
             engine._scheduler.cache.disk = open_disk(engine.model, cache_dir, prefix_bytes)
             engine.set_speculation(speculation)
@@ -131,32 +130,15 @@ class Engine:
         setup = assemble(
             self.model, speculation, store=self._store, options=self._settings, clock=self._clock
         )
-        self._keep_knowledge()
+        self._teaching.keep(self._runner.setup.learner)
         if setup.learner is not None and setup.drafters:
             try:
-                self._teach(setup.learner)
+                self._teaching.teach(setup.learner)
             except BaseException:
                 setup.drafters.close()
                 raise
         self._runner.setup.drafters.close()
         self._runner.setup = setup
-
-    def _teach(self, planner: AdaptivePlanner) -> None:
-        """Tell a planner that decides by cost what is stored, and what forwards take, measured once."""
-        enough = self._knowledge is not None and self._knowledge.recall(planner)
-        if self._costs is None:
-            place = self._scheduler.cache.acquire([0])
-            assert place is not None, "only called while no request is running"
-            sizes = PACE_SIZES if enough else SIZES
-            self._costs = measure_costs(self.model, place[0], sizes=sizes, clock=self._clock)
-            self._scheduler.cache.drop(place[0])
-        for measured in self._costs:
-            planner.observe(measured)
-
-    def _keep_knowledge(self) -> None:
-        learner = self._runner.setup.learner
-        if self._knowledge is not None and learner is not None:
-            self._knowledge.keep(learner)
 
     # --- requests --------------------------------------------------------------------------------------
 
@@ -364,6 +346,17 @@ class Engine:
         with self.stream(prompt, params, prediction=prediction, scope=scope, **sampling) as events:
             return fold(events)
 
+    def score(self, prompt: Prompt, *, logprobs: int = 0, scope: str = "") -> Scores:
+        """How likely the model finds the prompt's own tokens, each after those before it.
+
+        Nothing is generated. With as many alternatives to each token as `logprobs` says. Raises RequestError,
+        ContextLengthError, and BackendError where it could not be computed.
+        """
+        tokens = self.encode(prompt)
+        params = with_scores(SamplingParams(logprobs=logprobs), score_prompt=True, answers=False)
+        with self.stream(tokens, params, scope=scope) as events:
+            return scores_of(tokens, events)
+
     def run(self, requests: Iterable[int]) -> list[Completion]:
         """Run until the given requests are finished; returns their completions in order.
 
@@ -384,7 +377,7 @@ class Engine:
         for request in [*self._scheduler.running, *self._scheduler.waiting]:
             self.abort(request.id)
         self._closed = True
-        self._keep_knowledge()
+        self._teaching.keep(self._runner.setup.learner)
         self._scheduler.cache.close()
         self._runner.setup.drafters.close()
         self.model.close()

@@ -35,7 +35,8 @@ class Knowledge:
         self._known = self._store.load(self._key)
         if self._known is None:
             return False
-        planner.recall(self._known.curve, self._known.learnt if self._remember else {})
+        learnt = self._known.learnt if self._remember else {}
+        planner.recall(self._known.curve, learnt, resize=self._known.resize)
         return self._known.thorough or self._known.rounds >= TRUSTED
 
     def keep(self, planner: AdaptivePlanner) -> None:
@@ -47,6 +48,7 @@ class Knowledge:
         self._known = replace(
             known,
             curve=curve,
+            resize=round(planner.resize, 4),
             measured_at=_now(),
             rounds=known.rounds + planner.rounds,
             learnt=planner.knowledge() if self._remember else known.learnt,

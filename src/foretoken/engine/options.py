@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 import numpy as np
 import platformdirs
 
-from foretoken.config import Dtype, ModelOptions
+from foretoken.config import MOST_THREADS, Dtype, ModelOptions
 from foretoken.errors import ConfigError
 from foretoken.types import Constraint, VerifyRule
 
@@ -133,11 +133,12 @@ def _size(name: str, value: object) -> float:
 
 
 def _whole(name: str, value: object) -> int:
+    most = MOST_THREADS if name == "threads" else _MOST
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
-        if _LEAST[name] <= number <= _MOST:
+        if _LEAST[name] <= number <= most:
             return number
-    raise _wrong(name, value, f"a whole number, {_LEAST[name]} to {_MOST}")
+    raise _wrong(name, value, f"a whole number, {_LEAST[name]} to {most}")
 
 
 def _folder(name: str, value: object) -> Path:

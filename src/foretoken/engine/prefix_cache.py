@@ -61,10 +61,8 @@ class PrefixCache:
             return None
         usable = [(self._usable(slot, prompt, scope), slot) for slot in free]
         shared, source = max(usable, key=lambda entry: (entry[0], -entry[1].used))
-        slot = source
-        if 2 * shared < len(source.tokens):
-            # Most of what it holds is another conversation's: that stays, and its beginning is copied.
-            slot = min(free, key=lambda slot: (len(slot.tokens) > 0, slot.used))
+        # Where most of what it holds is another conversation's, that stays, and its beginning is copied.
+        slot = source if shared and 2 * shared >= len(source.tokens) else self._spare(free)
         self._save(slot, unless_kept=self._usable(slot, prompt, scope))
         try:
             shared = self._restore(slot, fetch, shared) or self._prepare(slot, source, shared)
@@ -75,6 +73,21 @@ class PrefixCache:
         self._clock += 1
         slot.busy, slot.used, slot.scope = True, self._clock, scope
         return slot.seq, shared
+
+    def _spare(self, free: Sequence[_Slot]) -> _Slot:
+        """The free sequence that is missed least: an empty one, or else the one longest unused.
+
+        Of empty ones the one with the most running neighbours, then the first. Backends that keep sequences
+        apart compute those in one pass whose numbers follow one another (docs/experiments.md).
+        """
+        running = {slot.seq for slot in self._slots if slot.busy}
+
+        def missed(slot: _Slot) -> tuple[int, int, int]:
+            if slot.tokens:
+                return slot.used, 0, slot.seq
+            return -1, -len(running & {slot.seq - 1, slot.seq + 1}), slot.seq
+
+        return min(free, key=missed)
 
     def _restore(self, slot: _Slot, fetch: Fetch | None, held: int) -> int:
         """Use what came from the disk where that is more than some sequence holds: how many tokens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from time import perf_counter
@@ -11,6 +10,7 @@ from foretoken.engine.admission import turn
 from foretoken.engine.prefill import prefill_rows, share
 from foretoken.engine.prefix_cache import PrefixCache
 from foretoken.engine.request import Request
+from foretoken.engine.waiting import Waiting
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
 from foretoken.types import Load
@@ -29,7 +29,7 @@ class Scheduler:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.cache = PrefixCache(model)
-        self.waiting: list[Request] = []
+        self.waiting = Waiting()
         self.running: list[Request] = []
         self.preemptions = 0
         self._full = False
@@ -45,7 +45,7 @@ class Scheduler:
 
     def enqueue(self, request: Request) -> None:
         """The request waits for its turn."""
-        insort(self.waiting, request, key=turn)
+        self.waiting.add(request)
 
     def admit(self, on_admitted: Callable[[Request], None]) -> None:
         """Give waiting requests free sequences, with as much of their tokens as is still cached.
@@ -64,7 +64,7 @@ class Scheduler:
 
     def _admit(self, on_admitted: Callable[[Request], None]) -> None:
         places = self.places
-        for request in list(self.waiting):
+        for request in self.waiting:
             if not places or (self._full and self.running):
                 return
             places -= 1
@@ -122,10 +122,9 @@ class Scheduler:
         return Load(len(decoding), min(pending, most), depth, owed)
 
     def find(self, request_id: int) -> Request | None:
-        for request in (*self.running, *self.waiting):
-            if request.id == request_id:
-                return request
-        return None
+        """The request of that id, or None if it is over. No more are looked through than have a sequence."""
+        running = (request for request in self.running if request.id == request_id)
+        return self.waiting.get(request_id) or next(running, None)
 
     def preempt(self) -> bool:
         """The KV cache is full: of the running requests one of the lowest priority, the youngest of these,

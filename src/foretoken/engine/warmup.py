@@ -8,7 +8,8 @@ never find out otherwise.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from time import perf_counter
 
 from foretoken.protocols import Model
@@ -41,14 +42,16 @@ def measure_costs(
 
     Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
     of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
-    others look dear. The sequence is empty again afterwards.
+    others look dear. A plain forward counts when another one came before it; what the first one after another
+    size takes longer is in the rounds as well, as a run has it. The sequence is empty again afterwards.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]
     began = clock()
     _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
     plain = deque([_forward_ms(model, seq, 1, clock)], maxlen=NEIGHBOURS)
-    fastest, ratios = plain[0], {1: 1.0}
+    fastest, ratios, before = plain[0], {1: 1.0}, 1
+    resized: list[float] = []
     for turn in range(REPEATS):
         end = began + budget_s * (turn + 1) / REPEATS
         for size in sizes if turn == 0 else [size for size in sizes if size in ratios]:
@@ -56,11 +59,26 @@ def measure_costs(
                 break
             ms = _forward_ms(model, seq, size, clock)
             if size == 1:
+                if before != 1:
+                    first, ms = ms, _forward_ms(model, seq, 1, clock)
+                    resized.append(first - ms)
                 plain.append(ms)
                 fastest = min(fastest, ms)
             else:
                 ratios[size] = min(ratios.get(size, float("inf")), ms / min(plain))
-    return [Round(Load(1, 0, 0), size, {}, ratio * fastest, 0.0, ()) for size, ratio in ratios.items()]
+            before = size
+    return _rounds(ratios, fastest, max(median(resized), 0.0) if resized else 0.0)
+
+
+def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float) -> list[Round]:
+    """As a run would have had them: each size, then a plain forward that takes longer, then a plain one."""
+    sizes = [1]
+    for rows in ratios:
+        sizes += [rows, 1, 1] if rows > 1 else []
+    return [
+        Round(Load(1, 0, 0), rows, {}, ratios[rows] * plain_ms + (rows == 1 < before) * resize_ms, 0.0, ())
+        for before, rows in zip([1, *sizes], sizes, strict=False)
+    ]
 
 
 def _forward_ms(model: Model, seq: int, rows: int, clock: Callable[[], float]) -> float:

@@ -53,8 +53,9 @@ def translated(repository: str) -> Iterator[None]:
             hint="Try again later. What has been downloaded is kept, and the same command continues.",
         ) from exc
     except transport_error() as exc:
+        said = str(exc).rstrip(".") or type(exc).__name__
         raise BackendError(
-            f"The connection to the Hub failed: {exc or type(exc).__name__}.",
+            f"The connection to the Hub failed: {said}.",
             hint="Check the network. What has been downloaded is kept, and the same command continues.",
         ) from exc
     except OSError as exc:

@@ -136,6 +136,8 @@ def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNot
         near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in named])]
         kind = "file" if path.suffix.lower() == ".gguf" else "file or folder"
         message = f"There is no {kind} {path}."
+        if path.exists():  # a device or a pipe: models are read in more than one place
+            message = f"{path} is neither a file nor a folder."
     else:
         near = _near(name, [model.answers_to() for model in models])
         message = f"There is no model {name!r} on this computer."

@@ -20,6 +20,7 @@ from foretoken.planner.merge import Merger, Tree, depth_of
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
+from foretoken.planner.rest import Rest
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
@@ -47,25 +48,39 @@ class AdaptivePlanner:
         self._drafted: dict[str, int] = {}
         self._found = False
         self._drafting = False
+        self._rest = Rest()
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
         self.estimates: Sequence[Estimate] = ()
         """What the last `choose` expected, request by request; empty if there was none since `limits`."""
 
-    def recall(self, curve: Mapping[int, Mapping[int, float]], learnt: Mapping[str, object]) -> None:
-        """Begin with what an earlier run has learnt: a stored curve, and `knowledge`."""
-        self._curve.seed(curve)
+    def recall(
+        self,
+        curve: Mapping[int, Mapping[int, float]],
+        learnt: Mapping[str, object],
+        *,
+        resize: float | None = None,
+    ) -> None:
+        """Begin with what an earlier run has learnt: a stored curve and `resize`, and `knowledge`."""
+        self._curve.seed(curve, resize)
         survival = learnt.get("survival")
         if isinstance(survival, Mapping):
             self._survival.restore(survival)
 
     def curve(self) -> Mapping[int, Mapping[int, float]]:
         """V(n) as it is known now: milliseconds by context depth and rows. Empty before anything was seen."""
+        self._catch_up()
         return self._curve.curve() if self._curve.known else {}
+
+    @property
+    def resize(self) -> float:
+        """What a forward of another size than the one before it takes longer, in V(1)."""
+        return self._curve.resize
 
     @property
     def rounds(self) -> int:
         """Rounds of decoding that were measured."""
+        self._catch_up()
         return self._curve.rounds
 
     @property
@@ -78,12 +93,13 @@ class AdaptivePlanner:
         return {"survival": self._survival.export()}
 
     def start(self, request: RequestView) -> None:
-        """Nothing is kept for a request before its first round."""
+        self._stakes.start(request.id, request.params.max_tokens)
 
     def stop(self, request: RequestView) -> None:
+        self._catch_up()
         self._survival.forget(request.id)
         self._merger.forget(request.id)
-        self._stakes.forget(request.id)
+        self._stakes.forget(request.id, len(request.tokens) - request.prompt_length)
         self._asking.stop(request)
         self._attention.forget(request.id)
         self._replay.forget(request.id)
@@ -92,6 +108,9 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
+        if self._rest.goes_on(requests, load):
+            return {}
+        self._catch_up()
         self._curve.deepen(load.depth)
         self.measuring = not self._curve.known or self._curve.stale
         if self.measuring:
@@ -100,6 +119,7 @@ class AdaptivePlanner:
         cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
         awake = {request.id for request in requests if self._attention.tick(request.id, cost)}
         if not awake and self._asking.asleep(drafters):
+            self._rest.begin(requests, load, lambda request: self._attention.rest(request, cost))
             return {}
         return self._asking.limits(requests, drafters, load, awake)
 
@@ -151,21 +171,21 @@ class AdaptivePlanner:
         survival: Sequence[float] = ()
         highest = 0.0
         chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
-        ratio, rows = self._curve.ratio, load.decoding + load.owed
-        plain = ratio(rows)
+        rows = load.decoding + load.owed
+        costs = self._curve.prices(rows, max(map(len, chains), default=0) + 2)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains)
-            costs = self._curve.ratios(rows, len(best) + 1)
+            costs = self._curve.prices(rows, len(best) + 2)
             highest, size = self._peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
             survival = best.survival[:size] if load.decoding == 1 else best.survival
         else:
-            costs = self._curve.ratios(rows, max(map(len, chains), default=0) + 1)
             for draft, chain in zip(drafts, chains, strict=True):
                 rate, _ = self._peak_rate(request.id, chain, load, costs)
                 if rate > highest:
                     best, survival, highest = draft, chain, rate
-        self._attention.note(request.id, survival[0] if survival else 0.0, ratio(2) - 1.0)
+        plain = costs[0]
+        self._attention.note(request.id, survival[0] if survival else 0.0, costs[1] - plain)
         gain = highest * plain / load.decoding
         share = self._share(request.id, survival, load)
         right = survival
@@ -176,16 +196,16 @@ class AdaptivePlanner:
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
         """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
-        likeliest, costs = max(survival[0] for survival in survivals), self._curve.ratios(rows, 64)
+        likeliest, costs = max(survival[0] for survival in survivals), self._curve.prices(rows, 64)
         return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))
 
     def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
         """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
         which `chain` is the survival.
         """
-        ratio, decoding = self._curve.ratio, load.decoding
-        plain, prices = ratio(decoding), self._replay.prices(request, chain, ratio)
-        return lambda rows: 1.0 + (ratio(decoding - 1 + rows) - plain + prices[rows - 1]) / plain
+        later = self._replay.prices(request, chain, self._curve.ratio)
+        costs, plain = self._curve.prices(load.decoding, len(chain) + 1), self._curve.ratio(load.decoding)
+        return lambda rows: 1.0 + (costs[rows - 1] - costs[0] + later[rows - 1]) / plain
 
     def _peak_rate(
         self, request: int, survivals: Sequence[float], load: Load, costs: Sequence[float]
@@ -225,7 +245,7 @@ class AdaptivePlanner:
             ranked.sort(key=lambda token: token[0], reverse=True)
         rows = load.decoding + load.prefill_rows + load.owed + taken
         expected, later, count = float(load.decoding), 0.0, 0
-        costs = self._curve.ratios(rows, len(ranked) + 1)
+        costs = self._curve.prices(rows, len(ranked) + 1)
         best = MARGIN * load.decoding / costs[0]
         lengths = [0] * len(survivals)
         for size, (_, survival, i) in enumerate(ranked, 1):
@@ -241,6 +261,19 @@ class AdaptivePlanner:
         return lengths
 
     def observe(self, measured: Round) -> None:
+        if not self._rest.keeps(measured):
+            self._catch_up()
+            self._learn(measured)
+
+    def _catch_up(self) -> None:
+        """Learn from the rounds of a rest."""
+        for measured in self._rest.end():
+            for request, _ in measured.outcomes:
+                self._attention.rested(request)
+            self._learn(measured)
+
+    def _learn(self, measured: Round) -> None:
+        extra = self._extra(measured)
         self._learn_cost(measured)
         for request, outcome in measured.outcomes:
             if self.trees:
@@ -249,7 +282,7 @@ class AdaptivePlanner:
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
                     self._attention.wake(request)
-        self._settle(measured)
+        self._settle(measured, extra)
         self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)
 
@@ -258,7 +291,9 @@ class AdaptivePlanner:
         if measured.outcomes:
             self._curve.tick()
         # A prompt's rows cost less than verified ones, which need logits each; so do those computed again.
-        if not (measured.load.prefill_rows or measured.load.owed):
+        if measured.load.prefill_rows or measured.load.owed:
+            self._curve.disturbed()
+        else:
             plain = bool(measured.outcomes) and not any(outcome.draft for _, outcome in measured.outcomes)
             self._curve.add(measured.rows, measured.forward_ms, plain=plain)
 
@@ -268,19 +303,25 @@ class AdaptivePlanner:
         ms = (measured.plan_ms + measured.sample_ms) / len(measured.outcomes)
         self._overhead.add(ms, asked=bool(measured.draft_ms))
 
-    def _settle(self, measured: Round) -> None:
-        """Each request bears what its rows cost beyond a plain round of as many requests, in such rounds."""
-        if not measured.outcomes:
-            return
-        rows = sum(1 + len(outcome.draft or ()) for _, outcome in measured.outcomes)
-        if rows == len(measured.outcomes):
+    def _extra(self, measured: Round) -> float:
+        """What its drafts made a round cost more than a plain one at that moment, in plain rounds."""
+        drafted, plain = _drafted(measured), len(measured.outcomes)
+        if not drafted:
+            return 0.0
+        prices = self._curve.prices(plain, drafted + 1)
+        return (prices[-1] - prices[0]) / self._curve.ratio(plain)
+
+    def _settle(self, measured: Round, extra: float) -> None:
+        """Each request bears what its rows cost beyond a plain round of as many requests: its share of
+        `extra`, in such rounds.
+        """
+        drafted = _drafted(measured)
+        if not drafted:
             for request, outcome in measured.outcomes:
                 self._replay.settle(request, outcome)
                 self._stakes.settle(request, len(outcome.tokens), 1.0)
             return
         plain = self._curve.ratio(len(measured.outcomes))
-        extra = self._curve.ratio(rows) / plain - 1.0
-        drafted = rows - len(measured.outcomes)
         for request, outcome in measured.outcomes:
             later = self._replay.settle(request, outcome) * self._replay.row(self._curve.ratio) / plain
             cost = 1.0 + extra * len(outcome.draft or ()) / drafted + later
@@ -301,6 +342,11 @@ class AdaptivePlanner:
         if not self._found:
             return "no drafter finds anything to propose here"
         return "the drafts found are not expected to pay for their verification"
+
+
+def _drafted(measured: Round) -> int:
+    """The draft tokens of a round."""
+    return sum(len(outcome.draft or ()) for _, outcome in measured.outcomes)
 
 
 def _may_merge(request: RequestView, drafts: Sequence[Draft]) -> bool:

@@ -29,6 +29,9 @@ SLACK = 0.8
 """A drafter's own estimate may be this much too low without being held against it: later tokens of a chain
 are more certain than the first, and calibration may find that the drafter is too modest."""
 
+MODEST = 0.5
+"""The same for the survival of a later token, whose estimates are products."""
+
 DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
@@ -130,13 +133,17 @@ class Asking:
         if drafter.worth.free:
             if not drafter.affordable:
                 return [None] * len(requests)
-            least = SLACK * self._curve.break_even(self._margin) if load.decoding == 1 else 0.0
-            limit = DraftLimit(LONGEST, min_chance=least)
+            limit = DraftLimit(LONGEST)
+            if load.decoding == 1:
+                chance, survival = self._curve.break_even(self._margin), self._curve.row_price()
+                limit = DraftLimit(LONGEST, MODEST * survival, SLACK * chance)
             return [
                 limit if request.id in awake or drafter.sure(request.id) else None for request in requests
             ]
         if drafter.worth.measured:
-            offer = drafter.worth.offer(self._curve.ratio, decoding=load.decoding, margin=self._margin)
+            offer = drafter.worth.offer(
+                self._curve.ratio, decoding=load.decoding, margin=self._margin, resize=self._curve.resize
+            )
             if offer is not None:
                 drafter.probes, drafter.probe_tokens = 0, 1
                 saved = 1.0 - 1.0 / offer.rate  # of a plain round, with every token

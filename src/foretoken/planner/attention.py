@@ -33,6 +33,9 @@ SAVED = 0.5
 AFTER_A_HIT = 1
 """Rounds in which a request is asked again after a draft that turned out to begin right."""
 
+LONGEST_REST = 16
+"""Rounds that `rest` looks ahead."""
+
 PROMISING = 0.75
 """A first token that survives with this chance may begin a longer match, whatever a row costs."""
 
@@ -42,6 +45,12 @@ def promising(survival: float, row_cost: float) -> bool:
     `row_cost` plain rounds.
     """
     return survival > 0 and survival >= min(PROMISING, row_cost)
+
+
+def _asks(idle: int, credit: float, cost: float) -> bool:
+    """Whether a request asks that has not seen a promising draft for `idle` rounds, if that costs `cost`."""
+    every = 1 if idle <= PATIENCE else 1 + int(cost / (SAVED * INCOME))
+    return not idle % every and credit >= cost
 
 
 @dataclass(slots=True)
@@ -65,11 +74,27 @@ class Attention:
         if cost <= INCOME:
             return True
         state.credit = min(MOST, state.credit + INCOME)
-        every = 1 if state.idle <= PATIENCE else 1 + int(cost / (SAVED * INCOME))
-        if state.idle % every or state.credit < cost:
+        if not _asks(state.idle, state.credit, cost):
             return False
         state.credit -= cost
         return True
+
+    def rest(self, request: int, cost: float) -> int:
+        """In how many of the next rounds, `LONGEST_REST` at most, `tick` would say no."""
+        state = self._requests.get(request)
+        if state is None or cost <= INCOME:
+            return 0
+        for rounds in range(1, LONGEST_REST + 1):
+            if _asks(state.idle + rounds, min(MOST, state.credit + rounds * INCOME), cost):
+                return rounds - 1
+        return LONGEST_REST
+
+    def rested(self, request: int) -> None:
+        """A round of a rest has gone by."""
+        state = self._requests.get(request)
+        if state is not None:
+            state.idle += 1
+            state.credit = min(MOST, state.credit + INCOME)
 
     def saved(self, request: int, rounds: float) -> None:
         """Drafting saved the request so many plain rounds; what it lost is counted elsewhere."""

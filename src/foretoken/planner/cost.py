@@ -3,6 +3,10 @@
 What is kept is V(n)/V(1) for bands of context depth (`ratios`): every row reads the whole KV cache for
 itself, so the deeper the context the less is shared between rows (measured, 135M Q4_0 on a CPU: V(16)/V(1)
 is 4.1 at 64 tokens, 6.1 at 1,024, 8.6 at 4,000). V(1) itself is `pace`.
+
+V(1) is that of a plain forward after others like it, V(n) that of n rows after fewer or more: it includes
+what the change of size takes (`resize`), which a second forward of n rows saves and the next plain one takes
+again. `prices` has all of that.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Mapping
 
 from foretoken.planner.pace import Pace
 from foretoken.planner.ratios import Ratios
+from foretoken.planner.resize import Resize
 
 SHALLOW = 384
 """Tokens of context up to which the depth makes no difference worth a band; each further band doubles it."""
@@ -32,6 +37,7 @@ class CostCurve:
     def __init__(self) -> None:
         self._round = 0
         self._pace = Pace()
+        self._resize = Resize()
         self._bands: dict[int, Ratios] = {0: Ratios()}
         self._band = 0
         self._ratios = self._bands[0]
@@ -67,11 +73,20 @@ class CostCurve:
             self._bands[band].seed(self._bands[nearest].values(), self._round)
         self._band, self._ratios = band, self._bands[band]
 
-    def seed(self, curve: Mapping[int, Mapping[int, float]]) -> None:
-        """Begin with a stored curve: milliseconds by depth and rows, with one row at every depth."""
+    @property
+    def resize(self) -> float:
+        """What a forward of another size than the one before it takes longer, in plain forwards."""
+        return self._resize.value
+
+    def seed(self, curve: Mapping[int, Mapping[int, float]], resize: float | None = None) -> None:
+        """Begin with a stored curve: milliseconds by depth and rows, with one row at every depth; and with
+        what a change of size takes, in plain forwards.
+        """
         for depth, sizes in curve.items():
             ratios = self._bands.setdefault(band_of(depth), Ratios())
             ratios.seed({rows: ms / sizes[1] for rows, ms in sizes.items()}, self._round)
+        if resize is not None:
+            self._resize.seed(resize)
 
     def curve(self) -> dict[int, dict[int, float]]:
         """What is known now, to be stored: milliseconds by depth and rows."""
@@ -87,16 +102,28 @@ class CostCurve:
     def add(self, rows: int, ms: float, *, plain: bool = False) -> None:
         """A forward of `rows` rows took `ms`. `plain`: none of them was a draft's (one row never is)."""
         plain = plain or rows == 1
+        same = self._resize.forward(rows)
         if rows > 1:
             single = self._pace.near(self._round)
             if single is None and self._ratios.beyond(rows):
                 single = self._pace.ms or None  # where nothing is known, a rough value is better than none
             if single is not None:
-                self._ratios.learn(rows, ms / single, self._round)
+                self._ratios.learn(rows, ms / single + (self.resize if same else 0.0), self._round)
+        single_ms = ms / self._took(rows, same=same)
         if plain:
-            self._pace.plain(ms, self.ratio(rows), self._round)
+            self._resize.plain(ms, single_ms, same=same)
+            self._pace.plain(single_ms, self._round)
         else:
-            self._pace.drafted(ms, self.ratio(rows))
+            self._pace.drafted(single_ms)
+
+    def _took(self, rows: int, *, same: bool) -> float:
+        """V of a forward that followed one of the same size, or of another."""
+        included = rows > 1
+        return self.ratio(rows) + self.resize * ((not same) - included)
+
+    def disturbed(self) -> None:
+        """A forward of another kind, whose time says nothing: the next one is of another size."""
+        self._resize.forward(0)
 
     def ratio(self, rows: int) -> float:
         """V(rows)/V(1)."""
@@ -106,6 +133,27 @@ class CostCurve:
         """V(n)/V(1) of `count` sizes from `first` on."""
         return self._ratios.span(first, count, self._round)
 
+    def prices(self, plain: int, count: int) -> list[float]:
+        """What the next forward costs with 0 to `count` - 1 rows more than the `plain` ones, in V(1): with
+        what the change of size takes now, and on the way back to a plain one.
+
+        Whether the next round goes back is not known. Charged at once, and to a plain round that follows a
+        drafted one as well, it comes out the same: after a change only going on with another size is dearer.
+        """
+        prices = self.ratios(plain, count)
+        resize, before = self.resize, self._resize.rows
+        if not resize:
+            return prices
+        prices[0] = self._took(plain, same=before == plain)
+        prices[1:] = [price + resize for price in prices[1:]]
+        if plain < before < plain + count:
+            prices[before - plain] -= resize
+        return prices
+
+    def row_price(self) -> float:
+        """The least that a further row costs, in V(1): see `Ratios.row_price`."""
+        return self._ratios.row_price(self._round)
+
     def break_even(self, margin: float) -> float:
         """The least chance of every draft token with which some draft pays: see `Ratios.break_even`."""
-        return self._ratios.break_even(margin, self._round)
+        return self._ratios.break_even(margin, self._round, self.resize)

@@ -23,7 +23,7 @@ STALE = 128
 
 
 class Pace:
-    """V(1) now. `ratio` is V(n)/V(1) of the forward's n rows, `at` the round."""
+    """V(1) now, from the milliseconds that one row took, or would have, in each forward. `at`: the round."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -41,15 +41,15 @@ class Pace:
             self._ms = median(self._recent)
         return self._ms
 
-    def plain(self, ms: float, ratio: float, at: int) -> None:
+    def plain(self, ms: float, at: int) -> None:
         """A forward without drafts: what others are compared with."""
-        self._plain.append((at, ms / ratio))
-        self._add(ms / ratio)
+        self._plain.append((at, ms))
+        self._add(ms)
 
-    def drafted(self, ms: float, ratio: float) -> None:
+    def drafted(self, ms: float) -> None:
         """A forward with drafts."""
         if self._recent:
-            self._add(ms / ratio)
+            self._add(ms)
 
     def _add(self, ms: float) -> None:
         self._recent.append(ms)

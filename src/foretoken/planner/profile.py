@@ -21,8 +21,8 @@ from foretoken.planner.processor import this_processor
 from foretoken.types import ModelInfo
 
 FORMAT = "foretoken-profile"
-VERSION = 2
-"""1 did not say on which processor a profile was measured."""
+VERSION = 3
+"""1 did not say on which processor a profile was measured; in 2 V(1) was measured after other sizes."""
 
 LARGEST_FILE = 16_000_000
 """Bytes. A profile has some thousands: a larger file is something else."""
@@ -86,7 +86,8 @@ class Profile:
     `curve[depth][rows]` is V(rows) with `depth` tokens in the KV cache; every depth has V(1). A curve has
     steps and may fall where rows are added. `draft_ms` is the cost of a drafted token by drafter,
     `overhead_ms` what a round takes besides forward and drafting, `snapshot_ms` and `restore_ms` what saving
-    and bringing back a sequence of the largest depth takes; None where it was not measured. `rounds` counts
+    and bringing back a sequence of the largest depth takes; None where it was not measured. `resize` is what
+    a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1) does not. `rounds` counts
     the measurements behind `curve`; `thorough` says that they were made on purpose, every size several times.
     `learnt` belongs to the planner: a JSON object, stored as it is.
     """
@@ -99,6 +100,7 @@ class Profile:
     overhead_ms: float | None = None
     snapshot_ms: float | None = None
     restore_ms: float | None = None
+    resize: float | None = None
     rounds: int = 0
     thorough: bool = False
     learnt: Mapping[str, Any] = field(default_factory=dict)
@@ -240,6 +242,7 @@ def _parse(data: Mapping[str, Any]) -> Profile:
             overhead_ms=_optional_ms(data.get("overhead_ms")),
             snapshot_ms=_optional_ms(data.get("snapshot_ms")),
             restore_ms=_optional_ms(data.get("restore_ms")),
+            resize=_optional_ms(data.get("resize")),
             rounds=_whole(data.get("rounds", 0)),
             thorough=data.get("thorough") is True,
             learnt=dict(_items(data.get("learnt", {}), least=0)),

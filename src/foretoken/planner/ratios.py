@@ -40,6 +40,8 @@ BEYOND = 0.5
 curve that flattens out would never be seen otherwise; where it does not, one draft shows it."""
 
 _FINE, _COARSE = 64, 16
+_STEP = 8
+"""Kernels take four or eight rows at a time: single rows are free now and then."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Ratios:
         self._rebuilt = 0
         self._changed = False
         self._break_even: tuple[int, float] | None = None
+        self._row_price: tuple[int, float] | None = None
 
     def seed(self, ratios: Mapping[int, float], now: int) -> None:
         """Values from elsewhere, to begin with."""
@@ -114,15 +117,16 @@ class Ratios:
             self._by_rows.append(self._interpolate(len(self._by_rows)))
         return self._by_rows
 
-    def break_even(self, margin: float, now: int) -> float:
+    def break_even(self, margin: float, now: int, extra: float = 0.0) -> float:
         """The least chance of every draft token, given those before it, with which some draft pays: the
-        smallest s with (1 + s + … + s^k) / V(1 + k) ≥ margin / V(1) for some k. 1 where none does.
+        smallest s with (1 + s + … + s^k) / (V(1 + k) + `extra`) ≥ margin / V(1) for some k. 1 where none
+        does.
 
         Looked up anew every `_FINE` rounds only.
         """
         age = now // _FINE
         if self._break_even is None or self._break_even[0] != age:
-            ratios = np.array([self.ratio(1 + k, now) for k in range(1, LONGEST + 1)])
+            ratios = extra + np.array([self.ratio(1 + k, now) for k in range(1, LONGEST + 1)])
             low, high = 0.0, 1.0
             for _ in range(10):
                 chance = (low + high) / 2
@@ -131,6 +135,16 @@ class Ratios:
                 low, high = (low, chance) if paying else (chance, high)
             self._break_even = age, high
         return self._break_even[1]
+
+    def row_price(self, now: int) -> float:
+        """The least that a further row costs on average over any `_STEP` rows, up to the longest draft: a
+        token that is less likely than this never pays. Looked up anew every `_FINE` rounds only.
+        """
+        age = now // _FINE
+        if self._row_price is None or self._row_price[0] != age:
+            costs = np.array(self.span(1, LONGEST + 1, now))
+            self._row_price = age, max(float((costs[_STEP:] - costs[:-_STEP]).min()) / _STEP, 0.0)
+        return self._row_price[1]
 
     def _rebuild(self, now: int) -> None:
         points = [(1, 1.0, 2 * WINDOW)]  # V(1)/V(1) is certain

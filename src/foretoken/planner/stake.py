@@ -4,10 +4,14 @@ A chance estimate is right on average and wrong on some prompts; a short answer 
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
 share of a round with every token and by whatever drafting wins, shrinks by what it loses, and no draft may
 risk more. That bounds the slowdown of any request, whatever the estimates say.
+
+A copy at the beginning of a long answer would wait for its stake. Where earlier answers were long, drafts
+that look certain get an advance.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 START = 0.05
@@ -15,6 +19,19 @@ START = 0.05
 
 SHARE = 0.02
 """Share of its time that a request may lose in the long run."""
+
+ADVANCE = 0.01
+"""Share of the shortest answer so far that a request may lose besides, by drafts that look certain: with
+`SHARE` of what it has then written, 3 % of any answer that is no shorter."""
+
+CERTAIN = 4
+"""Power of survival: a draft that is right to its end with chance S may use S^4 of the advance."""
+
+KEPT = 32
+"""Answers of which the shortest counts."""
+
+DOUBT = 3.0
+"""Answers that must have been seen for half of that: another one may be shorter."""
 
 MOST = 32.0
 """What was won is not saved up without limit: text that changes must not be paid for by text long past."""
@@ -25,6 +42,15 @@ class Stakes:
 
     def __init__(self) -> None:
         self._stakes: dict[int, float] = {}
+        self._advances: dict[int, float] = {}
+        self._lengths: deque[int] = deque(maxlen=KEPT)
+
+    def start(self, request: int, most: int | None = None) -> None:
+        """A request begins, which will write at most `most` tokens."""
+        if self._lengths:
+            shortest = min(self._lengths) if most is None else min(most, *self._lengths)
+            known = len(self._lengths) / (len(self._lengths) + DOUBT)
+            self._advances[request] = min(ADVANCE * shortest * known, MOST)
 
     def cut(self, request: int, survivals: Sequence[float], ratio: Callable[[int], float]) -> int:
         """How many tokens of a draft may be verified: as many as the stake covers.
@@ -33,17 +59,21 @@ class Stakes:
         to its end; squaring the survival counts an estimate near 1 as less certain than it says. `ratio(n)`
         is what the request costs with n rows, in plain rounds.
         """
-        stake = self._stakes.get(request, START)
-        length = len(survivals)
-        while length and (ratio(1 + length) - 1.0) * (1.0 - survivals[length - 1] ** 2) > stake:
-            length -= 1
-        return length
+        stake, advance = self._stakes.get(request, START), self._advances.get(request, 0.0)
+        for length in range(len(survivals), 0, -1):
+            right = survivals[length - 1]
+            if (ratio(1 + length) - 1.0) * (1.0 - right**2) <= stake + advance * right**CERTAIN:
+                return length
+        return 0
 
     def settle(self, request: int, committed: int, cost: float) -> None:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
         stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
         self._stakes[request] = min(stake, MOST)
 
-    def forget(self, request: int) -> None:
-        """The request is over."""
+    def forget(self, request: int, written: int = 0) -> None:
+        """The request is over, after so many tokens."""
         self._stakes.pop(request, None)
+        self._advances.pop(request, None)
+        if written:
+            self._lengths.append(written)

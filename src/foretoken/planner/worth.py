@@ -80,10 +80,13 @@ class DrafterWorth:
         self._right = FORGET * self._right + right
         self._tried = FORGET * self._tried + right + wrong
 
-    def offer(self, ratio: Callable[[int], float], *, decoding: int, margin: float) -> Offer | None:
+    def offer(
+        self, ratio: Callable[[int], float], *, decoding: int, margin: float, resize: float = 0.0
+    ) -> Offer | None:
         """How far it should draft for each request; None where plain decoding is faster.
 
-        `ratio(n)` is V(n)/V(1), `decoding` the requests that share the forward.
+        `ratio(n)` is V(n)/V(1), `decoding` the requests that share the forward, `resize` what going back to a
+        plain one takes, in V(1).
         """
         token_cost, chance, plain = self.token_cost, self.chance, ratio(decoding)
         best, length = margin, 0
@@ -91,7 +94,8 @@ class DrafterWorth:
         for depth in range(1, LONGEST + 1):
             survival *= chance
             expected += survival
-            rate = expected * plain / (ratio(decoding * (1 + depth)) + decoding * depth * token_cost)
+            cost = ratio(decoding * (1 + depth)) + resize + decoding * depth * token_cost
+            rate = expected * plain / cost
             if rate > best:
                 best, length = rate, depth
             if survival < _NEGLIGIBLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 
@@ -101,6 +102,8 @@ def _check_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            free_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
             raise CapacityError(
-                f"Cannot listen on {host}:{port}: {error.strerror or error}.", hint="Choose another --port."
+                f"Cannot listen on {host}:{port}: {error.strerror or error}.",
+                hint="Choose another --port." if free_port else "--host must be an address of this machine.",
             ) from None

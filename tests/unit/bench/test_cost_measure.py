@@ -168,6 +168,23 @@ def test_a_model_that_cannot_be_truncated_is_brought_back_by_snapshots() -> None
     assert found.profile.restore_ms == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("extra_ms", [0.0, 0.6])
+def test_what_a_change_of_size_takes_is_measured_apart_from_plain_decoding(extra_ms: float) -> None:
+    before = 0
+
+    def cost(rows: int, depth: int) -> float:
+        nonlocal before
+        changed, before = rows != before, rows
+        return stepped(rows, depth) + extra_ms * changed
+
+    model = TimedModel(cost)
+    profile = measure_profile(model, PLAN, clock=model.clock).profile
+    assert profile.resize == pytest.approx(extra_ms / stepped(1, 64), rel=0.02, abs=1e-4)
+    for depth, curve in profile.curve.items():
+        assert curve[1] == pytest.approx(stepped(1, depth), rel=1e-3), "as in plain decoding"
+        assert curve[4] == pytest.approx(stepped(4, depth) + extra_ms, rel=1e-3)
+
+
 # --- a noisy machine -----------------------------------------------------------------------------------
 
 
@@ -204,7 +221,7 @@ def test_hiccups_of_single_forwards_distort_nothing() -> None:
 def test_a_machine_that_tires_in_every_pass_keeps_the_shape() -> None:
     """Only the forwards nearby tell how fast it was just then."""
     count = 0
-    visit = 2 * len(STEPS) - 1  # forwards at one depth in one pass
+    visit = 3 * len(STEPS) - 1  # forwards at one depth in one pass
 
     def cost(rows: int, depth: int) -> float:
         nonlocal count

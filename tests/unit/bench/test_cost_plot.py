@@ -100,6 +100,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foretoken.bench.cost_plot.write_atomically", refuse)
+    monkeypatch.setattr("foretoken.bench.cost_plot.write_output", refuse)
     with pytest.raises(ConfigError, match="No space left"):
         write_plot(PROFILE, tmp_path / "curve.png")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.curves import Curve, find_curve, shipped_curves
+from foretoken.bench.curves import Curve, find_curve, find_curves, shipped_curves
 from foretoken.errors import ConfigError
 
 
@@ -39,6 +39,10 @@ def test_a_file_is_scaled_to_one_row(tmp_path: Path) -> None:
         ("no json", "cannot be read"),
         ("[]", "not a JSON object"),
         ('{"2": 1.5}', "needs 1 row"),
+        ('{"curves": {"a": {"points": {"1": 1, "2": 1.5}, "resize": -0.1}}}', "'resize' is a part"),
+        ('{"curves": {"a": {"points": {"1": 1, "2": 1.5}, "resize": 1.6}}}', "'resize' is a part"),
+        ('{"1": 1, "2": "NaN"}', "not finite"),
+        ('{"curves": {}}', "holds no curve"),
         ('{"1": 1}', "at least one more size"),
         ('{"1": 1, "2": -1}', "positive"),
         ('{"1": 1, "two": 2}', "numbers of rows"),
@@ -56,3 +60,15 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(ConfigError, match="no cost curve 'stepe'") as error:
         find_curve("stepe")
     assert "steep, flat, gpu" in (error.value.hint or "")
+
+
+def test_a_change_of_size_is_in_the_curve_and_not_in_plain_decoding() -> None:
+    curve = Curve("a", {1: 1.0, 2: 1.5, 8: 3.0}, resize=0.2)
+    assert [curve.after(1, 1), curve.after(2, 1)] == pytest.approx([1.0, 1.2])
+    assert [curve.after(1, 8), curve.after(2, 8), curve.after(8, 8)] == pytest.approx([3.0, 3.0, 2.8])
+
+
+def test_a_file_may_hold_several(tmp_path: Path) -> None:
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({"curves": {"a": {"1": 1, "2": 2}, "b": {"1": 1, "2": 3}}}), encoding="utf-8")
+    assert [(curve.name, curve.ratio(2)) for curve in find_curves(str(path))] == [("a", 2.0), ("b", 3.0)]

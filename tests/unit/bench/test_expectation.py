@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretoken import Engine
+from foretoken.bench.curves import Curves
 from foretoken.bench.expectation import FACTS, deepest, expectations
 from foretoken.bench.live import measure
 from foretoken.bench.results import Row
@@ -33,7 +34,7 @@ def rows() -> list[Row]:
 
 
 def test_answers_that_repeat_themselves_gain_on_a_flat_curve(rows: list[Row]) -> None:
-    facts = expectations(rows, engine(), {256: FLAT}, SETTINGS, "off")
+    facts = expectations(rows, engine(), Curves({256: FLAT}), SETTINGS, "off")
     assert list(facts) == list(SETTINGS)
     for found in facts.values():
         assert list(found) == list(FACTS)
@@ -45,7 +46,7 @@ def test_answers_that_repeat_themselves_gain_on_a_flat_curve(rows: list[Row]) ->
 
 
 def test_on_a_steep_curve_nothing_was_to_be_gained(rows: list[Row]) -> None:
-    found = expectations(rows, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
+    found = expectations(rows, engine(), Curves({256: STEEP}), SETTINGS, "off")["auto"]
     assert float(found["replayed"]) == pytest.approx(1.0, abs=0.03)
     assert float(found["hindsight bound"]) == pytest.approx(1.0, abs=0.01)
 
@@ -54,21 +55,29 @@ def test_time_beside_the_forward_makes_drafts_worth_more(rows: list[Row]) -> Non
     slow = [
         replace(row, sample=replace(row.sample, spent_ms={"verify": 5.0, "other": 950.0})) for row in rows
     ]
-    with_overhead = expectations(slow, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
-    without = expectations(rows, engine(), {256: STEEP}, SETTINGS, "off")["auto"]
+    with_overhead = expectations(slow, engine(), Curves({256: STEEP}), SETTINGS, "off")["auto"]
+    without = expectations(rows, engine(), Curves({256: STEEP}), SETTINGS, "off")["auto"]
     assert float(with_overhead["hindsight bound"]) > float(without["hindsight bound"])
 
 
 def test_what_cannot_be_replayed_is_left_out(rows: list[Row]) -> None:
-    assert expectations(rows, engine(), {256: FLAT}, ["auto;draft-model:model=x.gguf"], "off") == {}
-    assert expectations(rows, engine(), {}, SETTINGS, "off") == {}
+    assert expectations(rows, engine(), Curves({256: FLAT}), ["auto;draft-model:model=x.gguf"], "off") == {}
+    assert expectations(rows, engine(), Curves({}), SETTINGS, "off") == {}
     unknown = [replace(row, sample=replace(row.sample, prompt=())) for row in rows]
-    assert expectations(unknown, engine(), {256: FLAT}, SETTINGS, "off") == {}
+    assert expectations(unknown, engine(), Curves({256: FLAT}), SETTINGS, "off") == {}
 
 
 def test_an_answer_costs_what_forwards_do_at_its_depth(rows: list[Row]) -> None:
     middle = deepest(rows)
     assert 48 < middle < 96
-    flat_there = {1: STEEP, middle: FLAT, 5000: STEEP}
+    flat_there = Curves({1: STEEP, middle: FLAT, 5000: STEEP})
     deeper = expectations(rows, engine(), flat_there, SETTINGS, "off")["auto"]
-    assert deeper == expectations(rows, engine(), {256: FLAT}, SETTINGS, "off")["auto"]
+    assert deeper == expectations(rows, engine(), Curves({256: FLAT}), SETTINGS, "off")["auto"]
+
+
+def test_changes_of_size_are_part_of_what_was_to_be_expected(rows: list[Row]) -> None:
+    found = [
+        float(expectations(rows, engine(), Curves({256: FLAT}, resize), ["auto"], "off")["auto"]["replayed"])
+        for resize in (0.0, 0.2)
+    ]
+    assert found[1] < found[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from foretoken import Engine
+from foretoken.bench.curves import Curves
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.results import Sample, scores
 from foretoken.bench.sides import EngineSide, Messages
@@ -118,7 +119,7 @@ def test_cost_curves_are_measured_as_deep_as_answers_were(deepest: int, depths: 
     """On an engine that was used; 768 tokens would not fit."""
     used = Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=532))
     used.generate("abc", max_tokens=8)
-    curves = measured_curves(used, deepest)
+    curves = measured_curves(used, deepest).by_depth
     assert list(curves) == depths
     for curve in curves.values():
         assert min(curve) == 1
@@ -128,4 +129,4 @@ def test_cost_curves_are_measured_as_deep_as_answers_were(deepest: int, depths: 
 
 
 def test_no_curve_where_the_context_has_no_room_for_one() -> None:
-    assert measured_curves(Engine(FakeModel(6, context_length=3)), 0) == {}
+    assert measured_curves(Engine(FakeModel(6, context_length=3)), 0) == Curves({})

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import openai
 import psutil
 import pytest
 
 from chat_server import ChatServer, chat_server, piece
 from server_client import Answer, chat_body, new_client, stream_chat
-from server_common import gauges, idle_shares, mean_ratio, percentile, probing, serve_command, started, table
+from server_common import (
+    check_server,
+    gauges,
+    idle_shares,
+    mean_ratio,
+    percentile,
+    probing,
+    serve_command,
+    started,
+    table,
+)
+from server_schemas import first_model
 
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 USAGE = {"choices": [], "usage": {"completion_tokens": 7}}
 LISTENS = "import time; print('model on http://127.0.0.1:9/v1', flush=True); time.sleep(60)"
 
@@ -95,6 +112,64 @@ def test_a_server_that_does_not_start_is_quoted() -> None:
         started([sys.executable, "-c", "raise SystemExit('No such model')"]),
     ):
         pass
+
+
+def test_a_server_that_cannot_be_run_is_named() -> None:
+    with (
+        pytest.raises(SystemExit, match=r"no/such/python cannot be run: .*No such file"),
+        started(["no/such/python"]),
+    ):
+        pass
+
+
+# --- a server that somebody else runs --------------------------------------------------------------------
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://", "http://a b:1", "http://127.0.0.1:x"])
+def test_what_is_no_address_is_said(url: str) -> None:
+    with pytest.raises(
+        SystemExit, match=f"No server answers at {re.escape(url)}: .*\n.*foretoken serve.* --url"
+    ):
+        check_server(url)
+
+
+def test_that_nobody_listens_is_said() -> None:
+    url = free_address()
+    with pytest.raises(SystemExit, match=f"No server answers at {re.escape(url)}: .*refused"):
+        check_server(url)
+
+
+def test_a_server_that_answers_anything_is_there(server: ChatServer) -> None:
+    server.status = 401
+    check_server(server.url)
+
+
+@pytest.mark.parametrize("script", ["server_schemas.py", "server_hostile.py"])
+def test_without_a_server_a_script_says_so_and_what_to_do(script: str) -> None:
+    command = [sys.executable, str(BENCHMARKS / script), "--url", free_address()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("No server answers at http://127.0.0.1:")
+    assert "foretoken serve" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(200, "lists no model: name one with --model"), (401, "does not list its models: .*401")],
+)
+def test_without_a_model_the_schemas_say_so(server: ChatServer, status: int, said: str) -> None:
+    server.status, server.models = status, []
+    with (
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
+        pytest.raises(SystemExit, match=said),
+    ):
+        first_model(client)
 
 
 def test_health_is_asked_for_all_the_while(server: ChatServer) -> None:

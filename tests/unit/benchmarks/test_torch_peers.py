@@ -26,6 +26,7 @@ from torch_peers_report import (
     means,
     rates,
     report,
+    setting_of,
     worst,
 )
 from torch_peers_sides import Clock, TransformersSide, load_side, pruned_folder, weights_folder
@@ -48,6 +49,15 @@ ROWS = [
     answer(PLAIN, 10.0, prompt="b/1"),
     answer(OFF, 5.0, prompt="b/1"),
 ]
+
+
+def test_how_it_was_measured_counts_as_people_do() -> None:
+    one = setting_of("fp32", threads=1, tokens=64, repeat=1, every=3)
+    assert one == "fp32, 1 thread, 64 tokens an answer, 1 pass, the draft model keeps one layer in 3"
+    assert ", 2 threads, 1 token an answer, 3 passes," in setting_of(
+        "bf16", threads=2, tokens=1, repeat=3, every=2
+    )
+
 
 # --- figures -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from chat_doubles import chat_with, notes, speaker
-from foretoken.cli.chat_turn import Chat, CtrlC
+from foretoken.cli.chat_turn import Chat
+from foretoken.cli.interrupt import CtrlC
 from foretoken.errors import BackendError
 from foretoken.testing import FakeModel
 from foretoken.types import FinishReason, Logits, Rows

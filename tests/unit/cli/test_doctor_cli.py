@@ -279,7 +279,7 @@ def test_profiles_are_shown(foretoken: Command, tiny: Path, own_cache: Path) -> 
     assert as_json(foretoken, tiny)["storage"]["profiles"] == []
     assert "forget --profiles" not in foretoken("doctor", tiny, "-t", 1).out
     store = ProfileStore(own_cache / "profiles")
-    key = ProfileKey("abc", "llama.cpp 1.0", "cpu", "2", "bf16/f16")
+    key = ProfileKey("abcdef0123456789", "llama.cpp 1.0", "cpu", "2", "bf16/f16")
     curve = {2048: {1: 6.0}, 64: {1: 5.0}}
     store.save(
         Profile(key=key, name="Tiny", curve=curve, measured_at=datetime(2026, 11, 21, tzinfo=UTC), rounds=9)
@@ -290,7 +290,7 @@ def test_profiles_are_shown(foretoken: Command, tiny: Path, own_cache: Path) -> 
     assert (shown["model"], shown["depths"], shown["measured"]) == ("Tiny", [64, 2048], "2026-11-21")
     text = foretoken("doctor", tiny, "-t", 1).out
     setting = "llama.cpp 1.0, cpu, 2 threads, KV bf16/f16"
-    assert f"Tiny: {setting}; measured 2026-11-21 at 64, 2,048 tokens" in text
+    assert f"Tiny (abcdef01): {setting}; measured 2026-11-21 at 64, 2,048 tokens" in text
     assert "forget --profiles" in text
 
 

@@ -168,7 +168,7 @@ def test_quantize(tmp_path: Path) -> None:
     source = gguf_factory.tiny_llama(tmp_path / "tiny-f32.gguf")
     result = run("quantize", source, "q8_0", "--threads", "1")
     out = tmp_path / "tiny-Q8_0.gguf"
-    assert result.stdout == f"{out}: 141.5 kB, 28% of tiny-f32.gguf\n"
+    assert result.stdout == f"{out}: 141.5 kB, 28 % of tiny-f32.gguf\n"
     assert read_gguf(out).file_type == "Q8_0"
 
 
@@ -210,6 +210,25 @@ def test_pull_and_use(hub: Hub, cache: Path) -> None:
 
 def test_pull_without_a_quantization(hub: Hub) -> None:
     assert run("pull", "owner/Tiny-GGUF").stdout.rstrip().endswith("Tiny-Q4_0.gguf")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://huggingface.co/owner/Tiny-GGUF:q8_0",
+        "https://huggingface.co/owner/Tiny-GGUF:q8_0/",
+        "hf.co/owner/Tiny-GGUF:q8_0",
+        "https://huggingface.co/owner/Tiny-GGUF:q8_0?library=x",
+    ],
+)
+def test_pull_takes_the_address_of_a_repository(hub: Hub, address: str) -> None:
+    assert run("pull", address).stdout.rstrip().endswith("owner/Tiny-GGUF/Tiny-Q8_0.gguf")
+
+
+def test_pull_shows_no_bar_where_nothing_is_downloaded(hub: Hub) -> None:
+    result = CliRunner().invoke(cli, ["models", "pull", "owner/Nonesuch"])
+    assert isinstance(result.exception, ModelNotFoundError)
+    assert result.stderr == ""
 
 
 def test_pull_goes_on_after_an_interruption(hub: Hub, cache: Path) -> None:

@@ -184,6 +184,14 @@ def say(drafter: Drafter, *, scope: str = "", number: int = 1) -> None:
     drafter.stop(request)
 
 
+def draft_when_read(drafter: Drafter, tokens: list[int], *, number: int = 1, scope: str = "") -> Draft | None:
+    """What is drafted for a new request once the past outputs of its scope are read."""
+    assert isinstance(drafter, SuffixDrafter)
+    request = start(drafter, tokens, number=number, scope=scope)
+    drafter.disk.wait()
+    return draft(drafter, request)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_finished_output_is_found_by_the_next_request(tmp_path: Path, restarted: bool) -> None:
     drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
@@ -191,7 +199,7 @@ def test_a_finished_output_is_found_by_the_next_request(tmp_path: Path, restarte
     if restarted:
         drafter.close()
         drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
-    found = draft(drafter, start(drafter, [9, 8, 3, 4]))
+    found = draft_when_read(drafter, [9, 8, 3, 4])
     assert found is not None
     assert found.tokens == tuple(OUTPUT)
     assert found.features["from_store"] == 1
@@ -201,12 +209,12 @@ def test_a_finished_output_is_found_by_the_next_request(tmp_path: Path, restarte
 def test_scopes_never_mix(tmp_path: Path) -> None:
     drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
     say(drafter, scope="ann")
-    assert draft(drafter, start(drafter, OUTPUT[:10], number=2, scope="bob")) is None
+    assert draft_when_read(drafter, OUTPUT[:10], number=2, scope="bob") is None
     drafter.close()
     again = create(drafter_context(store=tmp_path), {"min-p": "0"})
-    assert draft(again, start(again, OUTPUT[:10], scope="bob")) is None
-    assert draft(again, start(again, OUTPUT[:10], scope="")) is None
-    assert draft(again, start(again, OUTPUT[:10], scope="ann")) is not None
+    assert draft_when_read(again, OUTPUT[:10], scope="bob") is None
+    assert draft_when_read(again, OUTPUT[:10], scope="") is None
+    assert draft_when_read(again, OUTPUT[:10], scope="ann") is not None
 
 
 def test_vocabularies_never_mix(tmp_path: Path) -> None:
@@ -214,7 +222,7 @@ def test_vocabularies_never_mix(tmp_path: Path) -> None:
     say(drafter)
     drafter.close()
     other = create(drafter_context(FakeModel(300), store=tmp_path), {})
-    assert draft(other, start(other, OUTPUT[:10])) is None
+    assert draft_when_read(other, OUTPUT[:10]) is None
 
 
 def test_without_a_store_the_disk_is_not_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,7 +296,7 @@ def test_past_outputs_in_memory_are_bounded(tmp_path: Path) -> None:
         request = start(drafter, [1, 2])
         commit(drafter, request, [number] * 5 + OUTPUT)
         assert isinstance(drafter, SuffixDrafter)
-        assert max(len(past.index) for past in drafter._pasts.values()) <= 375
+        assert max(len(past.index or ()) for past in drafter._pasts.values()) <= 375
         drafter.stop(request)
     drafter.close()
 
@@ -299,7 +307,7 @@ def test_idle_scopes_are_unloaded_and_saved(tmp_path: Path) -> None:
     for number in range(LOADED_SCOPES + 3):
         say(drafter, scope=f"user {number}")
     assert len(drafter._pasts) == LOADED_SCOPES
-    assert draft(drafter, start(drafter, OUTPUT[:9], scope="user 0")) is not None
+    assert draft_when_read(drafter, OUTPUT[:9], scope="user 0") is not None
 
 
 def test_close_may_be_called_twice(tmp_path: Path) -> None:
@@ -331,12 +339,25 @@ def test_a_named_drafter_ends_where_it_is_more_likely_wrong_and_auto_asks_for_mo
     history = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]
     request = RequestView(id=1, tokens=history, prompt_length=len(history))
     lengths = []
-    for options in ({}, {"min-p": "0.005"}, {"min-p": "0"}):
+    for options in ({}, {"min-p": "0.02"}, {"min-p": "0"}):
         drafter = create(drafter_context(), options)
         drafter.start(request)
         draft = drafter.draft([(request, DraftLimit(8))])[0]
         lengths.append(len(draft) if draft else 0)
     assert lengths[0] < lengths[1] <= lengths[2] == 8
+
+
+def test_a_limit_on_survival_ends_the_draft() -> None:
+    drafter = SuffixDrafter()
+    request = start(drafter, [1, 2, 3, 4, *range(10, 60), 1, 2, 3, 4])
+    [whole] = drafter.draft([(request, DraftLimit(40))])
+    [cut] = drafter.draft([(request, DraftLimit(40, min_survival=0.4))])
+    assert whole is not None
+    assert cut is not None
+    survival = 1.0
+    expected = sum((survival := survival * chance) >= 0.4 for chance in whole.confidence)
+    assert 1 < len(cut) == expected < len(whole)
+    assert cut.tokens == whole.tokens[:expected]
 
 
 def test_what_waits_is_written_before_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +368,6 @@ def test_what_waits_is_written_before_close(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
     say(drafter)
     say(drafter)
-    drafter._writer.wait()
+    drafter.disk.wait()
     assert next(tmp_path.iterdir()).stat().st_size > 3 * len(OUTPUT)
     drafter.close()

@@ -156,3 +156,21 @@ def test_shares_equal_brute_force(found: list[tuple[int, list[int]]]) -> None:
         assert chosen.confidence[depth] <= fitted(min(share**DISSENT, 1 - 1e-3), len(texts)) + 1e-9
         live = agree
     assert chosen.agree == pytest.approx(first)
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 40), st.integers(1, 30), st.booleans())
+def test_one_occurrence_says_what_two_equal_ones_do_but_for_their_number(
+    text: list[int], length: int, limit: int, past: bool
+) -> None:
+    """The short way for one and the long way for several are the same estimate."""
+    alone = vote([Matches(np.array([length]), rows(text), past)], limit)
+    both = vote([Matches(np.array([length, length]), rows(text, text), past)], limit)
+    if alone is None or both is None:
+        assert alone is both is None
+        return
+    assert list(alone.tokens) == list(both.tokens)
+    trust = 1.2 if past else 0.75
+    raw = [max(1 - trust / (length + i), 0.0) for i in range(len(alone.tokens))]
+    assert alone.confidence == pytest.approx([fitted(share) for share in raw])
+    assert both.confidence == pytest.approx([fitted(share, 2) for share in raw])
+    assert (alone.match_length, alone.agree, alone.past) == (both.match_length, both.agree, both.past)

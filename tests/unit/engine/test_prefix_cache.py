@@ -162,3 +162,72 @@ def test_the_prefix_that_was_not_used_for_the_longest_time_is_evicted_first() ->
     assert not cache.evict(), "a busy sequence is not touched"
     assert [model.length(seq) for seq in range(3)] == [0, 4, 0]
     assert cache.acquire([10] * 6) in [(0, 0), (2, 0)]
+
+
+# --- which of the free sequences -------------------------------------------------------------------------
+
+
+def places(cache: PrefixCache, *prompts: list[int]) -> list[int]:
+    found = [cache.acquire(prompt) for prompt in prompts]
+    assert None not in found
+    return [place[0] for place in found if place is not None]
+
+
+def test_a_place_that_became_free_in_between_is_taken_before_one_at_the_end() -> None:
+    _, cache = cache_of(4)
+    assert places(cache, [1], [2], [3]) == [0, 1, 2]
+    cache.drop(1)
+    assert places(cache, [4]) == [1], "0 1 2 share a pass, 0 2 3 do not"
+
+
+def test_the_empty_place_next_to_most_running_ones_is_taken() -> None:
+    _, cache = cache_of(6)
+    assert places(cache, *([token] for token in range(6))) == [0, 1, 2, 3, 4, 5]
+    for seq in (0, 1, 4):
+        cache.drop(seq)
+    assert places(cache, [7]) == [4], "between 3 and 5: one run instead of two"
+    assert places(cache, [7]) == [1], "next to 2, not on its own at 0"
+    cache.drop(5)
+    assert places(cache, [7]) == [0], "of two at an end the one with the lower number"
+
+
+def test_with_nothing_running_the_lowest_empty_place_is_taken() -> None:
+    model, cache = cache_of(3)
+    for token in (10, 20, 30):
+        answer(model, cache, [token] * 5)
+    for seq in (2, 0, 1):
+        cache.drop(seq)
+    assert places(cache, [40], [50]) == [0, 1]
+
+
+def test_no_prefix_is_given_up_for_a_place_beside_the_running_ones() -> None:
+    model, cache = cache_of(4)
+    for place, token in zip(places(cache, [10], [20], [30]), (10, 20, 30), strict=True):
+        model.forward([Rows(place, 0, [token] * 5, 1)])
+        cache.release(place, [token] * 5)
+    assert cache.acquire([30] * 6) == (2, 5), "its own prefix, wherever it is"
+    assert cache.acquire([40]) == (3, 0), "the empty one, and not one that holds a prefix"
+    assert cache.acquire([50]) == (0, 0), "of those that hold one the longest unused, not the nearest"
+    assert cache.acquire([20] * 6) == (1, 5)
+
+
+@given(st.lists(st.integers(0, 7), max_size=40), st.integers(1, 6))
+def test_while_nothing_is_kept_running_ones_have_as_few_gaps_as_can_be(
+    ends: list[int], sequences: int
+) -> None:
+    """One by one requests begin, and end without leaving anything: then none begins beside a free gap."""
+    _, cache = cache_of(sequences)
+    running: list[int] = []
+    for end in ends:
+        if end < len(running):
+            cache.drop(running.pop(end))
+        elif len(running) < sequences:
+            before = runs(running)
+            running += places(cache, [1])
+            free = set(range(sequences)) - set(running[:-1])
+            assert runs(running) - before == min(runs([*running[:-1], seq]) - before for seq in free)
+
+
+def runs(seqs: list[int]) -> int:
+    """Groups of sequences whose numbers follow one another."""
+    return sum(seq - 1 not in seqs for seq in seqs)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +14,12 @@ from hypothesis import strategies as st
 
 from foretoken import Engine, SamplingParams
 from foretoken.backends.rewind import RewindingModel
+from foretoken.engine.fold import fold
+from foretoken.engine.options import EngineOptions
 from foretoken.engine.prefill import SCORED_ROWS
+from foretoken.engine.prompt import Prompt
 from foretoken.engine.scoring import PromptEvent, ScoringParams
+from foretoken.errors import BackendError, RequestError
 from foretoken.testing import FakeModel, ScriptedDrafter
 from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent, TokenLogprob
 from recurrent_double import FakeRecurrentModel
@@ -206,16 +213,96 @@ def test_models_that_cannot_go_back_are_scored_too(bound: int) -> None:
         assert scored == again == scores(score(alone, LONG))
 
 
-@pytest.mark.model
-def test_a_real_model_s_scores_are_those_of_decoding(model_path: Path, shared_cache: Path) -> None:
-    options = {
+# --- Engine.score ----------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_scored_in_one_call() -> None:
+    with Engine(FakeModel()) as engine:
+        expected = scores(score(engine, LONG))
+        found = engine.score(LONG, logprobs=3)
+        assert found.tokens == tuple(LONG)
+        assert list(found.logprobs) == expected
+        assert all(len(one.top) == 3 for one in found.logprobs)
+        assert found.total == pytest.approx(sum(one.logprob for one in expected))
+        assert found.total < 0
+        assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(LONG), 0)
+        assert found.timings.prompt_n == len(LONG)
+        assert engine.idle
+
+
+def test_without_being_asked_no_alternatives_come() -> None:
+    with Engine(FakeModel()) as engine:
+        found = engine.score(LONG)
+        assert all(one.top == () for one in found.logprobs)
+        assert [one.token for one in found.logprobs] == LONG[1:]
+
+
+def test_of_one_token_there_is_nothing_to_say() -> None:
+    with Engine(FakeModel()) as engine:
+        found = engine.score([7])
+    assert (found.tokens, found.logprobs, found.total) == ((7,), (), 0)
+
+
+@pytest.mark.parametrize("prompt", ["once upon a time", [{"role": "user", "content": "Hello"}]])
+def test_text_and_messages_are_encoded_as_for_an_answer(prompt: Prompt) -> None:
+    with Engine(FakeModel()) as engine:
+        found = engine.score(prompt)
+        assert list(found.tokens) == engine.encode(prompt)
+        assert len(found.logprobs) == len(found.tokens) - 1
+
+
+def test_others_are_read_on_while_a_prompt_is_scored() -> None:
+    with Engine(FakeModel(sequences=2)) as engine:
+        alone = engine.generate([1, 2], max_tokens=40, ignore_eos=True)
+        stream = engine.stream([1, 2], max_tokens=40, ignore_eos=True)
+        next(stream)
+        found = engine.score(LONG)
+        assert len(found.logprobs) == len(LONG) - 1
+        assert fold(stream).tokens[-30:] == alone.tokens[-30:]
+
+
+@pytest.mark.parametrize("prompt", [[], [10**6]])
+def test_what_is_no_prompt_is_refused(prompt: list[int]) -> None:
+    with Engine(FakeModel()) as engine, pytest.raises(RequestError):
+        engine.score(prompt)
+
+
+def test_a_prompt_that_cannot_be_computed_has_no_scores() -> None:
+    with Engine(FakeModel(kv_cells=50)) as engine:
+        with pytest.raises(BackendError, match="could not be scored"):
+            engine.score(LONG)
+        assert engine.idle
+        assert len(engine.score(LONG[:20]).logprobs) == 19
+
+
+def options_of(cache: Path) -> EngineOptions:
+    return {
         "context_length": 512,
         "sequences": 2,
         "threads": 1,
         "gpu_layers": 0,
-        "cache_dir": shared_cache,
+        "cache_dir": cache,
+        "remember": False,
     }
-    with Engine.load(model_path, speculate="off", remember=False, **options) as engine:  # type: ignore[arg-type]
+
+
+@pytest.mark.model
+def test_a_real_model_finds_what_is_true_likelier(model_path: Path, shared_cache: Path) -> None:
+    """The example of docs/python-api.md."""
+    page = (Path(__file__).parents[3] / "docs" / "python-api.md").read_text(encoding="utf-8")
+    [example] = [
+        code for code in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if ".score(" in code
+    ]
+    load = partial(Engine.load, model_path, speculate="off", **options_of(shared_cache))
+    names: dict[str, object] = {}
+    with patch.object(Engine, "load", load):
+        exec(example, names)
+    assert names["best"] == " Paris."
+
+
+@pytest.mark.model
+def test_a_real_model_s_scores_are_those_of_decoding(model_path: Path, shared_cache: Path) -> None:
+    with Engine.load(model_path, speculate="off", **options_of(shared_cache)) as engine:
         assert engine.model.capabilities.batch_invariant
         prompt = engine.encode("The capital of France is")
         tokens, expected = decoded(engine, prompt, 24)

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from foretoken import Engine
 from foretoken.engine.warmup import SIZES, measure_costs
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.testing import FakeModel, ScriptedDrafter
+from foretoken.types import Logits, Rows
 
 
 def test_every_size_is_measured_and_the_sequence_left_empty() -> None:
     model = FakeModel(sequences=2)
     rounds = measure_costs(model, 1, budget_s=60)
-    assert [measured.rows for measured in rounds] == list(dict.fromkeys(SIZES))
+    assert list(dict.fromkeys(measured.rows for measured in rounds)) == list(dict.fromkeys(SIZES))
     assert all(measured.forward_ms > 0 and not measured.outcomes for measured in rounds)
     assert model.length(1) == 0
+
+
+class Clock:
+    """Moved by the forwards of `Changing` alone."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Changing(FakeModel):
+    """5 ms a forward, 1 ms a further row, and 0.5 ms where the one before had another number of rows."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._before = 0
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        rows = len(batch[0].tokens)
+        self._clock.now += (4.0 + rows + 0.5 * (rows != self._before)) / 1e3
+        self._before = rows
+        return super().forward(batch)
+
+
+def test_what_a_change_of_size_takes_is_no_part_of_plain_decoding() -> None:
+    clock = Clock()
+    planner = AdaptivePlanner()
+    for measured in measure_costs(Changing(clock), 0, budget_s=60, clock=clock):
+        planner.observe(measured)
+    (curve,) = planner.curve().values()
+    assert curve[1] == pytest.approx(5.0)
+    assert curve[4] == pytest.approx(8.5)
+    assert planner.resize == pytest.approx(0.1)
 
 
 def test_a_slow_model_stops_at_the_budget_but_learns_a_plain_forward() -> None:

@@ -234,3 +234,11 @@ def test_what_is_stored_begins_where_it_ended() -> None:
         curve.deepen(depth)
         again.deepen(depth)
         assert [again.ratio(n) for n in range(1, 20)] == pytest.approx([curve.ratio(n) for n in range(1, 20)])
+
+
+def test_a_token_must_be_as_likely_as_the_cheapest_row_is_dear() -> None:
+    assert curve_of({n: 1.0 + 0.3 * (n - 1) for n in (2, 4, 8, 16, 32, 64)}).row_price() == pytest.approx(0.3)
+    flattening = curve_of({8: 3.0, 16: 4.0, 32: 5.6, 64: 8.8})
+    assert flattening.row_price() == pytest.approx(0.1)
+    stepped = curve_of({n: 1.0 + 1.2 * ((n + 3) // 4) for n in range(2, 65)})
+    assert stepped.row_price() == pytest.approx(0.3), "a row within a step is free, and no step is"

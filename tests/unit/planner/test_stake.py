@@ -53,3 +53,30 @@ def test_the_slowdown_is_bounded_whatever_the_estimates_say(chance: float) -> No
         stakes.settle(1, accepted + 1, ratio(1 + length))
     # One draft may overdraw the stake by what its rows cost; then nothing is drafted until that is earned.
     assert cost <= tokens * (1 + SHARE) + START + ratio(9)
+
+
+def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
+    stakes = Stakes()
+    for request in range(1, 30):
+        stakes.forget(request, written=500)
+    stakes.start(31)
+    assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 20
+    assert stakes.cut(31, [0.3] * 20, linear(0.5)) == 0, "it is for certain drafts"
+    stakes.settle(31, committed=1, cost=8.0)
+    assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 0, "and lost once"
+    stakes.start(32, most=20)
+    assert stakes.cut(32, [0.97] * 20, linear(0.5)) < 10, "a short answer has little to lose"
+    stakes.forget(32, written=8)
+    stakes.start(33)
+    assert stakes.cut(33, [0.97] * 20, linear(0.5)) < 10, "and one that was seen is kept in mind"
+
+
+def test_a_single_long_answer_says_little() -> None:
+    stakes = Stakes()
+    stakes.forget(1, written=500)
+    stakes.start(2)
+    once = stakes.cut(2, [0.97] * 60, linear(0.5))
+    for request in range(3, 30):
+        stakes.forget(request, written=500)
+    stakes.start(30)
+    assert 0 < once < stakes.cut(30, [0.97] * 60, linear(0.5))

@@ -1,8 +1,8 @@
 """What is left: transformers' forward over transformers' own cache, one sequence after the other.
 
 For architectures that do not let the attention function be named: older ones (BLOOM, GPT-J), and those with
-a recurrent state of which we have no kernels (Kimi-Linear, say). Such a state cannot be rolled back: only
-whole copies can be kept, and nothing is drafted.
+a recurrent state of which we have no kernels. Such a state cannot be rolled back: only whole copies can be
+kept, and nothing is drafted.
 """
 
 from __future__ import annotations
@@ -17,20 +17,35 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from foretoken.backends.torch.batch import Batch
+from foretoken.backends.torch.cache_bytes import CacheBytes, can_be_bytes
 from foretoken.errors import BackendError
 
 _CANNOT = "This model cannot take back part of a sequence; restore a snapshot instead."
 
 
 class OwnCaches:
-    """A cache of transformers for each sequence. `croppable`: whether the last tokens can be taken back."""
+    """A cache of transformers for each sequence, of at most `context_length` tokens. `croppable`: whether the
+    last tokens can be taken back.
+    """
 
-    def __init__(self, sequences: int, config: Any) -> None:
-        self._config = config
+    def __init__(self, sequences: int, context_length: int, config: Any) -> None:
+        self._config, self._context_length = config, context_length
         self.lengths = [0] * sequences
         self.held: list[Any] = [None] * sequences
         example = self._empty()
         self.croppable = all(type(layer) is DynamicLayer for layer in example.layers)
+        self._bytes: CacheBytes | None = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether snapshots are bytes, of use to another process."""
+        return self._bytes is not None
+
+    def learn(self, length: int) -> None:
+        """Learn what a cache looks like from that of the first sequence, of so many tokens, which goes."""
+        if can_be_bytes(self.held[0], length):
+            self._bytes = CacheBytes(self.held[0])
+        self.release(0)
 
     def _empty(self) -> Any:
         return DynamicCache(config=self._config)
@@ -73,14 +88,22 @@ class OwnCaches:
         self.truncate(dst, length)
 
     def snapshot(self, seq: int) -> object:
-        """A copy of the sequence's cache; it ends with the process."""
+        """A copy of the sequence's cache."""
+        if self._bytes is not None:
+            return self._bytes.write(self.held[seq], self.lengths[seq])
         return self.lengths[seq], copy.deepcopy(self.held[seq])
 
     def restore(self, seq: int, snapshot: object) -> None:
-        """Put a snapshot back, into any sequence."""
-        if not isinstance(snapshot, tuple):
+        """Put a snapshot back, into any sequence. Raises BackendError, leaving the sequence empty, where it
+        is not one of this model in this context length.
+        """
+        self.release(seq)
+        if self._bytes is not None:
+            self.lengths[seq], self.held[seq] = self._bytes.read(snapshot, self._context_length)
+        elif isinstance(snapshot, tuple):
+            self.lengths[seq], self.held[seq] = snapshot[0], copy.deepcopy(snapshot[1])
+        else:
             raise BackendError("This is not a snapshot of this model.")
-        self.lengths[seq], self.held[seq] = snapshot[0], copy.deepcopy(snapshot[1])
 
     def release(self, seq: int) -> None:
         """Drop the sequence's cache."""

@@ -18,6 +18,8 @@ from foretoken.types import Rows
 PREFIX = 5
 TREE = (-1, 0, 0, 1)
 """After the prefix: a row, its two children, and a child of the first."""
+CHAIN = 2
+"""Rows after the prefix where there can be no tree: its first branch."""
 PATHS = ((0,), (0, 1), (0, 2), (0, 1, 3))
 
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -41,20 +43,23 @@ def reference_logits(source: Any) -> Any:
     return torch.stack(rows)
 
 
-def check_forward(forward: Forward, expected: Any, name: str, device: Any, *, tree: bool = True) -> None:
-    """Compute the same in three forwards, the last one a tree or, without `tree`, only its first branch.
+def check_forward(
+    forward: Forward, expected: Any, name: str, *, dtype: Any, device: Any, tree: bool = True
+) -> None:
+    """Compute the same in three forwards, the last one a tree or, without `tree`, only its first branch. The
+    model computes in `dtype`, whatever its logits are in.
 
     Raises UnsupportedModelError.
     """
     text = _text(expected.shape[1])
     last = Rows(0, PREFIX, text[PREFIX:], len(TREE), TREE)
     if not tree:
-        last = Rows(0, PREFIX, text[PREFIX : PREFIX + 2], 2)
-        expected = expected[:3]
+        last = Rows(0, PREFIX, text[PREFIX : PREFIX + CHAIN], CHAIN)
+        expected = expected[: 1 + CHAIN]
     parts = [Rows(0, 0, text[:2], 0), Rows(0, 2, text[2:PREFIX], 1), last]
     with torch.inference_mode():
         found = torch.cat([forward(make_batch([part], device)) for part in parts])
-    tolerance = TOLERANCE[found.dtype] * float(expected.abs().max())
+    tolerance = TOLERANCE[dtype] * float(expected.abs().max())
     difference = float((found.float() - expected).abs().max())
     if not difference <= tolerance:
         raise UnsupportedModelError(

@@ -11,12 +11,12 @@ import transformers
 
 from foretoken.backends.torch.attention import choose_attention
 from foretoken.backends.torch.cached import CachedForward, OwnCaches
-from foretoken.backends.torch.check import check_forward, reference_logits
+from foretoken.backends.torch.check import CHAIN, PREFIX, check_forward, reference_logits
 from foretoken.backends.torch.generic import GenericForward, is_supported
 from foretoken.backends.torch.half import Products, choose_products
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import LeanForward, is_lean
-from foretoken.backends.torch.linear import drop_weights, replace_products
+from foretoken.backends.torch.linear import align_activations, drop_weights, replace_products
 from foretoken.backends.torch.model import Cells, Forward, TorchModel
 from foretoken.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
 from foretoken.backends.torch.states import States
@@ -53,14 +53,19 @@ def choose_forward(
     with _quietly():
         expected = reference_logits(weights)
     replaced = replace_products(weights, linear)
+    align_activations(weights)
 
     def check(forward: Forward, *, tree: bool) -> None:
-        check_forward(forward, expected, name, device, tree=tree)
+        check_forward(forward, expected, name, dtype=dtype, device=device, tree=tree)
 
     def settle(forward: Forward, *, tree: bool) -> None:
         check(forward, tree=tree)
         if linear.copies:
             drop_weights(replaced, lambda: check(forward, tree=tree))
+
+    def own_cache() -> Computation:
+        caches = OwnCaches(sequences, context_length, weights.config)
+        return _with_own_cache(weights, caches, check, linear)
 
     layers, states = Layers(weights, linear), States(cells)
     if layers.take_over(states):
@@ -72,7 +77,7 @@ def choose_forward(
             settle(recurrent, tree=False)
         except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError):
             layers.give_back()  # it has layers that our kernels are not meant for
-            return _with_own_cache(weights, sequences, check, linear)
+            return own_cache()
         states.keep(size)
         states.release(0)
         settings = {
@@ -85,13 +90,12 @@ def choose_forward(
         generic = GenericForward(weights, cells, attention)
         settle(generic, tree=True)
         return Computation(generic, cells, {"forward": "transformers", "products": linear.describe()})
-    return _with_own_cache(weights, sequences, check, linear)
+    return own_cache()
 
 
 def _with_own_cache(
-    weights: Any, sequences: int, check: Callable[..., None], linear: Products
+    weights: Any, own: OwnCaches, check: Callable[..., None], linear: Products
 ) -> Computation:
-    own = OwnCaches(sequences, weights.config)
     cached = CachedForward(weights, own)
     try:
         check(cached, tree=False)
@@ -101,7 +105,12 @@ def _with_own_cache(
         cached.one_by_one = True
         own.release(0)
         check(cached, tree=False)
-    own.release(0)
+    except (AttributeError, TypeError) as error:
+        raise UnsupportedModelError(
+            f"transformers wants another kind of cache for {type(weights).__name__} ({error}).",
+            hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+        ) from None
+    own.learn(PREFIX + CHAIN)
     return Computation(
         cached,
         own,

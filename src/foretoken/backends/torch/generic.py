@@ -1,8 +1,9 @@
 """Most other models: transformers' own forward, with our attention and KV cache in it.
 
 transformers lets an attention function be named. The model is run over the packed rows of all sequences as
-if they were one text without a cache; positions are given, and the function, which is told the layer, keeps
-the cache and computes what each row may see. That is how vLLM runs models it does not know, too.
+if they were one text without a cache; positions are given, and the function keeps the cache and computes what
+each row may see. That is how vLLM runs models it does not know, too. Layers are told apart by the order in
+which a forward calls them: some share their weights, and their number (Zamba).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ class GenericForward:
     def __init__(self, source: Any, cache: KVCache, attention: Attention) -> None:
         self._source, self._cache, self._attention = source, cache, attention
         self._batch: Batch | None = None
+        self._called = 0
         self._name = f"foretoken_{next(_numbers)}"
         AttentionInterface.register(self._name, self._attend)
         source.set_attn_implementation(self._name)
 
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
-        self._batch = batch
+        self._batch, self._called = batch, 0
         try:
             output = self._source(
                 input_ids=batch.tokens[None],
@@ -51,7 +53,7 @@ class GenericForward:
 
     def _attend(
         self,
-        module: Any,
+        module: Any,  # noqa: ARG002 - not every layer has one of its own
         query: Any,
         key: Any,
         value: Any,
@@ -73,7 +75,8 @@ class GenericForward:
         batch = self._batch
         assert batch is not None, "the model is only run by __call__"
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        cells = self._cache.layer(module.layer_idx, k.shape[1], k.shape[2], v.shape[2])
+        cells = self._cache.layer(self._called, k.shape[1], k.shape[2], v.shape[2])
+        self._called += 1
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         style = Style(scale, sliding_window, softcap, s_aux)
         return self._attention(cells, batch, q, k, v, style=style)[None], None

@@ -36,6 +36,8 @@ class KVCache:
     because how many heads they have, and of what size, is the model's business.
     """
 
+    durable = True
+
     def __init__(self, sequences: int, context_length: int, *, dtype: Any, device: Any) -> None:
         self.context_length = context_length
         self.lengths = [0] * sequences
@@ -115,7 +117,7 @@ class KVCache:
             at += len(raw)
         return saved
 
-    def restore(self, seq: int, snapshot: bytearray) -> None:
+    def restore(self, seq: int, snapshot: bytearray | memoryview) -> None:
         """Put a snapshot's cells back, into any sequence. Raises BackendError, leaving the sequence empty,
         where it is not one of this model in this context length.
         """

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+from transformers import activations
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.errors import ForetokenError
@@ -59,20 +60,39 @@ def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
 
 
 def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[Any, Any]]:
-    """Let every linear layer of transformers' model `source` multiply with `linear`.
+    """Let every linear layer of transformers' model `source` multiply with `linear`; layers that share their
+    weights share the product (Zamba's blocks).
 
     Returns these layers, each with its weights, which it still holds.
     """
     replaced = []
+    made: dict[tuple[int, int], Linear] = {}
     for module in source.modules():
-        if type(module) is torch.nn.Linear:
-            module.forward = linear(module.weight.detach(), module.bias)
-        elif type(module) is Conv1D:  # GPT-2's linear layer, the other way round
-            module.forward = linear(module.weight.detach().t().contiguous(), module.bias)
-        else:
+        if type(module) not in {torch.nn.Linear, Conv1D}:
             continue
+        shared = id(module.weight), id(module.bias)
+        if shared not in made:
+            weight = module.weight.detach()
+            if type(module) is Conv1D:  # GPT-2's linear layer, the other way round
+                weight = weight.t().contiguous()
+            made[shared] = linear(weight, module.bias)
+        module.forward = made[shared]
         replaced.append((module, module.weight))
     return replaced
+
+
+def align_activations(source: Any) -> None:
+    """Let every activation of transformers' model `source` have its numbers side by side. Of a layer's half
+    (gate and up in one product) torch computes GELU with another kernel, but for a single row, which has no
+    gap to the next.
+    """
+    for module in source.modules():
+        if type(module).__module__ in {torch.nn.modules.activation.__name__, activations.__name__}:
+            module.register_forward_pre_hook(_aligned)
+
+
+def _aligned(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(part.contiguous() if torch.is_tensor(part) else part for part in inputs)
 
 
 def drop_weights(replaced: list[tuple[Any, Any]], check: Callable[[], None]) -> None:

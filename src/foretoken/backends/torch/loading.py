@@ -98,7 +98,7 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
     )
     settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
     key = f"{model.info.backend}|{model.info.device}|{sorted(settings.items())}"
-    if model.capabilities.trees:  # its cells are our own
+    if model.durable:
         model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
     try:
         return _probed(model, key, options) if options.probe else model

@@ -24,6 +24,11 @@ class Cells(Protocol):
 
     lengths: list[int]
 
+    @property
+    def durable(self) -> bool:
+        """Whether snapshots are bytes, of use to another process."""
+        ...
+
     def truncate(self, seq: int, length: int) -> None: ...
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None: ...
     def fork(self, src: int, dst: int, length: int) -> None: ...
@@ -105,6 +110,11 @@ class TorchModel:
         for rows in batch:
             self._cache.lengths[rows.seq] += len(rows.tokens)
         return cast("Logits", logits.numpy())
+
+    @property
+    def durable(self) -> bool:
+        """Whether snapshots are bytes, of use to another process."""
+        return self._cache.durable
 
     def length(self, seq: int) -> int:
         return self._cache.lengths[seq]

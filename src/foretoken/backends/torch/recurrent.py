@@ -9,9 +9,11 @@ the state after each of them is at hand when some are rejected.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, cast
+
+import torch
 
 from foretoken.backends.rewind import RewindingModel
 from foretoken.backends.torch.batch import Batch
@@ -32,6 +34,21 @@ class Product:
         return self._linear(columns.transpose(-1, -2).contiguous()).transpose(-1, -2)
 
 
+class HeadProducts:
+    """Stands for the weights of several heads, with which a layer multiplies at once, as Zamba's does
+    (`weight[:, None] @ columns`).
+    """
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        self._products = products
+
+    def __getitem__(self, _: object) -> HeadProducts:
+        return self
+
+    def __matmul__(self, columns: Any) -> Any:
+        return torch.stack([product @ part for product, part in zip(self._products, columns, strict=True)])
+
+
 class Layers:
     """The recurrent layers of transformers' model `source`, which multiply with `linear`."""
 
@@ -39,40 +56,50 @@ class Layers:
         self._source, self._linear = source, linear
         self._attention = source.config._attn_implementation
         self._changed: list[Any] = []
-        self._weights: dict[Any, Any] = {}
+        self._weights: dict[tuple[Any, str], Any] = {}
 
     @property
     def multiplied(self) -> set[Any]:
-        """The linear layers whose weights were replaced, because a layer around them multiplies with them."""
-        return set(self._weights)
+        """The modules whose weights were replaced, because a layer around them multiplies with them."""
+        return {module for module, _ in self._weights}
 
     def take_over(self, states: States) -> bool:
         """Let the layers call our kernels, over `states`, instead of functions of the same names; False
         where there is no such layer.
         """
-        kernels = Scans(states).by_name()
+        scans = Scans(states)
+        kernels = scans.by_name()
         for module in self._source.modules():
+            if isinstance(shift := getattr(module, "time_shift", None), torch.nn.ZeroPad2d):
+                shift.forward = scans.shift
+                self._changed.append(shift)
             forward = inspect.unwrap(type(module).forward)
             if not isinstance(forward, FunctionType) or not kernels.keys() & set(forward.__code__.co_names):
                 continue
             module.forward = MethodType(_calling(forward, kernels), module)
             self._changed.append(module)
-            if "mamba_selective_scan" in forward.__code__.co_names and hasattr(module, "dt_proj"):
-                self._replace_weight(module.dt_proj)
+            if "mamba_selective_scan" in forward.__code__.co_names:
+                self._replace_weight(getattr(module, "dt_proj", None), "weight")
+                for name in ("x_proj_weight", "dt_proj_weight"):
+                    self._replace_weight(module, name)
         return bool(self._changed)
 
-    def _replace_weight(self, layer: Any) -> None:
-        self._weights[layer] = weight = layer.weight
-        del layer.weight
-        layer.weight = Product(self._linear(weight.detach()))
+    def _replace_weight(self, module: Any, name: str) -> None:
+        weight = getattr(module, name, None)
+        if weight is None:
+            return
+        self._weights[module, name] = weight
+        delattr(module, name)
+        products = [Product(self._linear(part)) for part in weight.detach().reshape(-1, *weight.shape[-2:])]
+        setattr(module, name, products[0] if weight.ndim == 2 else HeadProducts(products))
 
     def give_back(self) -> None:
         """Undo `take_over`."""
         for module in self._changed:
             del module.forward
-        for layer, weight in self._weights.items():
-            del layer.weight
-            layer.weight = weight
+        for (module, name), weight in self._weights.items():
+            delattr(module, name)
+            setattr(module, name, weight)
         self._source.set_attn_implementation(self._attention)
 
 

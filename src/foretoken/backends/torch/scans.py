@@ -24,6 +24,9 @@ LANES = 64
 """A processor computes exp() and the like for several numbers at once, and for what is left over another way.
 Rows padded to a multiple of this have nothing left over."""
 
+NOTHING = -1e38
+"""The logarithm of what no row has added to yet."""
+
 BLOCK = 16
 """Rows of which Mamba's decays are computed together: they are as large as its states."""
 
@@ -41,6 +44,8 @@ class Scans:
             "mamba_selective_scan": self.selective_scan,
             "mamba2_chunk_scan": self.state_space_dual,
             "torch_chunk_gated_delta_rule": self.gated_delta_rule,
+            "chunk_kimi_delta_attention": self.gated_delta_rule,
+            "rwkv_linear_attention": self.wkv,
         }
 
     def convolve(
@@ -53,15 +58,11 @@ class Scans:
 
         def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
             count = end - first
-            if before is None:
-                before = rows.new_zeros(past, rows.shape[1])
-            seen = torch.cat([before, rows[first:end]])
+            seen, versions = _seen(before, rows[first:end], past, keep)
             out = seen[:count] * taps[0]
             for place in range(1, past + 1):
                 out = torch.addcmul(out, seen[place : place + count], taps[place])
-            held = min(count, keep - 1)
-            tail = seen[count - held :].clone()
-            return out, [tail[place : place + past] for place in range(held + 1)]
+            return out, versions
 
         out = self._states.advance(step)
         if bias is not None:
@@ -69,6 +70,15 @@ class Scans:
         if activation is not None:
             out = ACT2FN[activation](out)
         return out.to(hidden_states.dtype).t()[None]
+
+    def shift(self, hidden: Any) -> Any:
+        """The row before each one, zeros before the first. Shape (1, rows, size)."""
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            seen, versions = _seen(before, hidden[0, first:end], 1, keep)
+            return seen[:-1], versions
+
+        return self._states.advance(step)[None]
 
     def selective_scan(  # noqa: PLR0917 - as transformers calls it
         self,
@@ -161,7 +171,8 @@ class Scans:
     ) -> tuple[Any, None]:
         """Gated delta nets (Yang et al. 2024, arXiv 2412.06464, equation 10). `query` and `key` have shape
         (1, rows, key heads, size), `value` (1, rows, heads, size), `beta` and `g`, the decay's logarithm, (1,
-        rows, heads).
+        rows, heads). In Kimi's delta attention (Kimi Team 2025, arXiv 2510.26692) every number of a key has a
+        decay: `g` is (1, rows, heads, size).
         """
         q, k, v = (tensor[0].float() for tensor in (query, key, value))
         if use_qk_l2norm_in_kernel:
@@ -170,7 +181,7 @@ class Scans:
         q, k = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (q, k))
         q, k, v = (q * q.shape[-1] ** -0.5)[:, :, None, :], k[:, :, None, :], v[:, :, None, :]
         columns = k.transpose(2, 3)
-        decay = _by_lanes(torch.exp, g[0].float())[:, :, None, None]
+        decay = _by_lanes(torch.exp, g[0].flatten(1).float()).reshape(len(v), heads, -1, 1)
         rate = beta[0].float()[:, :, None, None]
 
         def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
@@ -184,6 +195,54 @@ class Scans:
             return torch.stack(out)[:, :, 0], made.versions
 
         return self._states.advance(step)[None].to(value.dtype), None
+
+    def wkv(
+        self,
+        time_decay: Any,
+        time_first: Any,
+        key: Any,
+        value: Any,
+        **_: Any,
+    ) -> tuple[Any, None]:
+        """RWKV-4 (Peng et al. 2023, arXiv 2305.13048, equation 16). `key` and `value` have shape (1, rows,
+        size). A state holds the sums above and below the fraction bar, and the logarithm of what both were
+        divided by, so that they stay small. Only that is computed row after row.
+        """
+        k, v = key[0].float(), value[0].float()
+        decay = -torch.exp(time_decay.float())
+        added = torch.stack([v, torch.ones_like(v)], dim=1)
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            if before is None:
+                before = k.new_zeros(3, k.shape[1])
+                before[2] = NOTHING
+            state, held = before, []
+            made = Made(state, first, end, keep)
+            for row in range(first, end):
+                held.append(state)
+                aged = state[2] + decay
+                top = torch.maximum(aged, k[row])
+                new = torch.exp(k[row] - top) * added[row]
+                sums = torch.addcmul(new, state[:2], torch.exp(aged - top))
+                state = torch.cat([sums, top[None]])
+                made.add(state, row)
+            return torch.stack(held), made.versions
+
+        above, below, past = self._states.advance(step).unbind(1)
+        boosted = k + time_first.float()
+        top = torch.maximum(past, boosted)
+        old, new = _by_lanes(torch.exp, past - top), _by_lanes(torch.exp, boosted - top)
+        return ((old * above + new * v) / (old * below + new)).to(value.dtype)[None], None
+
+
+def _seen(before: Any, rows: Any, past: int, keep: int) -> tuple[Any, Versions]:
+    """A sequence's rows with the `past` ones before them, and its versions, each the last `past` rows."""
+    if before is None:
+        before = rows.new_zeros(past, rows.shape[1])
+    seen = torch.cat([before, rows])
+    held = min(len(rows), keep - 1)
+    tail = seen[len(rows) - held :].clone()
+    return seen, [tail[place : place + past] for place in range(held + 1)]
 
 
 def _by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:

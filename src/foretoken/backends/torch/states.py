@@ -8,6 +8,7 @@ after the rows of a sequence's last forward are held until its next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -32,10 +33,30 @@ Advance: TypeAlias = Callable[[Any, int, int, int], tuple[Any, Versions]]
 """(state before or None, first row, one past the last, versions to keep) to (the rows' output, versions)."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a kernel's state looks like."""
+
+    shape: Any
+    dtype: Any
+    device: Any
+
+    @property
+    def bytes(self) -> int:
+        return int(self.shape.numel()) * int(self.dtype.itemsize)
+
+    def read(self, snapshot: bytearray, at: int) -> Any:
+        """A state of its own, from the bytes at a place."""
+        raw = torch.frombuffer(snapshot, dtype=torch.uint8, count=self.bytes, offset=at)
+        return raw.clone().view(self.dtype).view(self.shape).to(self.device)
+
+
 class States:
     """Cells for attention, and beside them the state of every recurrent kernel, which are told apart by the
     order in which a forward calls them.
     """
+
+    durable = True
 
     def __init__(self, kv: KVCache) -> None:
         self.lengths = kv.lengths
@@ -44,6 +65,7 @@ class States:
         self._versions: list[list[Versions]] = [[] for _ in kv.lengths]
         self._batch: Batch | None = None
         self._made: dict[int, list[Versions]] = {}
+        self._forms: list[_Form] = []
 
     # --- a forward -------------------------------------------------------------------------------------
 
@@ -75,8 +97,13 @@ class States:
 
     def keep(self, weights: int) -> None:
         """Decide how many states to keep, for weights of so many bytes. The first sequence holds one."""
-        size = sum(int(state.numel()) * int(state.element_size()) for state in self._newest(0))
-        self.kept = max(1, min(MOST, int(SHARE * weights / (size * len(self.lengths)))))
+        self._forms = [_Form(state.shape, state.dtype, state.device) for state in self._newest(0)]
+        self.kept = max(1, min(MOST, int(SHARE * weights / (self._size * len(self.lengths)))))
+
+    @property
+    def _size(self) -> int:
+        """The bytes of a sequence's state, that of all kernels."""
+        return sum(form.bytes for form in self._forms)
 
     def describe(self) -> str:
         """How rejected rows are taken back."""
@@ -129,17 +156,30 @@ class States:
             self._versions[dst] = list(self._versions[src])
         self.truncate(dst, length)
 
-    def snapshot(self, seq: int) -> object:
-        """A copy of the cells, and the states; it ends with the process."""
-        return self._kv.snapshot(seq), self.checkpoint(seq)
+    def snapshot(self, seq: int) -> bytearray:
+        """The sequence's cells, then its state, kernel by kernel (zeros where it is empty)."""
+        saved = self._kv.snapshot(seq)
+        if not self.lengths[seq]:
+            saved += bytes(self._size)
+            return saved
+        for state in self._newest(seq):
+            saved += state.contiguous().flatten().view(torch.uint8).cpu().numpy().data
+        return saved
 
     def restore(self, seq: int, snapshot: object) -> None:
-        """Put a snapshot back, into any sequence."""
+        """Put a snapshot back, into any sequence. Raises BackendError, leaving the sequence empty, where it
+        is not one of this model in this context length.
+        """
         self.release(seq)
-        if not isinstance(snapshot, tuple):
+        if not isinstance(snapshot, bytearray):
             raise BackendError("This is not a snapshot of this model.")
-        self._kv.restore(seq, snapshot[0])
-        self.rewind(seq, snapshot[1], self.lengths[seq])
+        at = max(0, len(snapshot) - self._size)
+        self._kv.restore(seq, memoryview(snapshot)[:at])
+        if not self.lengths[seq]:
+            return
+        for form in self._forms:
+            self._versions[seq].append([form.read(snapshot, at)])
+            at += form.bytes
 
     def release(self, seq: int) -> None:
         """Drop the sequence's cells and states."""

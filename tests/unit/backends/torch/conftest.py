@@ -11,6 +11,7 @@ import torch
 import transformers
 
 import torch_factory
+from foretoken.backends.torch.recurrent import Layers
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
@@ -31,3 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
         return path
 
     return make
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no recurrent layer called its kernels by a name that we know."""
+    monkeypatch.setattr(Layers, "take_over", lambda *_: False)

@@ -17,8 +17,8 @@ from torch_cases import greedy, load, reference
 
 TOKENS = 40
 PROMPTS = [text_tokens(5, seed=3), [30, 31, 32] * 9, text_tokens(30, seed=5)]
-RECURRENT = {"kimi_linear", *torch_factory.RECURRENT}
-EXACT = sorted(set(torch_factory.ARCHITECTURES) - {"gpt_oss", "gptj", "kimi_linear", "qwen3_next_experts"})
+RECURRENT = set(torch_factory.RECURRENT)
+EXACT = sorted(set(torch_factory.ARCHITECTURES) - {"gpt_oss", "gptj", "qwen3_next_experts"})
 """Experts, and GPT-J's attention, are computed in a way that depends on how many rows there are."""
 
 Make = Callable[..., Path]

@@ -22,14 +22,14 @@ from foretoken.protocols import Model
 from foretoken.testing import assert_lossless
 from foretoken.types import Rollback, Rows
 from model_cases import fresh, prefill, same, text_tokens
-from torch_cases import load
+from torch_cases import greedy, load, reference
 
 Make = Callable[..., Path]
 SPARE = 2
 TEXT, DRAFT, OTHER = text_tokens(20), text_tokens(12, seed=1), text_tokens(7, seed=2)
-FAMILIES = ("mamba", "mamba2", "lfm2", "qwen3_5")
+FAMILIES = ("mamba", "mamba2", "lfm2", "qwen3_5", "rwkv")
 """One for each kernel. LFM2 only convolves."""
-HYBRIDS = ("falcon_h1", "granitemoehybrid", "jamba", "qwen3_next")
+HYBRIDS = ("falcon_h1", "granitemoehybrid", "jamba", "qwen3_next", "zamba", "zamba2")
 
 
 def inner(model: Model) -> RecurrentModel:
@@ -43,7 +43,7 @@ def inner(model: Model) -> RecurrentModel:
 
 
 @pytest.mark.parametrize("bound", [1, 4, 62])
-@pytest.mark.parametrize("architecture", [*FAMILIES, "falcon_h1"])
+@pytest.mark.parametrize("architecture", [*FAMILIES, "falcon_h1", "zamba", "zamba2"])
 def test_a_rejection_at_every_place_leaves_what_was_accepted(
     folder: Make, architecture: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +141,12 @@ def test_mixtures_of_experts_are_said_not_to_be_exact(folder: Make) -> None:
     assert "depends on the batch size" in model.capabilities.invariance_note
 
 
+@pytest.mark.parametrize("architecture", ["mamba", "falcon_mamba"])
+def test_logits_in_fp32_do_not_hide_that_a_model_computes_in_bf16(folder: Make, architecture: str) -> None:
+    """They are as far from transformers' as the rounding of bf16 makes them."""
+    assert load(folder(architecture), "bf16").info.settings["forward"] == "transformers, recurrent"
+
+
 # --- texts ---------------------------------------------------------------------------------------------
 
 
@@ -163,7 +169,7 @@ def test_speculation_changes_nothing(folder: Make, architecture: str, temperatur
         assert origins["scripted"] > 15
 
 
-@pytest.mark.parametrize("architecture", ["mamba", "lfm2", "qwen3_5", "falcon_h1"])
+@pytest.mark.parametrize("architecture", ["mamba", "lfm2", "qwen3_5", "falcon_h1", "rwkv", "zamba2"])
 def test_a_conversation_goes_on_from_what_is_held(folder: Make, architecture: str) -> None:
     """Also where the next prompt leaves out what followed the last one, as if it were reasoning."""
     path = folder(architecture)
@@ -210,3 +216,17 @@ def test_a_foreign_snapshot_is_refused(folder: Make, architecture: str) -> None:
 def test_every_architecture_made_here_has_its_own_kernels(folder: Make) -> None:
     for architecture in torch_factory.RECURRENT:
         assert load(folder(architecture)).info.settings["forward"] == "transformers, recurrent"
+
+
+def test_zamba2_keeps_to_its_shortest_time_step(folder: Make) -> None:
+    """transformers does for a text at once; decoding row by row, it leaves it out."""
+    path = folder("zamba2", time_step_min=0.001)
+    source, expected = reference(path), list(TEXT)
+    with torch.inference_mode():
+        for _ in range(24):
+            expected.append(
+                int(source(input_ids=torch.tensor([expected]), use_cache=False).logits[0, -1].argmax())
+            )
+    assert greedy(source, TEXT, 24) != expected[len(TEXT) :], "and here that shows"
+    with Engine(load(path), drafters=()) as engine:
+        assert list(engine.generate(TEXT, max_tokens=24, ignore_eos=True).tokens) == expected[len(TEXT) :]
