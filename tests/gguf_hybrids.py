@@ -9,54 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import gguf
-import numpy as np
-
-from gguf_factory import CHAT_TEMPLATE, _add_tensor, _add_tokenizer, _file_type, _write
+from gguf_parts import Weights, new_writer, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy.typing as npt
+    import gguf
 
-    from gguf_factory import WeightType
-
-    Tensor = tuple[str, npt.NDArray[np.float32]]
+    from gguf_parts import Tensor, WeightType
 
 CONV_KERNEL = 4
 """Positions that the convolution before a recurrent layer sees."""
-
-
-class _Weights:
-    """Random weights at scales that keep activations near 1; `mixing` as in `tiny_llama`."""
-
-    def __init__(self, embd: int, seed: int, mixing: float) -> None:
-        self.embd = embd
-        self.mixing = mixing
-        self._rng = np.random.default_rng(seed)
-
-    def matrix(self, rows: int, columns: int, scale: float = 1.0) -> npt.NDArray[np.float32]:
-        return self._rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(scale / columns**0.5)
-
-    def within(self, low: float, high: float, *shape: int) -> npt.NDArray[np.float32]:
-        return self._rng.uniform(low, high, shape).astype(np.float32)
-
-    def ones(self, *shape: int) -> npt.NDArray[np.float32]:
-        return np.ones(shape or (self.embd,), dtype=np.float32)
-
-    def feed_forward(self, prefix: str) -> Iterator[Tensor]:
-        wide = 2 * self.embd
-        yield prefix + "ffn_gate.weight", self.matrix(wide, self.embd)
-        yield prefix + "ffn_up.weight", self.matrix(wide, self.embd)
-        yield prefix + "ffn_down.weight", self.matrix(self.embd, wide, 2.0 * self.mixing)
-
-    def model(self, vocab: int, layers: int, layer: Callable[[int], Iterator[Tensor]]) -> Iterator[Tensor]:
-        yield "token_embd.weight", self.matrix(vocab, self.embd, self.embd**0.5)
-        for number in range(layers):
-            yield from layer(number)
-        yield "output_norm.weight", self.ones()
-        yield "output.weight", self.matrix(vocab, self.embd, 3.0)
 
 
 def tiny_qwen35(
@@ -76,7 +40,16 @@ def tiny_qwen35(
 ) -> Path:
     """Write a Qwen3.5: gated delta nets, and attention in every `attention_every`-th layer."""
     heads, head = 4, 32
-    writer = _writer(path, "qwen35", "Tiny hybrid", layers, embd, ctx_train, weight_type, vocab)
+    writer = new_writer(
+        path,
+        "qwen35",
+        name="Tiny hybrid",
+        vocab=vocab,
+        layers=layers,
+        embd=embd,
+        ctx_train=ctx_train,
+        weight_type=weight_type,
+    )
     writer.add_head_count(heads)
     writer.add_head_count_kv(2)
     writer.add_key_length(head)
@@ -86,7 +59,7 @@ def tiny_qwen35(
     writer.add_rope_freq_base(10000.0)
     writer.add_uint32("qwen35.full_attention_interval", attention_every)
     _add_ssm(writer, inner=state * value_heads, state=state, rank=value_heads, groups=key_heads)
-    weights = _Weights(embd, seed, mixing)
+    weights = Weights(embd, seed, mixing)
     mixed = state * (2 * key_heads + value_heads)
 
     def layer(number: int) -> Iterator[Tensor]:
@@ -112,7 +85,8 @@ def tiny_qwen35(
             yield prefix + "ssm_out.weight", weights.matrix(embd, state * value_heads, 4.0 * mixing)
         yield from weights.feed_forward(prefix)
 
-    return _fill(writer, path, weights.model(vocab, layers, layer), weight_type)
+    write(writer, weights.model(vocab, layers, layer), weight_type)
+    return path
 
 
 def tiny_lfm2(
@@ -127,12 +101,21 @@ def tiny_lfm2(
 ) -> Path:
     """Write an LFM2 of three layers: two short convolutions with attention between them."""
     heads, head, kv_heads = 2, embd // 2, [0, 1, 0]
-    writer = _writer(path, "lfm2", "Tiny convolutional hybrid", 3, embd, ctx_train, weight_type, vocab)
+    writer = new_writer(
+        path,
+        "lfm2",
+        name="Tiny convolutional hybrid",
+        vocab=vocab,
+        layers=3,
+        embd=embd,
+        ctx_train=ctx_train,
+        weight_type=weight_type,
+    )
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_rope_freq_base(10000.0)
     writer.add_uint32("lfm2.shortconv.l_cache", CONV_KERNEL - 1)
-    weights = _Weights(embd, seed, mixing)
+    weights = Weights(embd, seed, mixing)
 
     def layer(number: int) -> Iterator[Tensor]:
         prefix = f"blk.{number}."
@@ -153,7 +136,8 @@ def tiny_lfm2(
 
     tensors = weights.model(vocab, 3, layer)
     named = (("token_embd_norm.weight" if name == "output_norm.weight" else name, w) for name, w in tensors)
-    return _fill(writer, path, named, weight_type)
+    write(writer, named, weight_type)
+    return path
 
 
 def tiny_falcon_h1(
@@ -169,7 +153,16 @@ def tiny_falcon_h1(
 ) -> Path:
     """Write a Falcon-H1: Mamba-2 and attention side by side in every layer."""
     heads, head = 2, 32
-    writer = _writer(path, "falcon-h1", "Tiny parallel hybrid", layers, embd, ctx_train, weight_type, vocab)
+    writer = new_writer(
+        path,
+        "falcon-h1",
+        name="Tiny parallel hybrid",
+        vocab=vocab,
+        layers=layers,
+        embd=embd,
+        ctx_train=ctx_train,
+        weight_type=weight_type,
+    )
     writer.add_head_count(heads)
     writer.add_head_count_kv(1)
     writer.add_key_length(head)
@@ -177,7 +170,7 @@ def tiny_falcon_h1(
     writer.add_rope_dimension_count(head)
     writer.add_rope_freq_base(10000.0)
     _add_ssm(writer, inner=2 * embd, state=16, rank=4, groups=1)
-    weights = _Weights(embd, seed, mixing)
+    weights = Weights(embd, seed, mixing)
 
     def layer(number: int) -> Iterator[Tensor]:
         prefix = f"blk.{number}."
@@ -190,7 +183,8 @@ def tiny_falcon_h1(
         yield prefix + "ffn_norm", weights.ones()  # without a suffix: so llama.cpp wants it
         yield from weights.feed_forward(prefix)
 
-    return _fill(writer, path, weights.model(vocab, layers, layer), weight_type)
+    write(writer, weights.model(vocab, layers, layer), weight_type)
+    return path
 
 
 def tiny_mamba2(
@@ -205,20 +199,30 @@ def tiny_mamba2(
     weight_type: WeightType = "q8_0",
 ) -> Path:
     """Write a Mamba-2: a recurrent state and nothing else."""
-    writer = _writer(path, "mamba2", "Tiny recurrent", layers, embd, ctx_train, weight_type, vocab)
+    writer = new_writer(
+        path,
+        "mamba2",
+        name="Tiny recurrent",
+        vocab=vocab,
+        layers=layers,
+        embd=embd,
+        ctx_train=ctx_train,
+        weight_type=weight_type,
+    )
     _add_ssm(writer, inner=2 * embd, state=16, rank=4, groups=1)
-    weights = _Weights(embd, seed, mixing)
+    weights = Weights(embd, seed, mixing)
 
     def layer(number: int) -> Iterator[Tensor]:
         prefix = f"blk.{number}."
         yield prefix + "attn_norm.weight", weights.ones()
         yield from _mamba2(weights, prefix, inner=2 * embd, state=16, rank=4, groups=1)
 
-    return _fill(writer, path, weights.model(vocab, layers, layer), weight_type)
+    write(writer, weights.model(vocab, layers, layer), weight_type)
+    return path
 
 
 def _mamba2(
-    weights: _Weights, prefix: str, *, inner: int, state: int, rank: int, groups: int
+    weights: Weights, prefix: str, *, inner: int, state: int, rank: int, groups: int
 ) -> Iterator[Tensor]:
     convolved = inner + 2 * groups * state
     yield prefix + "ssm_in.weight", weights.matrix(inner + convolved + rank, weights.embd)
@@ -231,44 +235,9 @@ def _mamba2(
     yield prefix + "ssm_out.weight", weights.matrix(weights.embd, inner, 4.0 * weights.mixing)
 
 
-def _writer(
-    path: Path,
-    architecture: str,
-    name: str,
-    layers: int,
-    embd: int,
-    ctx_train: int,
-    weight_type: WeightType,
-    vocab: int,
-) -> gguf.GGUFWriter:
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name(name)
-    writer.add_file_type(_file_type(weight_type))
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_context_length(ctx_train)
-    writer.add_embedding_length(embd)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(2 * embd)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(vocab)
-    _add_tokenizer(writer, vocab, CHAT_TEMPLATE)
-    return writer
-
-
 def _add_ssm(writer: gguf.GGUFWriter, *, inner: int, state: int, rank: int, groups: int) -> None:
     writer.add_ssm_conv_kernel(CONV_KERNEL)
     writer.add_ssm_inner_size(inner)
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(rank)
     writer.add_ssm_group_count(groups)
-
-
-def _fill(writer: gguf.GGUFWriter, path: Path, tensors: Iterator[Tensor], weight_type: WeightType) -> Path:
-    for name, values in tensors:
-        # llama.cpp convolves and scans in f32, and its gates are too narrow to quantise
-        small = any(
-            part in name for part in ("ssm_conv1d", "shortconv.conv", "ssm_a", "ssm_d", "ssm_norm", "_norm")
-        )
-        _add_tensor(writer, name, values, "f32" if small else weight_type)
-    _write(writer)
-    return path

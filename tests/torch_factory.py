@@ -170,6 +170,24 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo_hybrid": ("OlmoHybridConfig", TINY | DELTA_NET),
+    "recurrent_gemma": (
+        "RecurrentGemmaConfig",
+        TINY
+        | {
+            "num_hidden_layers": 5,
+            "intermediate_size": 192,  # of which it takes half
+            "lru_width": 128,
+            "attention_window_size": 24,
+        },
+    ),
+    "minimax": (
+        "MiniMaxConfig",
+        TINY | {"num_hidden_layers": 4, "block_size": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "xlstm": (
+        "xLSTMConfig",
+        STATES | {"hidden_size": 128, "num_heads": 4, "chunk_size": 16, "norm_eps": 1e-10},
+    ),
 }
 """Those with a recurrent state, of which all but mixtures of experts are exact."""
 

@@ -33,7 +33,7 @@ class ModelOptions:
     `dtype`: the number format that safetensors are computed in; "auto" takes the one they were saved in where
     the device has it. A GGUF has its own.
     `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
-    loaded, `notice` a line for the user when something takes long.
+    loaded, `notice` a line for the user when something takes long; what they raise stops the loading.
     """
 
     context_length: int = 0

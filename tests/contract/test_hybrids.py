@@ -44,7 +44,7 @@ def _gguf(name: str, write: Callable[..., object], **shape: int) -> Callable[[Wo
     return load
 
 
-TORCH = ("falcon_h1", "lfm2", "mamba", "qwen3_5", "rwkv", "zamba2")
+TORCH = ("falcon_h1", "lfm2", "mamba", "minimax", "qwen3_5", "recurrent_gemma", "rwkv", "xlstm", "zamba2")
 
 
 def _torch(name: str) -> Callable[[Workspace], Model]:

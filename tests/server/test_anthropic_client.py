@@ -244,7 +244,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content: .*'image'.*only 'text'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "Missing.*content.0.text"),
-        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "context holds 4096"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 5000}]},
+            "holds 4096, .*Shorten the prompt: ",
+        ),
         ({"stop_sequences": [""]}, "stop_sequences.0"),
         ({"metadata": {"user_id": "u", "name": "n"}}, "Unknown parameter: 'metadata.name'"),
     ],

@@ -169,3 +169,4 @@ def test_a_prompt_that_does_not_fit_says_so(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, messages=[{"role": "user", "content": "x" * 5000}])
     assert caught.value.code == "context_length_exceeded"
+    assert "Shorten the prompt: the model was not trained for a larger context." in caught.value.message

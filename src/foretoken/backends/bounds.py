@@ -29,7 +29,7 @@ def check_batch(
             raise OutOfKVError(
                 f"Sequence {rows.seq} would hold {rows.start + len(rows.tokens)} tokens; its context has "
                 f"room for {context_length}.",
-                hint="Use a larger context (--ctx).",
+                hint="Use a shorter prompt, or a larger context (--ctx) where the model has one.",
             )
     if total > max_batch:
         raise BackendError(f"{total} rows in one forward; at most {max_batch} fit.")

@@ -11,10 +11,9 @@ from statistics import geometric_mean
 
 from foretoken.bench.curves import Curve, Curves, between
 from foretoken.bench.record import trace_set
-from foretoken.bench.replay import replay
+from foretoken.bench.replay import needs_a_model, replay
 from foretoken.bench.results import Row, Sample, scores
 from foretoken.bench.trace import Trace
-from foretoken.config import parse_speculation
 from foretoken.engine.engine import Engine
 
 FACTS = ("replayed", "live ÷ replayed", "hindsight bound")
@@ -50,7 +49,7 @@ def expectations(
             for name in live
             if (sample := plain[name].sample).prompt and sample.tokens
         ]
-        if not traces or _needs_a_model(setting):
+        if not traces or needs_a_model(setting):
             continue
         result = replay(
             trace_set(engine, traces),
@@ -72,10 +71,6 @@ def _curve(trace: Trace, curves: Curves) -> Curve:
 
 def _depth(prompt: Sequence[int], output: Sequence[int]) -> int:
     return len(prompt) + len(output) // 2
-
-
-def _needs_a_model(setting: str) -> bool:
-    return any(stage.name == "draft-model" for stage in parse_speculation(setting).stages)
 
 
 def _overhead_ms(samples: Sequence[Sample]) -> float:

@@ -15,6 +15,7 @@ from foretoken.bench.curves import Curve
 from foretoken.bench.hindsight import clairvoyant_cost, hindsight_cost
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.trace import Trace, TraceSet
+from foretoken.config import parse_speculation
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError, ConfigError
 from foretoken.planner.adaptive import AdaptivePlanner
@@ -98,6 +99,20 @@ class ReplayResult:
         return groups
 
 
+def needs_a_model(speculation: str) -> bool:
+    """Whether a setting drafts with a model of its own, whose drafts no trace holds."""
+    return any(stage.name == "draft-model" for stage in parse_speculation(speculation).stages)
+
+
+def check_replayable(speculation: str) -> None:
+    """Raises ConfigError for a setting that cannot be replayed, SpeculationStringError."""
+    if needs_a_model(speculation):
+        raise ConfigError(
+            f"{speculation!r} drafts with a model, whose drafts cannot be replayed.",
+            hint="Measure it with the models themselves: foretoken bench MODEL --speculate SPEC.",
+        )
+
+
 def replay(
     traces: TraceSet,
     curve: Curve,
@@ -112,8 +127,9 @@ def replay(
 
     `overhead_ms` is added to every round, drafted or plain. `trees`: the model verifies trees.
     `curve_for` says what the forwards of one trace cost, where that is not `curve` for all.
-    Raises ConfigError if there is nothing to replay, SpeculationStringError.
+    Raises ConfigError if there is nothing to replay or `check_replayable` does, SpeculationStringError.
     """
+    check_replayable(speculation)
     usable = [trace for trace in traces.traces if len(trace.output) > 1 and trace.prompt]
     if not usable:
         raise ConfigError("No trace has more than one token of output.")

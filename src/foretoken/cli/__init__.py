@@ -16,35 +16,40 @@ import click
 from foretoken.errors import ForetokenError
 
 COMMANDS = {
-    "run": "foretoken.cli.run:run",
-    "chat": "foretoken.cli.chat:chat",
-    "models": "foretoken.cli.models:models",
-    "bench": "foretoken.cli.bench:bench",
-    "keys": "foretoken.cli.keys:keys",
-    "profile": "foretoken.cli.profile:profile",
-    "serve": "foretoken.cli.serve:serve",
-    "ngram": "foretoken.cli.ngram:ngram",
-    "doctor": "foretoken.cli.doctor:doctor",
-    "forget": "foretoken.cli.forget:forget",
+    "run": ("foretoken.cli.run:run", "Answer one prompt."),
+    "chat": ("foretoken.cli.chat:chat", "Talk with a model."),
+    "models": ("foretoken.cli.models:models", "See, get and convert models."),
+    "bench": ("foretoken.cli.bench:bench", "Measure what speculation gains: settings side by side."),
+    "keys": ("foretoken.cli.keys:keys", "Make and remove API keys for the server."),
+    "profile": ("foretoken.cli.profile:profile", "Measure what forwards cost, and when a draft pays."),
+    "serve": ("foretoken.cli.serve:serve", "Serve models in OpenAI's and Anthropic's APIs."),
+    "ngram": ("foretoken.cli.ngram:ngram", "Make files for the ngram-cache drafter."),
+    "doctor": ("foretoken.cli.doctor:doctor", "Check this installation and a model."),
+    "forget": ("foretoken.cli.forget:forget", "Erase what is remembered of past texts."),
 }
+"""Where each command is, and its line in the list of them, which is printed without importing any."""
 
 DEBUG_VARIABLE = "FORETOKEN_DEBUG"
 INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported only when one is run or listed."""
+    """A group whose subcommands are imported only when one is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        target = COMMANDS.get(cmd_name)
-        if target is None:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = target.partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands in the help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

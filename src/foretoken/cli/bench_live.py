@@ -144,7 +144,8 @@ def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Consol
             return False
     if not rows:
         raise ConfigError(
-            "No prompt fits into the context.", hint="Use a larger one (--ctx), or shorter prompts."
+            "No prompt fits into the context.",
+            hint="Use shorter prompts, or a larger context (--ctx) where the model has one.",
         )
     return True
 

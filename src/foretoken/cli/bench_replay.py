@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from foretoken.bench.curves import Curve, find_curves
-from foretoken.bench.replay import ReplayResult, replay
+from foretoken.bench.replay import ReplayResult, check_replayable, replay
 from foretoken.bench.replay_report import replay_report
 from foretoken.bench.report import Report
 from foretoken.bench.static_drafters import rank_static, shipped_traces
@@ -38,6 +38,8 @@ def run_replay(
 
     Raises ConfigError, SpeculationStringError.
     """
+    for setting in settings:
+        check_replayable(setting)
     traces = _traces(source)
     chosen = [curve for name in dict.fromkeys(curves or DEFAULT_CURVES) for curve in find_curves(name)]
     if len({curve.name for curve in chosen}) < len(chosen):

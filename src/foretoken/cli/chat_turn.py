@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,8 +13,8 @@ from foretoken.cli.chat_session import Conversation
 from foretoken.cli.chat_stats import Totals
 from foretoken.cli.interrupt import CtrlC
 from foretoken.cli.render import StreamPrinter, closing_line
-from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
+from foretoken.engine.prompt import may_be_longer
 from foretoken.errors import ContextLengthError, ForetokenError
 from foretoken.types import (
     TARGET,
@@ -26,7 +27,10 @@ from foretoken.types import (
     TokenEvent,
 )
 
-FULL = "/save FILE keeps the conversation, /reset starts a new one, --ctx N makes room for more."
+if TYPE_CHECKING:
+    from foretoken.engine.engine import Engine
+
+FULL = "/save FILE keeps the conversation, /reset starts a new one"
 
 
 def answer(
@@ -81,7 +85,7 @@ class Chat:
                 self._ask(question, ctrl_c)
             except ContextLengthError as error:
                 self.complain(error)
-                self.say(f"The conversation is as it was before. {FULL}")
+                self.say(f"The conversation is as it was before. {self._what_to_do()}")
             except ForetokenError as error:
                 self.complain(error)
 
@@ -113,7 +117,13 @@ class Chat:
         usage, room = completion.usage, self.engine.model.info.context_length
         full = usage.prompt_tokens + usage.completion_tokens >= room
         if completion.finish_reason is FinishReason.LENGTH and full:
-            self.say(f"The answer ends here because the context of {room:,} tokens is full. {FULL}")
+            why = f"the context of {room:,} tokens is full"
+            self.say(f"The answer ends here because {why}. {self._what_to_do()}")
+
+    def _what_to_do(self) -> str:
+        """About a context that is full."""
+        larger = ", --ctx N makes room for more" if may_be_longer(self.engine.model.info) else ""
+        return f"{FULL}{larger}."
 
     def say(self, text: str) -> None:
         """A line about the session."""

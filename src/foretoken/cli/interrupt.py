@@ -39,7 +39,8 @@ class CtrlC:
 
 
 class HeldCtrlC(CtrlC):
-    """While entered, Ctrl-C waits: it raises KeyboardInterrupt at the end of the block, or at `release`.
+    """While entered, Ctrl-C waits: it raises KeyboardInterrupt at the end of the block, at `raise_pressed` or
+    at `release`.
 
     For native libraries that call Python back. What is raised in such a call is printed and lost (llama.cpp's
     log and progress), or ends the process with a stack dump (PyTorch, while it is imported). A second Ctrl-C
@@ -55,14 +56,15 @@ class HeldCtrlC(CtrlC):
     ) -> None:
         self._restore()
         if error is None:
-            self._raise()
+            self.raise_pressed()
 
     def release(self) -> None:
         """From here on it is Python that takes long: Ctrl-C is as usual again."""
         self._restore()
-        self._raise()
+        self.raise_pressed()
 
-    def _raise(self) -> None:
+    def raise_pressed(self) -> None:
+        """Here it may be raised, if it was pressed."""
         if self.pressed:
             self.pressed = False
             raise KeyboardInterrupt

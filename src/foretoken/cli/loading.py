@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,8 +11,21 @@ from rich.markup import escape
 from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.cli.paths import cache_dir
 from foretoken.config import Speculation
-from foretoken.engine.engine import Engine
 from foretoken.registry import check_speculation
+
+if TYPE_CHECKING:
+    from foretoken.engine.engine import Engine
+
+
+class _Spinner:
+    """What is said while a model is loaded; also that Ctrl-C was heard, where it has to wait."""
+
+    def __init__(self, ctrl_c: HeldCtrlC) -> None:
+        self.text = "Loading the model…"
+        self._ctrl_c = ctrl_c
+
+    def __rich__(self) -> str:
+        return self.text + (" Stopping; Ctrl-C again ends at once." if self._ctrl_c.pressed else "")
 
 
 def load_engine(
@@ -20,19 +33,23 @@ def load_engine(
 ) -> Engine:
     """`Engine.load` with a spinner on `console` (standard error) that says what is going on.
 
-    Ctrl-C waits until the weights are loaded, since most of it happens in calls from native code; then it
-    raises KeyboardInterrupt, and the engine is closed.
+    Ctrl-C raises KeyboardInterrupt, and nothing stays loaded. While weights are read it waits until they
+    report how far they are: that happens in calls from native code.
     """
+    from foretoken.engine.engine import Engine  # takes longer than all else that a command imports
+
     check_speculation(speculation)
-    with console.status("Loading the model…") as status, HeldCtrlC() as ctrl_c:
+    ctrl_c = HeldCtrlC()
+    spinner = _Spinner(ctrl_c)
+    with ctrl_c, console.status(spinner):
 
         def progress(fraction: float) -> None:
-            stopping = " Stopping; Ctrl-C again ends at once." if ctrl_c.pressed else ""
-            status.update(f"Loading the model… {fraction:.0%}{stopping}")
+            ctrl_c.raise_pressed()
+            spinner.text = f"Loading the model… {fraction:.0%}"
 
         def notice(text: str) -> None:
             ctrl_c.release()
-            status.update(text)
+            spinner.text = text
 
         engine = Engine.load(
             model,

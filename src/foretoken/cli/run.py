@@ -6,15 +6,11 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from foretoken.bench.record import as_trace, recording, trace_set
-from foretoken.bench.report_files import check_file
-from foretoken.cli.bench_record import add_traces
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import (
     model_options,
@@ -30,11 +26,15 @@ from foretoken.cli.prompting import read_prompt, read_text, split_words
 from foretoken.cli.render import StreamPrinter, answer_console, closing_line, stderr_console
 from foretoken.cli.report import completion_dict
 from foretoken.cli.values import Utf8
-from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
-from foretoken.engine.prompt import Prompt
 from foretoken.errors import BackendError, RequestError
 from foretoken.types import Completion, Event, SamplingParams, TokenEvent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foretoken.engine.engine import Engine
+    from foretoken.engine.prompt import Prompt
 
 
 @click.command()
@@ -100,8 +100,7 @@ def run(words: tuple[str, ...], **options: Any) -> int:
     params = take_sampling(options, logprobs=logprobs)
     record = options.pop("record")
     if record is not None:
-        check_file(record)
-        params = recording(params)
+        params = _recording(params, record)
     loading = {**take_model_options(options), **take_remember(options)}
     errors = stderr_console()
     with load_engine(model, speculation, loading, errors) as engine:
@@ -117,7 +116,21 @@ def run(words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
+def _recording(params: SamplingParams, path: Path) -> SamplingParams:
+    """Sampling that says what a trace holds besides the text. Raises ConfigError if the file cannot be
+    written, before the answer is waited for.
+    """
+    from foretoken.bench.record import recording
+    from foretoken.bench.report_files import check_file
+
+    check_file(path)
+    return recording(params)
+
+
 def _record(engine: Engine, prompt: Prompt, completion: Completion, prediction: str, path: Path) -> None:
+    from foretoken.bench.record import as_trace, trace_set
+    from foretoken.cli.bench_record import add_traces
+
     expected = engine.model.tokenizer.encode(prediction) if prediction else ()
     name = datetime.now().astimezone().isoformat(timespec="seconds")
     trace = as_trace(engine.encode(prompt), completion, name=name, category="run", prediction=expected)

@@ -13,8 +13,6 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foretoken.bench.recorder import TraceRecorder
-from foretoken.bench.trace_file import LARGEST_FILE
 from foretoken.cli.options import (
     model_options,
     remember_option,
@@ -32,6 +30,7 @@ from foretoken.library import models_dir, resolve, stem_of
 from foretoken.registry import check_speculation
 
 if TYPE_CHECKING:
+    from foretoken.bench.recorder import TraceRecorder
     from foretoken.server.settings import ServerSettings
     from foretoken.server.settings_file import SettingsWatcher
 
@@ -147,6 +146,9 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
     if path is None:
         yield None
         return
+    from foretoken.bench.recorder import TraceRecorder
+    from foretoken.bench.trace_file import LARGEST_FILE
+
     with TraceRecorder(path) as recorder:
         console.print(
             f"[yellow]Recording: the texts of all requests, whoever sends them, are stored in "

@@ -137,5 +137,6 @@ def _draft_options(options: ModelOptions, sequences: int, context_length: int) -
         memory=options.memory,
         kv_type=options.kv_type,
         flash_attention=options.flash_attention,
+        progress=options.progress,
         probe=False,  # a draft's arithmetic may differ: only its guesses would
     )

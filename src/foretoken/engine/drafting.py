@@ -60,14 +60,15 @@ class Drafters:
         are asked again: of many rounds at once, which costs a fraction of one at a time. One that has not
         heard of earlier rounds hears of all as one change.
         """
-        for drafter in self._all():
-            name = drafter.name
+        for name, drafter in list(self._drafters.items()):
+            untold = self._untold[name]
             if asked is not None and name not in asked:
-                self._untold[name].setdefault(view.id, (view, outcome.kept))
+                if view.id not in untold:
+                    untold[view.id] = (view, outcome.kept)
                 continue
             began = self._clock()
-            if view.id in self._untold[name]:
-                self._untold[name][view.id] = (view, min(self._untold[name][view.id][1], outcome.kept))
+            if view.id in untold:
+                untold[view.id] = (view, min(untold[view.id][1], outcome.kept))
                 self._tell(drafter, view.id)
             else:
                 self._guard(drafter, drafter.observe, view, outcome)

@@ -223,6 +223,15 @@ class Engine:
         return self._runner.decisions
 
     @property
+    def setup(self) -> Setup:
+        """What speculation runs on at the moment."""
+        return self._runner.setup
+
+    def plain_ms(self, requests: int) -> float | None:
+        """Milliseconds that a plain round of so many requests took lately; None before one was seen."""
+        return self._runner.plain_rounds.ms(requests)
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         self._streams.abort_dropped()

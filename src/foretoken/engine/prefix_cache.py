@@ -19,8 +19,11 @@ WORTH_COPYING = 4
 
 @dataclass(slots=True)
 class _Slot:
+    """A sequence. Of the tokens that it holds the first `asked` were the prompt."""
+
     seq: int
     tokens: tuple[int, ...] = ()
+    asked: int = 0
     scope: str = ""
     busy: bool = False
     used: int = 0
@@ -71,7 +74,7 @@ class PrefixCache:
             self.drop(slot.seq)
             shared = 0
         self._clock += 1
-        slot.busy, slot.used, slot.scope = True, self._clock, scope
+        slot.busy, slot.used, slot.scope, slot.asked = True, self._clock, scope, len(prompt)
         return slot.seq, shared
 
     def _spare(self, free: Sequence[_Slot]) -> _Slot:
@@ -98,7 +101,8 @@ class PrefixCache:
     def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
         """What the free sequence holds is about to go, but for its first `unless_kept` tokens."""
         if self.disk is not None and len(slot.tokens) > unless_kept:
-            self.disk.keep(slot.seq, slot.tokens, slot.scope, kept=unless_kept)
+            asked = len(slot.tokens) == slot.asked
+            self.disk.keep(slot.seq, slot.tokens, slot.scope, kept=unless_kept, asked=asked)
 
     def _prepare(self, slot: _Slot, source: _Slot, shared: int) -> int:
         """Leave the first `shared` tokens of `source` in `slot`; returns how many are there."""

@@ -88,6 +88,7 @@ class PrefixDisk:
     ) -> None:
         self.costs = PrefixCosts()
         self._model = model
+        self._whole = model.capabilities.rollback is not Rollback.TRUNCATE
         self._store = store
         self._clock = clock
 
@@ -124,9 +125,12 @@ class PrefixDisk:
         self.costs.restored(count, cells.seconds + self._clock() - began)
         return True
 
-    def keep(self, seq: int, tokens: Sequence[int], scope: str, *, kept: int = 0) -> None:
+    def keep(
+        self, seq: int, tokens: Sequence[int], scope: str, *, kept: int = 0, asked: bool = False
+    ) -> None:
         """The sequence, which holds `tokens`, has to make room for all but the first `kept`: save it, unless
-        (nearly) all of it is saved.
+        (nearly) all of it is saved. `asked`: they are a prompt, of whose answer the sequence has nothing. It
+        may be shorter afterwards.
         """
         found = self._store.find(tokens, scope)
         if len(tokens) - max(kept, found[1] if found else 0) < WORTH_KEEPING:
@@ -134,11 +138,28 @@ class PrefixDisk:
         if not self._store.keeps_up or not self.costs.pays(len(tokens), len(tokens)):
             return
         try:
+            if asked and self._whole:
+                tokens = tokens[: self._before_its_end(seq, len(tokens))]
             cells = cast("bytearray", self._model.snapshot(seq))
         except (ForetokenError, MemoryError) as error:
             logger.warning("A sequence could not be saved: %s", error)
             return
         self._store.save(tokens, scope, cells)
+
+    def _before_its_end(self, seq: int, length: int) -> int:
+        """Cut a sequence of so many tokens that, restored, could not be cut: the last token of a prompt is
+        computed whenever it is asked, and all of the prompt would be where the state has taken it in. Returns
+        how many tokens are left; all are where the model cannot go back so little.
+        """
+        for shorter in (length - 1, self._model.reachable(seq, length - 1)):
+            if shorter < WORTH_KEEPING or length - shorter >= WORTH_KEEPING:
+                continue
+            try:
+                self._model.truncate(seq, shorter)
+            except BackendError:
+                continue
+            return shorter
+        return length
 
     def observe(self, timings: Timings) -> None:
         """What an answer tells about the cost of its prompt."""

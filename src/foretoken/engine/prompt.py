@@ -131,9 +131,20 @@ def check_tokens(tokens: Sequence[int], info: ModelInfo) -> None:
     if len(tokens) >= info.context_length:
         raise ContextLengthError(
             f"The prompt has {len(tokens)} tokens; the context holds {info.context_length}, answer included.",
-            hint="Shorten the prompt, or use a larger context "
-            f"(this model was trained for {info.trained_context} tokens).",
+            hint=_too_long_hint(info),
         )
+
+
+def may_be_longer(info: ModelInfo) -> bool:
+    """Whether the model can be loaded with a larger context; so it is taken if its training is unknown."""
+    return not 0 < info.trained_context <= info.context_length
+
+
+def _too_long_hint(info: ModelInfo) -> str:
+    if not may_be_longer(info):
+        return "Shorten the prompt: the model was not trained for a larger context."
+    trained = f": it was trained for {info.trained_context} tokens" if info.trained_context else ""
+    return f"Shorten the prompt, or load the model with a larger context (--ctx, context_length){trained}."
 
 
 # --- predictions ---------------------------------------------------------------------------------------

@@ -27,13 +27,17 @@ class Setup:
         """Why nothing was drafted for a request; None when something was."""
         if request.stats.drafted:
             return None
+        if self.reason is None and not request.max_draft:
+            return "switched off for this request"
+        return self.why_nothing() or "no draft worth verifying was found for this request"
+
+    def why_nothing(self) -> str | None:
+        """Why nothing is drafted at the moment, whatever is asked; None while something is."""
         if self.reason is not None:
             return self.reason
-        if not request.max_draft:
-            return "switched off for this request"
         if not self.drafters:
             return "every drafter failed (see the notes)"
-        return self.planner.reason() or "no draft worth verifying was found for this request"
+        return self.planner.reason()
 
     def all_notes(self) -> tuple[str, ...]:
         """What a user should know: drafters that were left out or failed, and why."""

@@ -13,10 +13,10 @@ from itertools import accumulate
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import Attention
-from foretoken.planner.calibration import Survival, sampled
+from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
-from foretoken.planner.merge import Merger, Tree, depth_of
+from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
@@ -30,6 +30,8 @@ MARGIN = 1.03
 
 CAUTION = 1.0
 """Standard deviations taken off survival when deciding."""
+
+_NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
 class AdaptivePlanner:
@@ -46,6 +48,7 @@ class AdaptivePlanner:
         self._overhead = Overhead()
         self._stakes = Stakes()
         self._drafted: dict[str, int] = {}
+        self._priced: dict[int, list[float]] = {}
         self._found = False
         self._drafting = False
         self._rest = Rest()
@@ -119,7 +122,7 @@ class AdaptivePlanner:
         cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
         awake = {request.id for request in requests if self._attention.tick(request.id, cost)}
         if not awake and self._asking.asleep(drafters):
-            self._rest.begin(requests, load, lambda request: self._attention.rest(request, cost))
+            self._rest.begin(requests, load, lambda resting: self._attention.rest(resting, cost))
             return {}
         return self._asking.limits(requests, drafters, load, awake)
 
@@ -129,7 +132,7 @@ class AdaptivePlanner:
         chosen: list[Draft | Tree | None] = []
         survivals: list[Sequence[float]] = []
         estimates: list[Estimate] = []
-        self._drafted = {}
+        self._drafted, self._priced = {}, {}
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
             for draft in drafts:
@@ -167,15 +170,16 @@ class AdaptivePlanner:
         """The candidate that could reach the best rate alone, or the tree of all, which every chain is a part
         of; the survival of its tokens, as many as the request's stake allows; and what was expected.
         """
+        if not drafts:
+            return None, (), _NOTHING
         best: Draft | Tree | None = None
         survival: Sequence[float] = ()
         highest = 0.0
         chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
         rows = load.decoding + load.owed
-        costs = self._curve.prices(rows, max(map(len, chains), default=0) + 2)
+        costs = self._prices(rows, max(map(len, chains)) + 1)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains)
-            costs = self._curve.prices(rows, len(best) + 2)
             highest, size = self._peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
             survival = best.survival[:size] if load.decoding == 1 else best.survival
@@ -187,6 +191,9 @@ class AdaptivePlanner:
         plain = costs[0]
         self._attention.note(request.id, survival[0] if survival else 0.0, costs[1] - plain)
         gain = highest * plain / load.decoding
+        alone = load.decoding == 1 and not load.prefill_rows
+        if alone and highest <= MARGIN / plain:  # `_lengths` would say the same, whatever the stake
+            return best, (), Estimate(gain, gain > MARGIN, chains, 0)
         share = self._share(request.id, survival, load)
         right = survival
         if isinstance(best, Tree):  # which is never right to its end
@@ -196,15 +203,22 @@ class AdaptivePlanner:
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
         """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
-        likeliest, costs = max(survival[0] for survival in survivals), self._curve.prices(rows, 64)
+        likeliest, costs = max(survival[0] for survival in survivals), self._prices(rows, 64)
         return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))
+
+    def _prices(self, rows: int, count: int) -> Sequence[float]:
+        """`CostCurve.prices` of at least so many sizes: the same for all drafts of a round."""
+        prices = self._priced.get(rows)
+        if prices is None or len(prices) < count:
+            prices = self._priced[rows] = self._curve.prices(rows, count)
+        return prices
 
     def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
         """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
         which `chain` is the survival.
         """
         later = self._replay.prices(request, chain, self._curve.ratio)
-        costs, plain = self._curve.prices(load.decoding, len(chain) + 1), self._curve.ratio(load.decoding)
+        costs, plain = self._prices(load.decoding, len(chain) + 1), self._curve.ratio(load.decoding)
         return lambda rows: 1.0 + (costs[rows - 1] - costs[0] + later[rows - 1]) / plain
 
     def _peak_rate(
@@ -243,11 +257,13 @@ class AdaptivePlanner:
         ]
         if len(survivals) > 1:
             ranked.sort(key=lambda token: token[0], reverse=True)
+        lengths = [0] * len(survivals)
+        if not ranked:
+            return lengths
         rows = load.decoding + load.prefill_rows + load.owed + taken
         expected, later, count = float(load.decoding), 0.0, 0
-        costs = self._curve.prices(rows, len(ranked) + 1)
+        costs = self._prices(rows, len(ranked) + 1)
         best = MARGIN * load.decoding / costs[0]
-        lengths = [0] * len(survivals)
         for size, (_, survival, i) in enumerate(ranked, 1):
             expected += survival
             lengths[i] += 1
@@ -267,14 +283,18 @@ class AdaptivePlanner:
 
     def _catch_up(self) -> None:
         """Learn from the rounds of a rest."""
-        for measured in self._rest.end():
-            for request, _ in measured.outcomes:
-                self._attention.rested(request)
+        gone, kept = self._rest.end()
+        if not gone:
+            return
+        for request in self._rest.requests:
+            self._attention.rested(request, gone)
+        for measured in kept:
             self._learn(measured)
 
     def _learn(self, measured: Round) -> None:
-        extra = self._extra(measured)
-        self._learn_cost(measured)
+        drafted = sum(len(outcome.draft or ()) for _, outcome in measured.outcomes)
+        extra = self._extra(measured, drafted) if drafted else 0.0
+        self._learn_cost(measured, plain=not drafted)
         for request, outcome in measured.outcomes:
             if self.trees:
                 self._merger.score(request, outcome.tokens)
@@ -282,11 +302,11 @@ class AdaptivePlanner:
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
                     self._attention.wake(request)
-        self._settle(measured, extra)
+        self._settle(measured, drafted, extra)
         self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)
 
-    def _learn_cost(self, measured: Round) -> None:
+    def _learn_cost(self, measured: Round, *, plain: bool) -> None:
         self._curve.deepen(measured.load.depth)
         if measured.outcomes:
             self._curve.tick()
@@ -294,7 +314,7 @@ class AdaptivePlanner:
         if measured.load.prefill_rows or measured.load.owed:
             self._curve.disturbed()
         else:
-            plain = bool(measured.outcomes) and not any(outcome.draft for _, outcome in measured.outcomes)
+            plain = plain and bool(measured.outcomes)
             self._curve.add(measured.rows, measured.forward_ms, plain=plain)
 
     def _learn_overhead(self, measured: Round) -> None:
@@ -303,19 +323,16 @@ class AdaptivePlanner:
         ms = (measured.plan_ms + measured.sample_ms) / len(measured.outcomes)
         self._overhead.add(ms, asked=bool(measured.draft_ms))
 
-    def _extra(self, measured: Round) -> float:
-        """What its drafts made a round cost more than a plain one at that moment, in plain rounds."""
-        drafted, plain = _drafted(measured), len(measured.outcomes)
-        if not drafted:
-            return 0.0
+    def _extra(self, measured: Round, drafted: int) -> float:
+        """What its draft tokens made a round cost more than a plain one at that moment, in plain rounds."""
+        plain = len(measured.outcomes)
         prices = self._curve.prices(plain, drafted + 1)
         return (prices[-1] - prices[0]) / self._curve.ratio(plain)
 
-    def _settle(self, measured: Round, extra: float) -> None:
+    def _settle(self, measured: Round, drafted: int, extra: float) -> None:
         """Each request bears what its rows cost beyond a plain round of as many requests: its share of
         `extra`, in such rounds.
         """
-        drafted = _drafted(measured)
         if not drafted:
             for request, outcome in measured.outcomes:
                 self._replay.settle(request, outcome)
@@ -342,11 +359,6 @@ class AdaptivePlanner:
         if not self._found:
             return "no drafter finds anything to propose here"
         return "the drafts found are not expected to pay for their verification"
-
-
-def _drafted(measured: Round) -> int:
-    """The draft tokens of a round."""
-    return sum(len(outcome.draft or ()) for _, outcome in measured.outcomes)
 
 
 def _may_merge(request: RequestView, drafts: Sequence[Draft]) -> bool:

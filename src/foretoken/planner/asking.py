@@ -70,7 +70,12 @@ class _Asked:
 
     def sure(self, request: int) -> bool:
         """Whether it is asked for this request even while that is not awake."""
-        return request in self.helped and self.worth.chance >= SURE and self.worth.asking <= INCOME
+        return request in self.helped and self.certain
+
+    @property
+    def certain(self) -> bool:
+        """Whether it costs hardly anything and is nearly always right."""
+        return self.worth.asking <= INCOME and self.worth.chance >= SURE
 
     @property
     def affordable(self) -> bool:
@@ -103,7 +108,7 @@ class Asking:
         if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):
             return False
         asked = [self._drafters[name] for name in drafters]
-        if any(drafter.sure(request) for drafter in asked for request in drafter.helped):
+        if any(drafter.helped and drafter.certain for drafter in asked):
             return False
         for drafter in asked:
             drafter.now = []
@@ -117,7 +122,9 @@ class Asking:
         """
         limits: dict[str, Limits] = {}
         for name in drafters:
-            drafter = self._drafters.setdefault(name, _Asked())
+            drafter = self._drafters.get(name)
+            if drafter is None:
+                drafter = self._drafters[name] = _Asked()
             limits[name] = self._limits(drafter, requests, load, awake)
             drafter.now = [
                 (request.id, len(request.tokens), drafter.reading.behind(request))
@@ -209,16 +216,18 @@ class Asking:
                 self._drafters[outcome.draft.source].helped.add(request)
         for asked in self._drafters.values():
             asked.credit = min(KEPT * asked.credit + INCOME * len(measured.outcomes), SAVED)
+        if not measured.draft_ms or not self._curve.known:
+            return
+        if measured.load.prefill_rows or measured.load.owed:
+            single = self._curve.single_ms
+        else:  # forward and drafts of one round suffer the same stall: their ratio does not
+            single = measured.forward_ms / self._curve.ratio(measured.rows)
         for name, ms in measured.draft_ms.items():
             drafter = self._drafters.get(name)
-            if drafter is None or not self._curve.known:
+            if drafter is None:
                 continue
             if drafter.probing:
                 self._probe_ms += ms + self._verified_ms(measured, name)
-            # Forward and drafts of one round suffer the same stall: their ratio does not.
-            single = self._curve.single_ms
-            if not (measured.load.prefill_rows or measured.load.owed):
-                single = measured.forward_ms / self._curve.ratio(measured.rows)
             self._measured(drafter, ms / max(single, 1e-9), drafted.get(name, 0))
 
     def _measured(self, drafter: _Asked, cost: float, tokens: int) -> None:

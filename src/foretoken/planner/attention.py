@@ -9,6 +9,7 @@ otherwise slowly, so that some is left for when a text begins to repeat itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 START = 0.15
@@ -79,22 +80,32 @@ class Attention:
         state.credit -= cost
         return True
 
-    def rest(self, request: int, cost: float) -> int:
-        """In how many of the next rounds, `LONGEST_REST` at most, `tick` would say no."""
-        state = self._requests.get(request)
-        if state is None or cost <= INCOME:
-            return 0
-        for rounds in range(1, LONGEST_REST + 1):
-            if _asks(state.idle + rounds, min(MOST, state.credit + rounds * INCOME), cost):
-                return rounds - 1
-        return LONGEST_REST
+    def rest(self, requests: Iterable[int], cost: float) -> int:
+        """In how many of the next rounds, `LONGEST_REST` at most, `tick` would say no for all of these."""
+        rest = 0 if cost <= INCOME else LONGEST_REST
+        for request in requests:
+            rest = self._rest(request, cost, rest)
+        return rest
 
-    def rested(self, request: int) -> None:
-        """A round of a rest has gone by."""
+    def _rest(self, request: int, cost: float, most: int) -> int:
+        """The rest of one request, `most` rounds at most."""
+        state = self._requests.get(request)
+        if state is None:
+            return 0
+        credit = state.credit
+        for rounds in range(1, most + 1):
+            credit = min(MOST, credit + INCOME)
+            if _asks(state.idle + rounds, credit, cost):
+                return rounds - 1
+        return most
+
+    def rested(self, request: int, rounds: int) -> None:
+        """So many rounds of a rest have gone by."""
         state = self._requests.get(request)
         if state is not None:
-            state.idle += 1
-            state.credit = min(MOST, state.credit + INCOME)
+            state.idle += rounds
+            for _ in range(rounds):  # as `tick` adds it, to the last bit
+                state.credit = min(MOST, state.credit + INCOME)
 
     def saved(self, request: int, rounds: float) -> None:
         """Drafting saved the request so many plain rounds; what it lost is counted elsewhere."""

@@ -35,7 +35,8 @@ Key = tuple[str, int, int]
 @dataclass(frozen=True, slots=True)
 class Score:
     """How a candidate did: tokens that were right, and 1 wrong unless it was right to its end (or the
-    target's tokens ended first).
+    target's tokens ended first). A tree ends where its longest path does: a right token that nothing is built
+    on stands beside a wrong one, and so the next is not right either.
     """
 
     source: str
@@ -51,6 +52,11 @@ def sampled(drafts: Sequence[Draft]) -> Draft | None:
     by the draft's own confidence would. Its length was limited before it was drawn.
     """
     return next((draft for draft in drafts if draft.probs is not None), None)
+
+
+def depth_of(draft: Draft) -> int:
+    """The tokens of a draft's longest path: what a drafter that goes token by token takes its time for."""
+    return len(draft) if draft.parents is None else 1 + max(_depths(draft.parents))
 
 
 class Survival:
@@ -115,7 +121,7 @@ class Survival:
                 self.reliability.add(self._chance(key, prior, 0.0), i == node)
                 self._cells.setdefault(key, Counts()).add(i == node)
             if node < 0:
-                return Score(draft.source, right, int(bool(tried)))
+                return Score(draft.source, right, int(right < depth_of(draft)))
             right += 1
         return Score(draft.source, right, 0)
 
@@ -147,10 +153,10 @@ class Survival:
 def _keys(draft: Draft) -> Iterator[tuple[Key, float]]:
     """The table key and the prior of each token of a draft."""
     match = int(draft.features.get("match_length", 0))
-    known = len(draft.confidence)
+    source, confidences, known = draft.source, draft.confidence, len(draft.confidence)
     for i, depth in enumerate(range(len(draft)) if draft.parents is None else _depths(draft.parents)):
-        confidence = draft.confidence[i] if i < known else _DEFAULT_CONFIDENCE
-        key = (draft.source, bisect(_MATCH_EDGES, match + depth), bisect(_CONFIDENCE_EDGES, confidence))
+        confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
+        key = (source, bisect(_MATCH_EDGES, match + depth), bisect(_CONFIDENCE_EDGES, confidence))
         yield key, confidence if 0.02 < confidence < 0.98 else min(0.98, max(0.02, confidence))
 
 

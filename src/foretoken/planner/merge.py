@@ -83,16 +83,6 @@ class Tree:
         return chances
 
 
-def depth_of(draft: Draft) -> int:
-    """The tokens of a draft's longest path: what a drafter that goes token by token takes its time for."""
-    if draft.parents is None:
-        return len(draft)
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths)
-
-
 class Merger:
     """Merges drafts, and learns how to weigh what their sources say."""
 

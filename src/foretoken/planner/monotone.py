@@ -22,14 +22,15 @@ def monotone(points: Sequence[Point]) -> list[tuple[int, float]]:
     et al. 1972, pool adjacent violators for absolute errors). So one bad measurement, of a size that was
     seen during a stall only, gives way to its neighbours in whichever direction it is wrong.
     """
-    pools: list[tuple[float, list[Point]]] = []
+    pools: list[tuple[float, list[Point], float]] = []  # the third: the highest value so far
     for point in points:
         value, members = point[1], [point]
-        while pools and max(pool[0] for pool in pools) > TOLERANCE * value:
+        while pools and pools[-1][2] > TOLERANCE * value:
             members = pools.pop()[1] + members
             value = _median(members)
-        pools.append((value, members))
-    return [(rows, value) for value, members in pools for rows, _, _ in members]
+        highest = max(value, pools[-1][2]) if pools else value
+        pools.append((value, members, highest))
+    return [(rows, value) for value, members, _ in pools for rows, _, _ in members]
 
 
 def _median(points: Sequence[Point]) -> float:

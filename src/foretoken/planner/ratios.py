@@ -113,8 +113,8 @@ class Ratios:
     def _upto(self, rows: int, now: int) -> list[float]:
         if self._changed or now - self._rebuilt >= _FINE:
             self._rebuild(now)
-        while len(self._by_rows) <= rows:
-            self._by_rows.append(self._interpolate(len(self._by_rows)))
+        if len(self._by_rows) <= rows:
+            self._extend(rows)
         return self._by_rows
 
     def break_even(self, margin: float, now: int, extra: float = 0.0) -> float:
@@ -157,13 +157,20 @@ class Ratios:
         self._by_rows = [1.0, 1.0]
         self._changed, self._rebuilt = False, now
 
-    def _interpolate(self, rows: int) -> float:
-        i = bisect_right(self._known, rows, key=lambda point: point[0])
-        low, value = self._known[i - 1]
-        if i == len(self._known):
-            return value + self._slope_beyond() * (rows - low)
-        high, above = self._known[i]
-        return value + (rows - low) / (high - low) * (above - value)
+    def _extend(self, most: int) -> None:
+        """Fill `_by_rows` in, up to so many rows."""
+        known, by_rows = self._known, self._by_rows
+        i = bisect_right(known, len(by_rows), key=lambda point: point[0])
+        while len(by_rows) <= most and i < len(known):
+            (low, value), (high, above) = known[i - 1], known[i]
+            by_rows += [
+                value + (rows - low) / (high - low) * (above - value)
+                for rows in range(len(by_rows), min(high, most + 1))
+            ]
+            i += 1
+        if len(by_rows) <= most:
+            (low, value), slope = known[-1], self._slope_beyond()
+            by_rows += [value + slope * (rows - low) for rows in range(len(by_rows), most + 1)]
 
     def _slope_beyond(self) -> float:
         last, value = self._known[-1]

@@ -1,8 +1,8 @@
 """Rounds in which nothing is asked and nothing is decided: they are kept, and learnt from together.
 
 Between two forwards the processor's caches hold the model, not the planner: what takes 10 µs in a loop takes
-50 there. While a request writes text that no drafter knows, it is known for some rounds in advance that none
-will be asked (`Attention.rest`). Those rounds are put aside until the planner is needed again.
+50 there. While requests write text that no drafter knows, it is known for some rounds in advance that none
+of them will be asked (`Attention.rest`). Those rounds are put aside until the planner is needed again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,36 @@ from foretoken.types import Load, Round
 
 
 class Rest:
-    """The rest of one request that decodes alone."""
+    """The rest of the requests that decode together: it ends when the first of them may be asked again, when
+    one leaves, and when another comes.
+    """
 
     def __init__(self) -> None:
-        self._request = -1
+        self.requests: Sequence[int] = ()
+        """Who rests, or rested last."""
         self._left = 0
+        self._gone = 0
         self._resting = False
         self._kept: list[Round] = []
 
-    def begin(self, requests: Sequence[RequestView], load: Load, rounds: Callable[[int], int]) -> None:
-        """Nobody is asked in this round; `rounds(request)` says in how many after it neither."""
+    def begin(
+        self, requests: Sequence[RequestView], load: Load, rounds: Callable[[Sequence[int]], int]
+    ) -> None:
+        """Nobody is asked in this round; `rounds(requests)` says in how many after it none of them is."""
         self._left = 0
-        if len(requests) == 1 and not (load.prefill_rows or load.owed):
-            self._request, self._left = requests[0].id, rounds(requests[0].id)
+        if not (load.prefill_rows or load.owed):
+            self.requests = [request.id for request in requests]
+            self._left = rounds(self.requests)
 
     def goes_on(self, requests: Sequence[RequestView], load: Load) -> bool:
         """Whether the round that begins is one of the rest."""
         self._resting = (
             self._left > 0
-            and len(requests) == 1
-            and requests[0].id == self._request
             and not (load.prefill_rows or load.owed)
+            and [request.id for request in requests] == self.requests
         )
         self._left = self._left - 1 if self._resting else 0
+        self._gone += self._resting
         return self._resting
 
     def keeps(self, measured: Round) -> bool:
@@ -46,7 +53,10 @@ class Rest:
             return True
         return False
 
-    def end(self) -> list[Round]:
-        """The rounds that were put aside; the rest may go on."""
+    def end(self) -> tuple[int, list[Round]]:
+        """How many rounds of the rest went by since this was last asked, and those of them that were put
+        aside; the rest may go on.
+        """
+        gone, self._gone = self._gone, 0
         kept, self._kept = self._kept, []
-        return kept
+        return gone, kept

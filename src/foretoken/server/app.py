@@ -26,6 +26,7 @@ from foretoken.server.openai.completions import completion_router
 from foretoken.server.openai.models import model_router
 from foretoken.server.openai.responses import responses_router
 from foretoken.server.openapi import documented
+from foretoken.server.page.status import page_router
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ServerSettings
 from foretoken.server.settings_file import diff
@@ -76,6 +77,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
         admin_router,
     ):
         app.include_router(make_router(pool))
+    app.include_router(page_router())
     if pool.settings.metrics:
         app.include_router(metrics_router(pool))
     return app

@@ -19,8 +19,8 @@ from foretoken.server.errors import error_response
 from foretoken.server.rates import RateLimiter
 from foretoken.server.settings import ServerSettings
 
-OPEN = ("/health",)
-"""Paths that need no key: a load balancer has none."""
+OPEN = ("/health", "/")
+"""Paths that need no key: a load balancer has none, and the status page asks for one."""
 
 JSON_ONLY = ("POST", "PUT", "PATCH")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class Telemetry:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
+        self._tokens: defaultdict[str, int] = defaultdict(int)
         self.registry = registry = CollectorRegistry()
         model, drafter = ["model"], ["model", "drafter"]
 
@@ -106,6 +108,10 @@ class Telemetry:
         """The metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
+    def tokens(self, model: str) -> int:
+        """Tokens generated since the server began, those of answers that still run included."""
+        return self._tokens.get(model, 0)
+
     def loaded(self, model: str, load: Mapping[str, int]) -> None:
         """How busy a model is just now, by the names of the gauges."""
         for name, value in load.items():
@@ -129,8 +135,10 @@ class Telemetry:
                         end = event
                     elif isinstance(event, PromptEvent):
                         pass  # it was written by the client
-                    elif (gap := watch.token(perf_counter())) is not None:
-                        self._gap.labels(model).observe(gap)
+                    else:
+                        self._tokens[model] += 1
+                        if (gap := watch.token(perf_counter())) is not None:
+                            self._gap.labels(model).observe(gap)
                     yield event
         finally:
             self._running.labels(model).dec()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +18,11 @@ import psutil
 import pytest
 
 import gguf_factory
+import gguf_parts
+import gguf_tokenizer
 from foretoken.backends import cpu
 from foretoken.backends.llamacpp import BACKEND, loading
+from foretoken.backends.llamacpp.kv_types import KV_TYPES
 from foretoken.config import DEFAULT_CONTEXT, ModelOptions
 from foretoken.errors import (
     ConfigError,
@@ -67,7 +71,7 @@ def tiny_bert(path: Path) -> Path:
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
     writer.add_token_type_count(2)
-    gguf_factory._add_tokenizer(writer, vocab, None)
+    gguf_tokenizer.add_tokenizer(writer, vocab, None)
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (vocab, width),
         "token_types.weight": (2, width),
@@ -84,7 +88,7 @@ def tiny_bert(path: Path) -> Path:
             shapes |= {f"{prefix}{name}.weight": lengths, f"{prefix}{name}.bias": lengths[:1]}
     for name, lengths in shapes.items():
         writer.add_tensor(name, np.ones(lengths, dtype=np.float32))
-    gguf_factory._write(writer)
+    gguf_parts.write(writer)
     return path
 
 
@@ -102,6 +106,10 @@ def html(path: Path, _tiny: Path) -> None:
 
 def empty(path: Path, _tiny: Path) -> None:
     path.touch()
+
+
+def zipped(path: Path, _tiny: Path) -> None:
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
 
 
 def magic_only(path: Path, _tiny: Path) -> None:
@@ -139,7 +147,8 @@ BAD_FILES: list[tuple[Maker, type[ForetokenError], str, str]] = [
     (missing, ModelNotFoundError, "no file", "models list"),
     (folder, ModelFormatError, "not a file", "GGUF file"),
     (html, ModelFormatError, "not a GGUF file", "GGUF models"),
-    (empty, ModelFormatError, "not a GGUF file", "GGUF models"),
+    (empty, ModelFormatError, "not a GGUF file (it is empty)", "GGUF models"),
+    (zipped, ModelFormatError, "not a GGUF file (it starts with 'PK", "GGUF models"),
     (magic_only, ModelFormatError, "header is damaged", "download it again"),
     (cut_in_the_header, ModelFormatError, "header is damaged", "download it again"),
     (cut_in_the_weights, ModelFormatError, "truncated", "incomplete"),
@@ -163,6 +172,7 @@ def test_a_bad_file_is_named_with_the_cause_and_what_to_do(
     assert cause in caught.value.message
     assert hint in (caught.value.hint or "")
     assert caught.value.exit_code == 2
+    assert not re.search(r"\bb['\"]", str(caught.value)), "bytes as Python writes them"
 
 
 def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +294,12 @@ def test_the_context_is_the_trained_one_up_to_a_limit(tiny: Path, tmp_path: Path
         model.close()
 
 
-def test_kv_types_are_exact_ones_on_a_processor(tiny: Path) -> None:
-    assert described(tiny)[0]["kv_type"] == "bf16/f16"
+@pytest.mark.parametrize(("flags", "types"), [("avx2", "bf16/f16"), ("avx2 avx512_fp16", "bf16/bf16")])
+def test_kv_types_are_exact_ones_on_a_processor(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, flags: str, types: str
+) -> None:
+    monkeypatch.setattr(loading, "first_processor", lambda: {"flags": flags})
+    assert described(tiny)[0]["kv_type"] == types
     assert described(tiny, flash_attention="off")[0]["kv_type"] == "f16/f16"
 
 
@@ -296,12 +310,12 @@ def test_kv_types_on_a_gpu_are_those_every_kernel_has(tiny: Path, monkeypatch: p
     assert described(tiny, gpu_layers=0)[1] == "cpu"
 
 
-def refuse_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let llama.cpp be one without kernels for K and V of different types."""
+def refuse_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let llama.cpp be one without kernels for K in bf16."""
     create = lib.llama_init_from_model
 
     def picky(weights: Any, params: Any) -> Any:
-        return create(weights, params) if params.type_k == params.type_v else None
+        return create(weights, params) if params.type_k != KV_TYPES["bf16"] else None
 
     monkeypatch.setattr(lib, "llama_init_from_model", picky)
 
@@ -309,12 +323,12 @@ def refuse_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kv_type_auto_falls_back_where_the_exact_pair_is_not_to_be_had(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_mixed(monkeypatch)
+    refuse_bf16(monkeypatch)
     assert described(tiny)[0]["kv_type"] == "f16/f16"
 
 
 def test_a_kv_type_that_was_asked_for_is_not_replaced(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_mixed(monkeypatch)
+    refuse_bf16(monkeypatch)
     with pytest.raises(ForetokenError, match="cannot create a context") as caught:
         load(tiny, kv_type="bf16/f16")
     assert caught.value.hint
@@ -364,6 +378,32 @@ def test_progress_runs_to_the_end(tiny: Path) -> None:
     load(tiny, progress=seen.append).close()
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_progress_raises_stops_the_loading(
+    tiny: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp calls from native code, through which no exception passes."""
+    seen: list[float] = []
+    loaded: list[object] = []
+    native = lib.llama_model_load_from_file
+
+    def stop(fraction: float) -> None:
+        seen.append(fraction)
+        raise error
+
+    def watched(path: bytes, params: Any) -> Any:
+        loaded.append(native(path, params))
+        return loaded[-1]
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", watched)
+    with pytest.raises(error):
+        load(tiny, progress=stop)
+    assert len(seen) == 1
+    assert seen[0] < 1.0
+    assert loaded == [None], "llama.cpp itself has stopped"
+    load(tiny).close()
 
 
 # --- threads -------------------------------------------------------------------------------------------

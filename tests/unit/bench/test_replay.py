@@ -85,6 +85,12 @@ def test_requests_at_once_share_forwards() -> None:
     assert model.seconds == pytest.approx(29 * 1.6 * 0.010)
 
 
+@pytest.mark.parametrize("setting", ["draft-model:model=d.gguf", "auto;draft-model:model=d.gguf"])
+def test_drafts_of_a_model_cannot_be_replayed(setting: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be replayed"):
+        replay(traces(([1], [2, 3])), FLAT, setting)
+
+
 def test_nothing_to_replay() -> None:
     with pytest.raises(ConfigError, match="more than one token"):
         replay(traces(([1], [2])), FLAT, "auto")

@@ -41,6 +41,12 @@ def test_a_replay_reports_speedups_bounds_and_calibration(foretoken: Command, re
         (("--replay", "shipped", "--curve", "stepe"), "no cost curve 'stepe'"),
         (("--replay", "shipped", "--speculate", "sufix"), "sufix"),
         (("model.gguf", "--replay", "shipped"), "needs no model"),
+        (("--replay", "shipped", "--speculate", "draft-model:model=d.gguf"), "cannot be replayed"),
+        (("--replay", "none.jsonl", "--speculate", "auto;draft-model:model=d.gguf"), "cannot be replayed"),
+        (
+            ("--replay", "none.jsonl", "--speculate", "auto", "--speculate", "draft-model:model=d.gguf"),
+            "foretoken bench MODEL --speculate",
+        ),
         (("--curve", "steep"), "--curve needs --replay"),
         (("--static",), "--static needs --replay"),
         (("--record", "x.jsonl", "--speculate", "suffix"), "--speculate has no effect"),

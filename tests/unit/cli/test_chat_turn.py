@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import signal
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,10 +144,20 @@ def test_a_full_context_loses_nothing() -> None:
     assert chat.conversation.messages == before
     assert "the context holds 64" in notes(chat)
     assert "/reset" in notes(chat)
-    assert "--ctx" in notes(chat)
     chat.conversation.reset()
     chat.ask("Hi")
     assert chat.conversation.messages == before
+
+
+@pytest.mark.parametrize(("trained", "says"), [(64, False), (128, True)])
+def test_a_larger_context_is_proposed_where_there_is_one(trained: int, says: bool) -> None:
+    model = speaker("Hello!" * 20, context=64)
+    model.info = replace(model.info, trained_context=trained)
+    chat = chat_with(model)
+    for question in ("x" * 64, "Hi"):  # too long; and answered until there is no room
+        chat.ask(question)
+        assert ("--ctx N" in notes(chat)) is says
+        chat.notes.file = io.StringIO()
 
 
 def test_an_answer_cut_off_by_the_context_says_so() -> None:

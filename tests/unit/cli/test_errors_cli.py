@@ -12,7 +12,7 @@ import pytest
 
 import gguf_factory
 from command_line import Command, Ran
-from foretoken.cli import DEBUG_VARIABLE, run_command
+from foretoken.cli import COMMANDS, DEBUG_VARIABLE, run_command
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
@@ -92,7 +92,15 @@ def test_a_kv_type_that_does_not_exist(foretoken: Command, tiny: Path) -> None:
 def test_a_prompt_longer_than_the_context(foretoken: Command, tiny: Path) -> None:
     ran = run(foretoken, tiny, "word " * 400, "--ctx", 256)
     check_refused(ran, "the context holds 256, answer included")
-    assert "512" in ran.err  # how far it could be raised
+    assert "larger context (--ctx, context_length): it was trained for 512 tokens" in ran.err
+
+
+def test_a_prompt_longer_than_any_context_of_the_model(foretoken: Command, tiny: Path) -> None:
+    for arguments in ((), ("--ctx", 512)):
+        ran = run(foretoken, tiny, "word " * 800, *arguments)
+        check_refused(ran, "the context holds 512, answer included")
+        assert "Shorten the prompt: the model was not trained for a larger context." in ran.err
+        assert "--ctx" not in ran.err
 
 
 @pytest.mark.parametrize("arguments", [("",), ("  ",), ("-p", ""), ("-f", "-"), ()])
@@ -280,8 +288,36 @@ def test_help_and_version(foretoken: Command) -> None:
 
 def test_the_help_lists_every_command(foretoken: Command) -> None:
     out = foretoken("--help").out
-    for name in ("run", "chat", "models", "ngram", "doctor", "forget"):
+    for name, (_, line) in COMMANDS.items():
         assert f"\n  {name} " in out
+        assert line in out
+
+
+IMPORTED = """
+import sys
+from foretoken.cli import run_command
+code = run_command(sys.argv[1:])
+print(*sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needless"),
+    [
+        (("--version",), {"numpy", "rich", "jinja2"}),
+        (("--help",), {"numpy", "rich", "jinja2"}),
+        (("nonesuch",), {"numpy", "rich", "jinja2"}),
+        (("run", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
+        (("chat", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
+        (("models", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
+    ],
+)
+def test_what_needs_no_model_starts_without_engine(arguments: tuple[str, ...], needless: set[str]) -> None:
+    command = [sys.executable, "-c", IMPORTED, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not needless.intersection(ran.stderr.split())
+    assert "foretoken.cli" in ran.stderr.split(), "the modules were listed"
 
 
 SMALLEST = """

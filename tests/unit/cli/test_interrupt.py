@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from command_line import Command
+from command_line import Command, Ran
+from foretoken.backends.llamacpp import loading
+from foretoken.backends.llamacpp.model import LlamaCppModel
 from foretoken.cli.interrupt import HeldCtrlC
+from foretoken.cli.loading import _Spinner
 from foretoken.engine.engine import Engine
+from native_ctrl_c import ABORTED, press_in_a_forward
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +61,14 @@ def test_released_it_comes_at_once_and_only_once(handler: object) -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_inside_the_block_it_can_be_raised_where_that_does_no_harm() -> None:
+    with HeldCtrlC() as ctrl_c:
+        ctrl_c.raise_pressed()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c.raise_pressed()
+
+
 def test_an_error_of_the_block_goes_first() -> None:
     with pytest.raises(ValueError, match="oops"):
         list(press_in_a_block(ValueError("oops")))
@@ -84,9 +98,67 @@ def test_ctrl_c_while_weights_are_loaded(
 
     monkeypatch.setattr(Engine, "load", pressed)
     monkeypatch.setattr(Engine, "close", closed)
-    ran = foretoken(*arguments)
+    check_stopped(foretoken(*arguments))
+    assert heard == ["progress"], "llama.cpp has stopped at once, and there was nothing to close"
+
+
+def test_ctrl_c_while_arithmetic_is_checked(
+    foretoken: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward of a large model takes many seconds: it is not waited for."""
+    statuses = press_in_a_forward(monkeypatch)
+    closed: list[object] = []
+    close = LlamaCppModel.close
+
+    def watched(model: LlamaCppModel) -> None:
+        closed.append(model)
+        close(model)
+
+    monkeypatch.setattr(LlamaCppModel, "close", watched)
+    check_stopped(foretoken("run", tiny, "Hello", "-t", 1, "-n", 4))
+    assert statuses == [ABORTED]
+    assert len(closed) == 1
+    assert not list((own_cache / "probes").glob("*")), "what was not measured is not kept"
+
+
+def test_ctrl_c_while_a_draft_model_is_loaded(
+    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4).code == 0, "what is measured once is measured"
+    spans: list[float] = []
+    report = loading._Progress.report
+
+    def pressed(self: loading._Progress, fraction: float, data: object) -> bool:
+        if spans and fraction < spans[-1]:  # the second model begins
+            signal.raise_signal(signal.SIGINT)
+        spans.append(fraction)
+        return report(self, fraction, data)
+
+    monkeypatch.setattr(loading._Progress, "report", pressed)
+    check_stopped(foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "-md", tiny))
+    assert spans[-1] < spans[-2], "nothing was loaded after Ctrl-C"
+
+
+def test_the_spinner_says_that_ctrl_c_was_heard() -> None:
+    with HeldCtrlC() as ctrl_c:
+        spinner = _Spinner(ctrl_c)
+        spinner.text = "Loading the model… 5%"
+        assert rendered(spinner) == "Loading the model… 5%"
+        signal.raise_signal(signal.SIGINT)
+        assert rendered(spinner) == "Loading the model… 5% Stopping; Ctrl-C again ends at once."
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c.raise_pressed()
+
+
+def rendered(spinner: _Spinner) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as capture:
+        console.print(spinner)
+    return capture.get().strip()
+
+
+def check_stopped(ran: Ran) -> None:
+    """Ended by Ctrl-C before there was an answer."""
     assert ran.code == 130
     assert ran.out == ""
     assert ran.err.strip() == "Stopped."
-    assert heard[0] == "progress"
-    assert heard[-1] == "closed"

@@ -343,7 +343,7 @@ def test_a_failure_while_generating(foretoken: Command, tiny: Path, monkeypatch:
 
     monkeypatch.setattr(LlamaCppModel, "forward", forward)
     options = ("-t", 1, "-n", 4, "--ctx", 64, "--speculate", "off")
-    monkeypatch.setattr("foretoken.backends.llamacpp.loading.probed", lambda model, key, options: model)
+    monkeypatch.setattr("foretoken.backends.llamacpp.loading.probed", lambda model, *_: model)
     ran = foretoken("run", tiny, "Hello", *options)
     assert (ran.code, ran.out) == (1, "\n")
     assert "Error: Generation failed: the device is gone" in ran.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 import gguf_factory
 from foretoken import Engine, SamplingParams
+from foretoken.backends.rewind import BEFORE_THE_END, RewindingModel
 from foretoken.engine import prefix_file
 from foretoken.engine.prefix_cache import PrefixCache, common_prefix
 from foretoken.engine.prefix_disk import WORTH_KEEPING, PrefixCosts, PrefixDisk, open_disk
 from foretoken.errors import BackendError
+from foretoken.protocols import Model
 from foretoken.testing import FakeModel
 from foretoken.types import Completion, Rollback, Rows
+from recurrent_double import FakeRecurrentModel
 
 ALICE = [1, *range(10, 110)]
 BOB = [2, *range(10, 110)]
@@ -38,21 +42,30 @@ class Clock:
 class Machine:
     """One process: a model, its KV cache, and the disk that it shares with those before it."""
 
-    def __init__(self, folder: Path, sequences: int = 1, **capabilities: object) -> None:
+    def __init__(
+        self, folder: Path, sequences: int = 1, *, spare: int | None = None, **capabilities: object
+    ) -> None:
         self.clock = Clock()
-        self.model = FakeModel(sequences=sequences).with_capabilities(**capabilities)
-        self.cache = PrefixCache(self.model)
-        self.disk = open_disk(self.model, folder, ROOM, clock=self.clock)
+        self.model = FakeModel(sequences=sequences)
+        self.used: Model = self.model
+        if spare is not None:  # it has a recurrent state, and can take back so many rows
+            recurrent = FakeRecurrentModel(bound=spare, sequences=sequences)
+            self.model, self.used = recurrent, RewindingModel(recurrent)
+        self.model.with_capabilities(**capabilities)
+        self.cache = PrefixCache(self.used)
+        self.disk = open_disk(self.used, folder, ROOM, clock=self.clock)
         self.cache.disk = self.disk
 
-    def answer(self, prompt: Sequence[int], scope: str = "") -> int:
-        """Compute a prompt from start to finish; how much of it was cached."""
+    def answer(self, prompt: Sequence[int], scope: str = "", said: Sequence[int] = ()) -> int:
+        """Compute a prompt from start to finish, and what is said then; how much of it was cached."""
         place = self.cache.acquire(prompt, scope, self.cache.fetch(prompt, scope))
         assert place is not None
         seq, shared = place
         assert self.model.tokens(seq) == list(prompt[:shared]), "what is reused is what is there"
-        self.model.forward([Rows(seq, shared, prompt[shared:], 1)])
-        self.cache.release(seq, prompt)
+        self.used.forward([Rows(seq, shared, prompt[shared:], 1)])
+        for place_of, token in enumerate(said, len(prompt)):
+            self.used.forward([Rows(seq, place_of, [token], 1)])
+        self.cache.release(seq, [*prompt, *said])
         if self.disk is not None:
             self.disk.flush()
         return shared
@@ -62,7 +75,7 @@ class Machine:
 def start(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
 
-    def begin(sequences: int = 1, **capabilities: object) -> Machine:
+    def begin(sequences: int = 1, **capabilities: Any) -> Machine:
         for before in made:
             before.cache.close()
         made.append(Machine(tmp_path, sequences, **capabilities))
@@ -195,11 +208,52 @@ def test_it_leaves_other_conversations_where_they_are(start: Start) -> None:
 
 def test_a_model_that_cannot_go_back_gets_whole_prefixes(start: Start) -> None:
     machine = start(rollback=Rollback.SNAPSHOT)
-    machine.answer(ALICE)
+    machine.answer(ALICE, said=[5, 6])
     machine.answer(BOB)
-    assert machine.answer([*ALICE, 7]) == len(ALICE)
+    assert machine.answer([*ALICE, 5, 6, 7]) == len(ALICE) + 2
     machine.answer(BOB)
     assert machine.answer(ALICE[:80]) == 0
+
+
+LONG = [4, *range(10, 310)]
+
+
+@pytest.mark.parametrize(
+    ("spare", "prompt", "computed"),
+    [(3, ALICE, 1), (3, LONG, 1), (0, LONG, BEFORE_THE_END), (0, ALICE, len(ALICE))],
+)
+def test_a_prompt_that_is_asked_again_is_computed_from_its_end(
+    start: Start, spare: int, prompt: Sequence[int], computed: int
+) -> None:
+    """Of its answer one token at most was wanted, which is never computed with. A state cannot be cut once it
+    is on the disk, so it is saved as it was before the token whose logits are wanted again, or a little
+    earlier where the model marked the prompt.
+    """
+    machine = start(spare=spare)
+    machine.answer(prompt)
+    machine.answer(BOB)
+    assert machine.answer(prompt) == len(prompt) - computed
+    again = start(spare=spare)
+    assert again.answer(prompt) == len(prompt) - computed
+    assert again.answer([*prompt, 7]) >= len(prompt) - computed
+
+
+def test_a_short_prompt_is_saved_whole(start: Start) -> None:
+    machine = start(spare=3)
+    shortest = ALICE[:WORTH_KEEPING]
+    machine.answer(shortest)
+    machine.answer(BOB)
+    assert machine.answer([*shortest, 7]) == WORTH_KEEPING
+
+
+def test_a_conversation_is_not_saved_as_it_was_long_before(start: Start) -> None:
+    """Where its first prompt was marked, and the last one was short."""
+    machine = start(spare=0)
+    machine.answer(LONG, said=[5] * 100)
+    asked = [*LONG, *[5] * 100, 6, 7, 8]
+    machine.answer(asked)
+    machine.answer(BOB)
+    assert machine.answer([*asked, 9]) == len(asked)
 
 
 conversations = st.lists(st.integers(0, 2), min_size=1, max_size=5)
@@ -216,7 +270,7 @@ conversations = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 def test_whatever_is_asked_only_the_scopes_own_text_is_reused(
     asked: list[tuple[list[int], str]], sequences: int, whole: bool, restarts: set[int]
 ) -> None:
-    rollback = {"rollback": Rollback.SNAPSHOT} if whole else {}
+    rollback: dict[str, Any] = {"rollback": Rollback.SNAPSHOT} if whole else {}
     with TemporaryDirectory() as folder:
         machine = Machine(Path(folder), sequences, **rollback)
         before: list[tuple[list[int], str]] = []

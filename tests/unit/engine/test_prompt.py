@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,24 @@ def test_a_prompt_needs_a_token_and_leaves_room_for_one() -> None:
         check_tokens([], FakeModel().info)
     with pytest.raises(ContextLengthError, match="3 tokens; the context holds 3"):
         check_tokens([1, 2, 3], FakeModel(context_length=3).info)
+
+
+LARGER = "Shorten the prompt, or load the model with a larger context (--ctx, context_length)"
+
+
+@pytest.mark.parametrize(
+    ("trained", "hint"),
+    [
+        (3, "Shorten the prompt: the model was not trained for a larger context."),
+        (4, f"{LARGER}: it was trained for 4 tokens."),
+        (0, f"{LARGER}."),
+    ],
+)
+def test_what_to_do_about_a_long_prompt_is_what_the_model_allows(trained: int, hint: str) -> None:
+    info = replace(FakeModel(context_length=3).info, trained_context=trained)
+    with pytest.raises(ContextLengthError) as caught:
+        check_tokens([1, 2, 3], info)
+    assert caught.value.hint == hint
 
 
 # --- predictions ---------------------------------------------------------------------------------------

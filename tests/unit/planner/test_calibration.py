@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.calibration import Survival, sampled
+from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.types import Draft, Outcome
 from planner_rounds import BONUS, chain
 
@@ -177,3 +177,31 @@ def test_a_score_counts_what_was_tried() -> None:
     assert score((9,)) == (0, 1)
     assert score((1,)) == (1, 0), "the target's token ended first"
     assert score((1, 2, 3, 9)) == (3, 0)
+
+
+def test_the_depth_of_a_draft_is_its_longest_path() -> None:
+    assert depth_of(Draft((1, 2, 3), "s")) == 3
+    assert depth_of(Draft((1, 2, 3, 4), "s", (-1, -1, 0, 2))) == 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "right", "wrong"),
+    [
+        ((9, BONUS), 1, 1),
+        ((1, 9, BONUS), 2, 1),
+        ((1, 2, 3, BONUS), 3, 0),
+        ((1, 2, 9, BONUS), 3, 0),
+        ((9,), 1, 0),
+        ((BONUS,), 0, 1),
+    ],
+)
+def test_a_right_token_that_nothing_is_built_on_is_not_right_to_the_end(
+    tokens: tuple[int, ...], right: int, wrong: int
+) -> None:
+    """But as deep as the draft goes there is nothing more to be right, and where the target's tokens end
+    nobody knows.
+    """
+    survival = Survival()
+    survival.remember(1, [Draft((1, 9, 2, 9, 3, 9), "t", parents=(-1, -1, 0, 0, 2, 2))])
+    [score] = survival.score(1, Outcome(5, tokens))
+    assert (score.right, score.wrong) == (right, wrong)

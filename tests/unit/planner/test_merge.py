@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.planner.calibration import NEGLIGIBLE, Survival
-from foretoken.planner.merge import Merger, Tree, depth_of
+from foretoken.planner.merge import Merger, Tree
 from foretoken.types import Draft, Outcome
 
 CAUTION = 0.0
@@ -219,8 +219,3 @@ def test_a_request_that_is_over_is_forgotten() -> None:
     for _ in range(50):
         merger.score(1, (7,))
     assert merge(*drafts, merger=merger).survival == before
-
-
-def test_the_depth_of_a_draft_is_its_longest_path() -> None:
-    assert depth_of(chain(1, 2, 3)) == 3
-    assert depth_of(Draft((1, 2, 3, 4), "a", (-1, -1, 0, 2))) == 3

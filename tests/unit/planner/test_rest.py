@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
+
+import pytest
+
+from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.attention import INCOME, LONGEST_REST, Attention
 from foretoken.planner.rest import Rest
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load, Outcome, Round, SamplingParams
+from planner_rounds import BONUS, PLAIN_MS, chain, linear, teach
 
 ALONE = Load(1, 0, 0)
+BOTH = Load(2, 0, 0)
 
 
 def view(number: int) -> RequestView:
@@ -16,7 +24,7 @@ def view(number: int) -> RequestView:
 
 def plain(*requests: int) -> Round:
     outcomes = tuple((request, Outcome(3, (4,))) for request in requests)
-    return Round(ALONE, len(requests), {}, 5.0, 0.1, outcomes)
+    return Round(Load(len(requests), 0, 0), len(requests), {}, 5.0, 0.1, outcomes)
 
 
 def test_a_rest_ends_after_the_rounds_it_was_given() -> None:
@@ -27,32 +35,51 @@ def test_a_rest_ends_after_the_rounds_it_was_given() -> None:
 
 def test_rounds_of_a_rest_are_kept_in_order_and_given_back_once() -> None:
     rest = Rest()
-    rest.begin([view(1)], ALONE, lambda _: 3)
-    rounds = [plain(1), plain(1)]
+    rest.begin([view(1), view(2)], BOTH, lambda _: 3)
+    rounds = [plain(1, 2), plain(1, 2)]
     for measured in rounds:
-        assert rest.goes_on([view(1)], ALONE)
+        assert rest.goes_on([view(1), view(2)], BOTH)
         assert rest.keeps(measured)
-    assert rest.end() == rounds
-    assert rest.end() == []
+    assert rest.end() == (2, rounds)
+    assert rest.end() == (0, [])
 
 
-def test_anybody_else_ends_it() -> None:
-    for requests, load in (
-        ([view(2)], ALONE),
-        ([view(1), view(2)], Load(2, 0, 0)),
-        ([view(1)], Load(1, 64, 0)),
-    ):
-        rest = Rest()
-        rest.begin([view(1)], ALONE, lambda _: 8)
-        assert not rest.goes_on(requests, load)
-        assert not rest.keeps(plain(1))
-        assert not rest.goes_on([view(1)], ALONE), "it does not begin again by itself"
+def test_it_is_asked_how_long_all_of_them_can_rest() -> None:
+    heard: list[Sequence[int]] = []
 
+    def rounds(requests: Sequence[int]) -> int:
+        heard.append(requests)
+        return 1
 
-def test_several_requests_never_rest() -> None:
     rest = Rest()
-    rest.begin([view(1), view(2)], Load(2, 0, 0), lambda _: 8)
-    assert not rest.goes_on([view(1), view(2)], Load(2, 0, 0))
+    rest.begin([view(2), view(1)], BOTH, rounds)
+    assert heard == [[2, 1]]
+    assert rest.requests == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("requests", "load"),
+    [
+        ([1], ALONE),
+        ([1, 3], BOTH),
+        ([1, 2, 3], Load(3, 0, 0)),
+        ([1, 2], Load(2, 64, 0)),
+        ([1, 2], Load(2, 0, 0, owed=4)),
+    ],
+    ids=["leaving", "another", "joining", "a prompt", "rows that are owed"],
+)
+def test_anything_else_ends_it(requests: list[int], load: Load) -> None:
+    rest = Rest()
+    rest.begin([view(1), view(2)], BOTH, lambda _: 8)
+    assert not rest.goes_on([view(number) for number in requests], load)
+    assert not rest.keeps(plain(*requests))
+    assert not rest.goes_on([view(1), view(2)], BOTH), "it does not begin again by itself"
+
+
+def test_nobody_rests_beside_a_prompt() -> None:
+    rest = Rest()
+    rest.begin([view(1)], Load(1, 64, 0), lambda _: 8)
+    assert not rest.goes_on([view(1)], ALONE)
 
 
 def test_a_round_with_a_draft_is_learnt_from_at_once() -> None:
@@ -61,6 +88,7 @@ def test_a_round_with_a_draft_is_learnt_from_at_once() -> None:
     assert rest.goes_on([view(1)], ALONE)
     drafted = Round(ALONE, 3, {}, 9.0, 0.1, ((1, Outcome(3, (4,), Draft((4, 5), "suffix"), 1)),))
     assert not rest.keeps(drafted)
+    assert rest.end() == (1, []), "but it went by"
 
 
 def test_attention_rests_exactly_until_it_would_say_yes() -> None:
@@ -75,17 +103,167 @@ def test_attention_rests_exactly_until_it_would_say_yes() -> None:
             rounds += 1
             if said:
                 continue
-            rest = resting.rest(1, cost)
+            rest = resting.rest([1], cost)
             assert 0 <= rest <= LONGEST_REST
             for _ in range(rest):
                 assert not asked.tick(1, cost)
-                resting.rested(1)
-                rounds += 1
+            resting.rested(1, rest)
+            rounds += rest
         assert yes
+
+
+def test_several_rest_until_the_first_would_be_asked() -> None:
+    """The same, of requests that begin one after another."""
+    for cost in (0.02, 0.05, 0.12):
+        asked, resting = Attention(), Attention()
+        requests: list[int] = []
+        rests: list[int] = []
+        ends = 0
+        for rounds in range(400):
+            if rounds % 7 == 0 and len(requests) < 4:
+                requests.append(rounds)
+            said = [asked.tick(request, cost) for request in requests]
+            assert [resting.tick(request, cost) for request in requests] == said
+            if any(said):
+                continue
+            rest = resting.rest(requests, cost)
+            for _ in range(rest):
+                assert [asked.tick(request, cost) for request in requests] == [False] * len(requests)
+            for request in requests:
+                resting.rested(request, rest)
+            rests.append(rest)
+            if rest < LONGEST_REST:  # no shorter than it had to be
+                ends += 1
+                assert any(deepcopy(asked).tick(request, cost) for request in requests)
+        assert ends > 10
+        assert max(rests) >= 3
 
 
 def test_who_costs_next_to_nothing_never_rests() -> None:
     attention = Attention()
     assert attention.tick(1, INCOME)
-    assert attention.rest(1, INCOME) == 0
-    assert attention.rest(2, 0.5) == 0, "nor who is not known"
+    assert attention.rest([1], INCOME) == 0
+    assert attention.rest([2], 0.5) == 0, "nor who is not known"
+    attention.tick(3, 0.5)
+    assert attention.rest([3, 2], 0.5) == 0
+
+
+# --- the planner ---------------------------------------------------------------------------------------
+
+CPU = linear(0.4)
+ASKING_MS = 0.3
+
+
+class Restless(Rest):
+    """Never rests: every round is learnt from when it is over."""
+
+    def goes_on(self, requests: Sequence[RequestView], load: Load) -> bool:
+        return False
+
+
+class Table:
+    """Requests that decode together. Drafts are right for the first tokens of each and seldom afterwards;
+    asking for them takes `ASKING_MS`.
+    """
+
+    def __init__(self, *, rests: bool) -> None:
+        self.planner = AdaptivePlanner()
+        if not rests:
+            self.planner._rest = Restless()
+        teach(self.planner, CPU)
+        self.views: list[RequestView] = []
+        self.asked: list[list[int]] = []
+        self.drafted: list[int] = []
+
+    def join(self, number: int) -> None:
+        """Another request, whose prompt the next forward reads beside the others' rows."""
+        newcomer = RequestView(number, [0], prompt_length=1)
+        self.planner.start(newcomer)
+        if self.views:
+            self.round(prefill=8)
+        self.views.append(newcomer)
+
+    def leave(self, number: int) -> None:
+        [leaving] = [request for request in self.views if request.id == number]
+        self.views.remove(leaving)
+        self.planner.stop(leaving)
+
+    def round(self, *, prefill: int = 0, failing: int | None = None) -> None:
+        """`failing`: the request that ends in this round with an error, so that it has no outcome."""
+        load = Load(len(self.views), prefill, max(len(request.tokens) for request in self.views))
+        limits = self.planner.limits(self.views, ["s"], load).get("s", [None] * len(self.views))
+        candidates = [[chain(4, match_length=8)] if limit else [] for limit in limits]
+        chosen: list[Draft | None] = [None] * len(self.views)
+        if any(candidates):
+            chosen = self.planner.choose(self.views, candidates, load)
+        outcomes = []
+        for request, draft in zip(self.views, chosen, strict=True):
+            right = 4 if len(request.tokens) < 60 or len(request.tokens) % 50 < 3 else 0
+            accepted = min(right, len(draft or ()))
+            committed = (*chain(4).tokens[:accepted], chain(4).tokens[0] if right else BONUS)
+            if request.id != failing:
+                outcomes.append((request.id, Outcome(len(request.tokens), committed, draft, accepted)))
+                request.tokens.extend(committed)
+        rows = len(self.views) + sum(len(draft or ()) for draft in chosen)
+        spent = {"s": ASKING_MS} if any(candidates) else {}
+        self.asked.append([r.id for r, limit in zip(self.views, limits, strict=True) if limit])
+        self.drafted.append(rows - len(self.views))
+        self.planner.observe(Round(load, rows + prefill, spent, PLAIN_MS * CPU(rows), 0.0, tuple(outcomes)))
+        if failing is not None:
+            self.leave(failing)
+
+    def learnt(self) -> object:
+        planner = self.planner
+        return (
+            planner.rounds,
+            planner.curve(),
+            planner.resize,
+            planner.knowledge(),
+            planner._stakes._stakes,
+            planner._attention._requests,
+            {name: asked.credit for name, asked in planner._asking._drafters.items()},
+        )
+
+
+def until_resting(tables: Sequence[Table]) -> None:
+    """Play until the one that rests is in the middle of a rest, and the others as many rounds."""
+    for _ in range(400):
+        for table in tables:
+            table.round()
+        if tables[0].planner._rest._kept and tables[0].planner._rest._left > 1:
+            return
+    raise AssertionError("nobody rests")
+
+
+def test_what_is_learnt_is_the_same_without_a_rest() -> None:
+    tables = [Table(rests=True), Table(rests=False)]
+    for number in (1, 2, 3):
+        for table in tables:
+            table.join(number)
+    for change in ("join", "leave", "fail", "leave"):
+        until_resting(tables)
+        for table in tables:
+            if change == "join":
+                table.join(4)
+            elif change == "leave":
+                table.leave(table.views[0].id)
+            else:
+                table.round(failing=table.views[1].id)
+        assert tables[0].learnt() == tables[1].learnt(), change
+    until_resting(tables)
+    assert tables[0].learnt() == tables[1].learnt()
+    resting, restless = tables
+    assert resting.asked == restless.asked
+    assert resting.drafted == restless.drafted
+    assert any(resting.drafted)
+    assert sum(not asked for asked in resting.asked) > 50
+
+
+def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
+    resting, restless = tables = [Table(rests=True), Table(rests=False)]
+    for table in tables:
+        table.join(1)
+        table.join(2)
+    until_resting(tables)
+    assert resting.planner.rounds == restless.planner.rounds
+    assert resting.planner._rest._left > 0, "it goes on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,15 @@ import llama_cpp.llama_cpp as lib
 
 from foretoken.backends.cpu import physical_cores
 from foretoken.backends.llamacpp import log
+from foretoken.backends.llamacpp.buffer_types import without_amx
 from foretoken.backends.llamacpp.gguf_file import read_gguf
+from foretoken.backends.llamacpp.kv_types import (
+    EVERYWHERE,
+    KV_TYPES,
+    automatic_types,
+    named_types,
+    row_by_row,
+)
 from foretoken.backends.llamacpp.model import LlamaCppModel, is_recurrent
 from foretoken.backends.llamacpp.probe import probed
 from foretoken.backends.llamacpp.recurrent import keeps_states, states_to_keep, takes_back_rightly
@@ -23,6 +32,7 @@ from foretoken.backends.llamacpp.snapshot_key import snapshot_key
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.backends.rewind import RewindingModel
 from foretoken.config import ModelOptions
+from foretoken.cpu_info import first_processor, instructions_of
 from foretoken.errors import (
     BackendError,
     CapacityError,
@@ -34,10 +44,6 @@ from foretoken.errors import (
     UnsupportedModelError,
 )
 from foretoken.types import ModelInfo
-
-KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
-EXACT_ON_CPU = ("bf16", "f16")
-"""K and V of different types keep llama.cpp off split-KV and tiled attention (docs/exactness.md)."""
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
@@ -70,11 +76,17 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
     check_file(path)
     log.install()
-    device = _device(options)
-    kv_types = _kv_types(options, device)
+    without_amx()
+    device, types = _device(options), named_types(options.kv_type)
     weights = _load_weights(path, options)
     try:
-        settings = _settings(path, weights, options, device, kv_types)
+        types = types or automatic_types(
+            device,
+            _value_size(weights),
+            instructions_of(first_processor()),
+            flash_attention=options.flash_attention != "off",
+        )
+        settings = _settings(path, weights, options, device, types)
         if is_recurrent(weights):
             context, settings = _create_recurrent(weights, settings, fallback=options.kv_type == "auto")
         else:
@@ -99,7 +111,7 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded
     try:
-        return probed(model, settings.key(), options) if options.probe else model
+        return probed(model, context, settings.key(), options) if options.probe else model
     except BaseException:
         model.close()
         raise
@@ -121,8 +133,9 @@ def check_file(path: Path) -> None:
             f"Cannot read {path}: {error.strerror}.", hint="Check who may read the file."
         ) from None
     if magic != b"GGUF":
+        begins = f"it starts with {magic.decode('latin-1')!r}" if magic else "it is empty"
         raise ModelFormatError(
-            f"{path} is not a GGUF file (it starts with {magic!r}).",
+            f"{path} is not a GGUF file ({begins}).",
             hint="Foretoken runs GGUF models; convert other formats with llama.cpp's converters.",
         )
 
@@ -131,36 +144,37 @@ def _device(options: ModelOptions) -> str:
     return "gpu" if options.gpu_layers != 0 and lib.llama_supports_gpu_offload() else "cpu"
 
 
-def _kv_types(options: ModelOptions, device: str) -> tuple[str, str]:
-    if options.kv_type == "auto":
-        exact = device == "cpu" and options.flash_attention != "off"
-        return EXACT_ON_CPU if exact else ("f16", "f16")
-    key, slash, value = options.kv_type.partition("/")
-    value = value if slash else key
-    for name in (key, value):
-        if name not in KV_TYPES:
-            raise ConfigError(
-                f"There is no KV cache type {name!r}.",
-                hint=f"Valid are: auto, {', '.join(KV_TYPES)} or K/V.",
-            )
-    return key, value
+class _Progress:
+    """What llama.cpp calls with the fraction of the weights loaded. What `hear` raises cannot pass through
+    native code: it is kept in `raised`, and llama.cpp is told to stop.
+    """
+
+    def __init__(self, hear: Callable[[float], None] | None) -> None:
+        self._hear = hear
+        self.raised: BaseException | None = None
+
+    def report(self, fraction: float, _user_data: object) -> bool:
+        if self._hear is not None:
+            try:
+                self._hear(fraction)
+            except BaseException as error:  # noqa: BLE001 - raised again outside of native code
+                self.raised = error
+        return self.raised is None
 
 
 def _load_weights(path: Path, options: ModelOptions) -> Any:
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
-    report = options.progress
-
-    def on_progress(fraction: float, _user_data: object) -> bool:
-        if report is not None:
-            report(fraction)
-        return True
-
-    callback = lib.llama_progress_callback(on_progress)
+    progress = _Progress(options.progress)
+    callback = lib.llama_progress_callback(progress.report)
     params.progress_callback = callback
     with log.capture() as lines:
         weights = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if progress.raised is not None:
+        if weights:
+            lib.llama_model_free(weights)
+        raise progress.raised
     if not weights:
         raise _load_error(path, log.last_error(lines))
     if lib.llama_model_has_encoder(weights):
@@ -199,7 +213,7 @@ def _load_error(path: Path, reason: str) -> ForetokenError:
 
 
 def _settings(
-    path: Path, weights: Any, options: ModelOptions, device: str, kv_types: tuple[str, str]
+    path: Path, weights: Any, options: ModelOptions, device: str, types: tuple[str, str]
 ) -> ContextSettings:
     trained = int(lib.llama_model_n_ctx_train(weights))
     if options.context_length > trained > 0:
@@ -215,7 +229,7 @@ def _settings(
         # llama.cpp aborts the process if a batch has no room for a row of each sequence.
         batch=max(options.batch, options.sequences),
         ubatch=max(min(options.ubatch, options.batch), options.sequences),
-        kv_types=kv_types,
+        kv_types=types,
         flash_attention=options.flash_attention,
         device=device,
     )
@@ -249,8 +263,8 @@ def _create_context(
     params.n_rs_seq = settings.kept_states
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k, params.type_v = (KV_TYPES[name] for name in settings.kv_types)
-    mixed = settings.kv_types[0] != settings.kv_types[1]
-    exact = mixed and settings.flash_attention == "auto"  # without it the batch size shows
+    single = row_by_row(settings.kv_types)
+    exact = single and settings.flash_attention == "auto"  # without it the batch size shows
     params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
     params.kv_unified = False  # one stream a sequence: exact whatever the others do (docs/exactness.md)
     params.no_perf = True
@@ -258,8 +272,8 @@ def _create_context(
         context = lib.llama_init_from_model(weights, params)
     if context:
         return context, settings
-    if fallback and mixed:
-        return _create_context(weights, replace(settings, kv_types=("f16", "f16")), fallback=False)
+    if fallback and single:
+        return _create_context(weights, replace(settings, kv_types=EVERYWHERE), fallback=False)
     reason = log.last_error(lines)
     if "alloc" in reason or "memory" in reason:
         raise CapacityError(
@@ -291,6 +305,13 @@ def metadata(weights: Any, key: str) -> str | None:
     buffer = ctypes.create_string_buffer(size + 1)
     lib.llama_model_meta_val_str(weights, key.encode(), buffer, size + 1)
     return buffer.value.decode("utf-8", "replace")
+
+
+def _value_size(weights: Any) -> int:
+    """Numbers that a head's V has for each token."""
+    stated = metadata(weights, f"{metadata(weights, 'general.architecture')}.attention.value_length")
+    heads = max(lib.llama_model_n_head(weights), 1)
+    return int(stated) if stated else int(lib.llama_model_n_embd(weights)) // heads
 
 
 def _chat_template(weights: Any) -> str | None:

@@ -121,7 +121,8 @@ class LlamaCppModel:
     def _raise(self, status: int, batch: Sequence[Rows]) -> None:
         if status == _NO_SLOT:
             raise OutOfKVError(
-                "The KV cache has no room for this forward.", hint="Use a larger context (--ctx)."
+                "The KV cache has no room for this forward.",
+                hint="Use a shorter prompt, or a larger context (--ctx) where the model has one.",
             )
         for rows in batch:  # a fatal error leaves the part that was computed behind
             self._spare[rows.seq] = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llama_cpp.llama_cpp as lib
 
 from foretoken.backends import probe
+from foretoken.backends.llamacpp.interruptible import interruptible
 from foretoken.backends.llamacpp.model import UNTILED_ROWS
 from foretoken.backends.probe import ROWS, M
 from foretoken.config import ModelOptions
@@ -18,9 +21,15 @@ _TILED_KERNELS = b"LLAMAFILE = 1"
 _REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
 
 
-def probed(model: M, settings_key: str, options: ModelOptions) -> M:
-    """The model with its measured `batch_invariant`, from the cache or by probing now."""
-    return probe.with_measured(model, settings_key, options, lambda: measure(model), otherwise=UNTILED_ROWS)
+def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> M:
+    """The model with its measured `batch_invariant`, from the cache or by probing now on its `context`.
+    Ctrl-C ends the probe in the middle of a forward, with KeyboardInterrupt.
+    """
+
+    def measured() -> tuple[int, str]:
+        return interruptible(context, lambda: measure(model))
+
+    return probe.with_measured(model, settings_key, options, measured, otherwise=UNTILED_ROWS)
 
 
 def measure(model: Model) -> tuple[int, str]:

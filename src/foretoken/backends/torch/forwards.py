@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 
-from foretoken.backends.torch.attention import choose_attention
+from foretoken.backends.torch.attention import cells_dtype, choose_attention
 from foretoken.backends.torch.cached import CachedForward, OwnCaches
 from foretoken.backends.torch.check import CHAIN, PREFIX, check_forward, reference_logits
 from foretoken.backends.torch.generic import GenericForward, is_supported
@@ -46,7 +46,7 @@ def choose_forward(
     Raises UnsupportedModelError where none computes what transformers does, and CapacityError.
     """
     linear, attention = choose_products(dtype, device), choose_attention(device)
-    cells = KVCache(sequences, context_length, dtype=dtype, device=device)
+    cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
     if is_lean(weights, context_length):
         lean = LeanForward(weights, cells, linear, attention)
         return Computation(lean, cells, {"forward": "lean", "products": linear.describe()})
@@ -68,15 +68,17 @@ def choose_forward(
         return _with_own_cache(weights, caches, check, linear)
 
     layers, states = Layers(weights, linear), States(cells)
+    size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
     if layers.take_over(states):
-        size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
         replaced = [entry for entry in replaced if entry[0] not in layers.multiplied]
         try:
             with _quietly():
                 recurrent = RecurrentForward(GenericForward(weights, cells, attention), states)
             settle(recurrent, tree=False)
-        except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError):
+        except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError) as error:
             layers.give_back()  # it has layers that our kernels are not meant for
+            if layers.needed:
+                raise _without_a_cache(weights, error) from None
             return own_cache()
         states.keep(size)
         states.release(0)
@@ -117,6 +119,14 @@ def _with_own_cache(
         {"forward": "transformers, with its own cache", "products": linear.describe()},
         rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
         trees=False,
+    )
+
+
+def _without_a_cache(weights: Any, error: Exception) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(weights).__name__} keeps its recurrent state outside of transformers' caches, and what "
+        f"Foretoken computes in the place of its layers is something else ({error}).",
+        hint="Convert the model to GGUF and run it with the llama.cpp backend.",
     )
 
 

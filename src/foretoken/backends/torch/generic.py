@@ -8,6 +8,7 @@ which a forward calls them: some share their weights, and their number (Zamba).
 
 from __future__ import annotations
 
+import inspect
 from itertools import count
 from typing import Any
 
@@ -36,6 +37,9 @@ class GenericForward:
         self._name = f"foretoken_{next(_numbers)}"
         AttentionInterface.register(self._name, self._attend)
         source.set_attn_implementation(self._name)
+        self._keeps = "logits_to_keep" in inspect.signature(source.forward).parameters
+        if not self._keeps:
+            source.get_output_embeddings().register_forward_pre_hook(self._only_wanted)
 
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
@@ -45,11 +49,18 @@ class GenericForward:
                 input_ids=batch.tokens[None],
                 position_ids=batch.positions[None],
                 use_cache=False,
-                logits_to_keep=batch.wanted,
+                **({"logits_to_keep": batch.wanted} if self._keeps else {}),
             )
         finally:
             self._batch = None
         return output.logits[0]
+
+    def _only_wanted(self, _head: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """For a model that computes the logits of all rows (xLSTM): leave it those that are looked at."""
+        if self._batch is None:
+            return None
+        hidden, *rest = inputs
+        return hidden[:, self._batch.wanted], *rest
 
     def _attend(
         self,

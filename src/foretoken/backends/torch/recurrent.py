@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from foretoken.backends.rewind import RewindingModel
 from foretoken.backends.torch.batch import Batch
 from foretoken.backends.torch.linear import Linear
+from foretoken.backends.torch.mixers import Mixers, calling
 from foretoken.backends.torch.model import Forward, TorchModel
 from foretoken.backends.torch.scans import Scans
 from foretoken.backends.torch.states import States
@@ -57,6 +58,8 @@ class Layers:
         self._attention = source.config._attn_implementation
         self._changed: list[Any] = []
         self._weights: dict[tuple[Any, str], Any] = {}
+        self.needed = False
+        """Whether transformers' usual caches do not hold what the layers keep: our kernels or nothing."""
 
     @property
     def multiplied(self) -> set[Any]:
@@ -68,30 +71,42 @@ class Layers:
         where there is no such layer.
         """
         scans = Scans(states)
-        kernels = scans.by_name()
+        kernels, mixers = scans.by_name(), Mixers(self._source, scans, self._linear)
         for module in self._source.modules():
+            if (own := mixers.forward_for(module)) is not None:
+                module.forward = own
+                self._changed.append(module)
+                self.needed = True
+                continue
             if isinstance(shift := getattr(module, "time_shift", None), torch.nn.ZeroPad2d):
                 shift.forward = scans.shift
                 self._changed.append(shift)
             forward = inspect.unwrap(type(module).forward)
             if not isinstance(forward, FunctionType) or not kernels.keys() & set(forward.__code__.co_names):
                 continue
-            module.forward = MethodType(_calling(forward, kernels), module)
+            module.forward = calling(module, kernels)
             self._changed.append(module)
             if "mamba_selective_scan" in forward.__code__.co_names:
                 self._replace_weight(getattr(module, "dt_proj", None), "weight")
                 for name in ("x_proj_weight", "dt_proj_weight"):
                     self._replace_weight(module, name)
+        for module, name in mixers.copied:
+            self._take(module, name)
+            setattr(module, name, None)
         return bool(self._changed)
 
     def _replace_weight(self, module: Any, name: str) -> None:
         weight = getattr(module, name, None)
         if weight is None:
             return
-        self._weights[module, name] = weight
-        delattr(module, name)
+        self._take(module, name)
         products = [Product(self._linear(part)) for part in weight.detach().reshape(-1, *weight.shape[-2:])]
         setattr(module, name, products[0] if weight.ndim == 2 else HeadProducts(products))
+
+    def _take(self, module: Any, name: str) -> None:
+        """Remove a weight from its module, until it is given back."""
+        self._weights[module, name] = getattr(module, name)
+        delattr(module, name)
 
     def give_back(self) -> None:
         """Undo `take_over`."""
@@ -101,14 +116,6 @@ class Layers:
             delattr(module, name)
             setattr(module, name, weight)
         self._source.set_attn_implementation(self._attention)
-
-
-def _calling(forward: FunctionType, kernels: dict[str, Callable[..., Any]]) -> FunctionType:
-    """The same function, to which these names mean something else."""
-    scope = {**forward.__globals__, **kernels}
-    same = FunctionType(forward.__code__, scope, forward.__name__, forward.__defaults__, forward.__closure__)
-    same.__kwdefaults__ = forward.__kwdefaults__
-    return same
 
 
 class RecurrentForward:

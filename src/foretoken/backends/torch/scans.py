@@ -96,7 +96,7 @@ class Scans:
         shape (1, channels, rows), `A` (channels, state), `B` and `C` (1, state, rows).
         """
         x, dt, b, c = (tensor[0].t().float() for tensor in (hidden_states, dt, B, C))
-        dt = _by_lanes(functional.softplus, dt if delta_bias is None else dt + delta_bias)
+        dt = by_lanes(functional.softplus, dt if delta_bias is None else dt + delta_bias)
         scaled = dt * x
 
         def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
@@ -139,8 +139,8 @@ class Scans:
         x, dt, b, c = (tensor[0].float() for tensor in (hidden_states, dt, B, C))
         heads = x.shape[1]
         b, c = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (b, c))
-        dt = _by_lanes(functional.softplus, dt if dt_bias is None else dt + dt_bias).clamp(*dt_limit)
-        decay = _by_lanes(torch.exp, dt * A)[:, :, None, None]
+        dt = by_lanes(functional.softplus, dt if dt_bias is None else dt + dt_bias).clamp(*dt_limit)
+        decay = by_lanes(torch.exp, dt * A)[:, :, None, None]
         scaled = (x * dt[:, :, None])[:, :, :, None]
         b, c = b[:, :, None, :], c[:, :, :, None]
 
@@ -181,7 +181,7 @@ class Scans:
         q, k = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (q, k))
         q, k, v = (q * q.shape[-1] ** -0.5)[:, :, None, :], k[:, :, None, :], v[:, :, None, :]
         columns = k.transpose(2, 3)
-        decay = _by_lanes(torch.exp, g[0].flatten(1).float()).reshape(len(v), heads, -1, 1)
+        decay = by_lanes(torch.exp, g[0].flatten(1).float()).reshape(len(v), heads, -1, 1)
         rate = beta[0].float()[:, :, None, None]
 
         def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
@@ -231,8 +231,89 @@ class Scans:
         above, below, past = self._states.advance(step).unbind(1)
         boosted = k + time_first.float()
         top = torch.maximum(past, boosted)
-        old, new = _by_lanes(torch.exp, past - top), _by_lanes(torch.exp, boosted - top)
+        old, new = by_lanes(torch.exp, past - top), by_lanes(torch.exp, boosted - top)
         return ((old * above + new * v) / (old * below + new)).to(value.dtype)[None], None
+
+    def gated_unit(self, added: Any, decay: Any) -> Any:
+        """Real-gated linear recurrent units (De et al. 2024, arXiv 2402.19427, equation 4): the state is what
+        it was times `decay`, and what is `added`. Both have shape (rows, size).
+        """
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = added.new_zeros(added.shape[1]) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                state = torch.addcmul(added[row], state, decay[row])
+                made.add(state, row)
+                out.append(state)
+            return torch.stack(out), made.versions
+
+        return self._states.advance(step)
+
+    def lightning(self, query: Any, key: Any, value: Any, slope: Any) -> Any:
+        """Lightning attention (Qin et al. 2024, arXiv 2401.04658): attention without a softmax, whose sum of
+        keys and values decays by exp(-`slope`) in every row. Shapes (rows, heads, size) and (heads, 1, 1).
+        """
+        q, k, v = query.float()[:, :, None, :], key.float()[..., None], value.float()[:, :, None, :]
+        decay = torch.exp(-slope.float())
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = v.new_zeros(k.shape[1], k.shape[2], v.shape[3]) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                state = torch.mul(state, decay, out=made.unused(state, row))
+                made.add(state.addcmul_(k[row], v[row]), row)
+                out.append(torch.bmm(q[row], state))
+            return torch.stack(out)[:, :, 0], made.versions
+
+        return self._states.advance(step)
+
+    def matrix_memory(  # noqa: PLR0917 - three tensors, two gates
+        self, query: Any, key: Any, value: Any, opening: Any, keeping: Any, eps: float
+    ) -> Any:
+        """The memory of xLSTM (Beck et al. 2024, arXiv 2405.04517, equations 19 to 27). `query`, `key` and
+        `value` have shape (rows, heads, size), the gates before their exp() and sigmoid() (rows, heads).
+
+        A state is the memory and, as one more column, the sum by which what is read is divided. Both were
+        divided by what the gates made largest, which is a state of its own, so that they stay small.
+        """
+        q, k, v = (tensor.float() for tensor in (query, key, value))
+        keeping = by_lanes(functional.logsigmoid, keeping.float())
+        opening = opening.float()
+        past, top = self._largest(opening, keeping).unbind(1)
+        decay = by_lanes(torch.exp, keeping + past - top)[:, :, None, None]
+        share = by_lanes(torch.exp, opening - top)[:, :, None]
+        rows = (torch.cat([v, torch.ones_like(v[..., :1])], dim=2) * share)[:, :, None, :]
+        q, columns = (q * q.shape[2] ** -0.5)[:, :, None, :], k[..., None]
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            state = v.new_zeros(k.shape[1], k.shape[2], rows.shape[3]) if before is None else before
+            made, out = Made(state, first, end, keep), []
+            for row in range(first, end):
+                state = torch.mul(state, decay[row], out=made.unused(state, row))
+                made.add(state.addcmul_(columns[row], rows[row]), row)
+                out.append(torch.bmm(q[row], state))
+            return torch.stack(out)[:, :, 0], made.versions
+
+        read = self._states.advance(step)
+        below = torch.maximum(read[..., -1].abs(), by_lanes(torch.exp, -top)) + eps
+        return read[..., :-1] / below[..., None]
+
+    def _largest(self, opening: Any, keeping: Any) -> Any:
+        """The largest logarithm of a share that any row has in the memory, before and after each row. Shapes
+        (rows, heads) in, (rows, 2, heads) out.
+        """
+
+        def step(before: Any, first: int, end: int, keep: int) -> tuple[Any, Versions]:
+            held = [opening.new_zeros(opening.shape[1]) if before is None else before]
+            made = Made(held[0], first, end, keep)
+            for row in range(first, end):
+                held.append(torch.maximum(keeping[row] + held[-1], opening[row]))
+                made.add(held[-1], row)
+            tops = torch.stack(held)
+            return torch.stack([tops[:-1], tops[1:]], dim=1), made.versions
+
+        return self._states.advance(step)
 
 
 def _seen(before: Any, rows: Any, past: int, keep: int) -> tuple[Any, Versions]:
@@ -245,7 +326,7 @@ def _seen(before: Any, rows: Any, past: int, keep: int) -> tuple[Any, Versions]:
     return seen, [tail[place : place + past] for place in range(held + 1)]
 
 
-def _by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
+def by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
     """`function` of every number, in rows without anything left over."""
     size = rows.shape[1]
     padded = functional.pad(rows, (0, -size % LANES)).contiguous()

@@ -6,6 +6,7 @@ no text, no token, and not which request or whose it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +24,11 @@ def speculation_router(pool: ModelPool) -> APIRouter:
 
     @router.get("/v1/speculation")
     async def speculation() -> dict[str, Any]:
-        return {name: await served.worker.call(describe) for name, served in pool.loaded.items()}
+        states: dict[str, Any] = {}
+        for name, served in pool.loaded.items():
+            state = await served.worker.call(describe)
+            states[name] = {**state, "tokens_generated": pool.telemetry.tokens(name)}
+        return states
 
     return router
 
@@ -31,13 +36,18 @@ def speculation_router(pool: ModelPool) -> APIRouter:
 def describe(engine: Engine) -> dict[str, Any]:
     """The state of one engine's speculation."""
     capabilities, planner = engine.model.capabilities, engine.planner
+    decisions = engine.decisions.latest()
     state: dict[str, Any] = {
+        "configured": engine.setup.configured,
+        "requests": {"running": engine.running_count, "waiting": engine.waiting_count},
+        "kv_cache_tokens": engine.kv_tokens,
         "exact": capabilities.batch_invariant,
         "exact_reason": capabilities.invariance_note,
-        "reason": planner.reason(),
+        "reason": _reason(engine, decisions),
         "notes": list(engine.notes),
         "drafters": {name: asdict(stats) for name, stats in engine.decisions.totals().items()},
-        "decisions": [_decision(decision) for decision in engine.decisions.latest()],
+        "decisions": [_decision(decision) for decision in decisions],
+        "recent": recent(decisions, engine.plain_ms),
     }
     if isinstance(planner, AdaptivePlanner):
         state["rounds"] = planner.rounds
@@ -49,17 +59,55 @@ def describe(engine: Engine) -> dict[str, Any]:
     return state
 
 
-def _decision(decision: Decision) -> dict[str, Any]:
-    ms = {
+def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
+    """Why nothing is drafted just now; None while something is."""
+    setup = engine.setup
+    able = setup.reason is None and bool(setup.drafters)
+    return "no round has decoded yet" if able and not decisions else setup.why_nothing()
+
+
+def recent(decisions: Sequence[Decision], plain_ms: Callable[[int], float | None]) -> dict[str, Any] | None:
+    """What a few rounds brought together; None of no round. `plain_ms`: of a plain round of so many requests.
+
+    `estimated_speedup` is that of an answer (`SpeculationStats`), over everybody's requests: the time of
+    plain rounds for as many tokens by the time that was taken, of rounds that read no prompt beside.
+    """
+    if not decisions:
+        return None
+    spent = plain = 0.0
+    for decision in decisions:
+        single = None if decision.prefill_rows else plain_ms(len(decision.choices))
+        if single is not None:
+            spent += len(decision.choices) * sum(_ms(decision).values())
+            plain += single * _tokens(decision)
+    return {
+        "rounds": len(decisions),
+        "tokens": sum(map(_tokens, decisions)),
+        "ms": round(sum(sum(_ms(decision).values()) for decision in decisions), 3),
+        "depth": decisions[-1].depth,
+        "estimated_speedup": round(plain / spent, 3) if spent else None,
+    }
+
+
+def _tokens(decision: Decision) -> int:
+    return sum(choice.committed for choice in decision.choices)
+
+
+def _ms(decision: Decision) -> dict[str, float]:
+    """Where a round's time went, by the names of `SpeculationStats.ms`."""
+    return {
         "draft": sum(decision.draft_ms.values()),
         "verify": decision.forward_ms,
         "sample": decision.sample_ms,
         "other": decision.plan_ms,
     }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
     return {
         "round": decision.number,
         "rows": decision.rows,
-        "ms": {part: round(spent, 3) for part, spent in ms.items()},
+        "ms": {part: round(spent, 3) for part, spent in _ms(decision).items()},
         "requests": [_choice(choice) for choice in decision.choices],
     }
 

@@ -93,7 +93,7 @@ def test_greedy_text_is_that_of_generate(folder: Make, architecture: str) -> Non
 
 
 def test_a_cache_of_another_kind_is_refused_in_words(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """xLSTM's forward wants one of its own class."""
+    """As xLSTM's forward does, with the layers of the package of that name."""
     monkeypatch.setattr(DynamicCache, "update", property(lambda self: self.rnn_state))
     with pytest.raises(UnsupportedModelError, match=r"another kind .*rnn_state"):
         load(folder("gptj"))

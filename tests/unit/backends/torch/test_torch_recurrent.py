@@ -27,8 +27,8 @@ from torch_cases import greedy, load, reference
 Make = Callable[..., Path]
 SPARE = 2
 TEXT, DRAFT, OTHER = text_tokens(20), text_tokens(12, seed=1), text_tokens(7, seed=2)
-FAMILIES = ("mamba", "mamba2", "lfm2", "qwen3_5", "rwkv")
-"""One for each kernel. LFM2 only convolves."""
+FAMILIES = ("mamba", "mamba2", "lfm2", "qwen3_5", "rwkv", "recurrent_gemma", "xlstm")
+"""One for each kernel but MiniMax's, which is among experts. LFM2 only convolves."""
 HYBRIDS = ("falcon_h1", "granitemoehybrid", "jamba", "qwen3_next", "zamba", "zamba2")
 
 
@@ -134,8 +134,9 @@ def test_as_many_states_are_kept_as_are_small_beside_the_weights(
     assert f"{kept} recurrent states are kept" in model.info.settings["rollback"]
 
 
-def test_mixtures_of_experts_are_said_not_to_be_exact(folder: Make) -> None:
-    model = load(folder("qwen3_next_experts"), probe=True, context_length=600)
+@pytest.mark.parametrize("architecture", ["qwen3_next_experts", "minimax"])
+def test_mixtures_of_experts_are_said_not_to_be_exact(folder: Make, architecture: str) -> None:
+    model = load(folder(architecture), probe=True, context_length=600)
     assert model.capabilities.rollback is Rollback.SNAPSHOT
     assert not model.capabilities.batch_invariant
     assert "depends on the batch size" in model.capabilities.invariance_note
@@ -169,7 +170,10 @@ def test_speculation_changes_nothing(folder: Make, architecture: str, temperatur
         assert origins["scripted"] > 15
 
 
-@pytest.mark.parametrize("architecture", ["mamba", "lfm2", "qwen3_5", "falcon_h1", "rwkv", "zamba2"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["mamba", "lfm2", "qwen3_5", "falcon_h1", "rwkv", "zamba2", "recurrent_gemma", "xlstm"],
+)
 def test_a_conversation_goes_on_from_what_is_held(folder: Make, architecture: str) -> None:
     """Also where the next prompt leaves out what followed the last one, as if it were reasoning."""
     path = folder(architecture)
