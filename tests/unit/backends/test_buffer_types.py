@@ -48,7 +48,7 @@ def test_an_llama_cpp_without_such_a_list_is_left_alone(monkeypatch: pytest.Monk
 def test_the_installed_llama_cpp_offers_no_amx_afterwards() -> None:
     without_amx()
     listed = buffer_types._extra_buffers()
-    names = []
+    names: list[bytes] = []
     while listed and listed[len(names)]:
         names.append(buffer_types._name(listed[len(names)]))
     assert b"AMX" not in names

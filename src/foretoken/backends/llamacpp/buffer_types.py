@@ -4,13 +4,14 @@ On a processor with AMX, llama.cpp rearranges quantised weights for AMX's tiles.
 that configures the tiles to read 8 bytes where it reads 64, and leaves out the stores of the other 56
 (llama.cpp's issue 20824): whatever then lies on the stack is loaded, and the first forward ends the program.
 Which compiler built the installed llama.cpp is not known here, and a crash cannot be caught. Without AMX the
-same weights are rearranged for AVX-512 or AVX2, where one row and many are computed alike (docs/exactness.md).
+same weights are rearranged for AVX-512 or AVX2, where one row and many are computed alike (exactness.md).
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
+from typing import Any
 
 import llama_cpp._ggml as ggml
 
@@ -39,9 +40,9 @@ def without_amx() -> bool:
     return found
 
 
-def _extra_buffers() -> ctypes._Pointer[ctypes.c_void_p] | None:
-    """The list of buffers besides plain memory that llama.cpp reads, best first and ended by a null pointer; None if this
-    build has no such list.
+def _extra_buffers() -> Any:
+    """The list that llama.cpp reads: buffers besides plain memory, the best first, then a null pointer. None
+    if this build has no such list.
     """
     registry = _function("ggml_backend_dev_backend_reg", ctypes.c_void_p)
     address = _function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_char_p)
@@ -52,7 +53,7 @@ def _extra_buffers() -> ctypes._Pointer[ctypes.c_void_p] | None:
     if not proc:
         return None
     listed = ctypes.CFUNCTYPE(_Buffers, ctypes.c_void_p)(proc)(device)
-    return listed or None
+    return listed if listed else None
 
 
 def _name(buffer: int) -> bytes:
@@ -60,7 +61,6 @@ def _name(buffer: int) -> bytes:
     return name
 
 
-def _function(name: str, *arguments: type, result: type = ctypes.c_void_p) -> ctypes._FuncPointer:
+def _function(name: str, *arguments: type, result: type = ctypes.c_void_p) -> Any:
     function = getattr(ggml.libggml, name)
-    made = ctypes.CFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
-    return made
+    return ctypes.CFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional
 
+from foretoken.backends.torch.lanes import by_lanes
 from foretoken.backends.torch.linear import Linear
-from foretoken.backends.torch.scans import Scans, by_lanes
+from foretoken.backends.torch.scans import Scans
 
 Layer: TypeAlias = Callable[..., Any]
 

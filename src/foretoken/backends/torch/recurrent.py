@@ -17,6 +17,7 @@ import torch
 
 from foretoken.backends.rewind import RewindingModel
 from foretoken.backends.torch.batch import Batch
+from foretoken.backends.torch.lanes import evenly
 from foretoken.backends.torch.linear import Linear
 from foretoken.backends.torch.mixers import Mixers, calling
 from foretoken.backends.torch.model import Forward, TorchModel
@@ -84,7 +85,7 @@ class Layers:
             forward = inspect.unwrap(type(module).forward)
             if not isinstance(forward, FunctionType) or not kernels.keys() & set(forward.__code__.co_names):
                 continue
-            module.forward = calling(module, kernels)
+            module.forward = evenly(calling(module, kernels))
             self._changed.append(module)
             if "mamba_selective_scan" in forward.__code__.co_names:
                 self._replace_weight(getattr(module, "dt_proj", None), "weight")

@@ -18,11 +18,8 @@ import torch
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
+from foretoken.backends.torch.lanes import by_lanes
 from foretoken.backends.torch.states import Made, States, Versions
-
-LANES = 64
-"""A processor computes exp() and the like for several numbers at once, and for what is left over another way.
-Rows padded to a multiple of this have nothing left over."""
 
 NOTHING = -1e38
 """The logarithm of what no row has added to yet."""
@@ -324,10 +321,3 @@ def _seen(before: Any, rows: Any, past: int, keep: int) -> tuple[Any, Versions]:
     held = min(len(rows), keep - 1)
     tail = seen[len(rows) - held :].clone()
     return seen, [tail[place : place + past] for place in range(held + 1)]
-
-
-def by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of every number, in rows without anything left over."""
-    size = rows.shape[1]
-    padded = functional.pad(rows, (0, -size % LANES)).contiguous()
-    return function(padded)[:, :size]
