@@ -82,7 +82,7 @@ def test_the_default_model_is_exact_on_a_processor(engine: Engine) -> None:
     capabilities = engine.model.capabilities
     assert capabilities.batch_invariant, capabilities.invariance_note
     assert capabilities.max_rows >= 32
-    assert engine.model.info.settings["kv_type"] == "bf16/f16"
+    assert engine.model.info.settings["kv_type"] in {"bf16/f16", "bf16/bf16"}
 
 
 def test_the_prompts_are_past_a_thousand_tokens(plain: dict[tuple[str, float], Completion]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ def stored(own_cache: Path) -> list[Profile]:
 def test_the_table(foretoken: Command, tiny: Path) -> None:
     ran = profiled(foretoken, tiny)
     assert ran.code == 0, ran.err
-    assert "1 thread, KV bf16/f16" in ran.out
+    assert re.search("1 thread, KV bf16/b?f16", ran.out)
     for title in ("16 tokens in the KV cache", "64 tokens in the KV cache"):
         assert title in ran.out
     rows = [line.split() for line in ran.out.splitlines() if line.split()[:1] in (["1"], ["8"])]
@@ -107,7 +108,8 @@ def test_the_profile_is_saved_for_runs_with_the_same_settings(
     assert "forget --profiles" in ran.err
     assert list(profile.curve) == [16, 64]
     assert list(profile.curve[16]) == [1, 2, 4, 8]
-    assert (profile.key.threads, profile.key.kv_type, profile.key.device) == ("1", "bf16/f16", "cpu")
+    assert (profile.key.threads, profile.key.device) == ("1", "cpu")
+    assert profile.key.kv_type in {"bf16/f16", "bf16/bf16"}
     profiled(foretoken, tiny, "--kv-type", "f16")
     assert len(stored(own_cache)) == 2
     assert "profiles" in foretoken("doctor", tiny, "-t", 1).out
