@@ -1,13 +1,26 @@
-"""The processor of this machine, as Linux describes it in /proc/cpuinfo; elsewhere little is known."""
+"""The processor of this machine, as Linux describes it in /proc/cpuinfo; elsewhere little is known.
+
+What a forward costs on one, and in which order its kernels add up, says nothing of another.
+"""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 CPU_INFO = Path("/proc/cpuinfo")
+
+VECTORS = (
+    *("amx", "avx", "f16c", "fma"),
+    *("asimd", "bf16", "fphp", "i8mm", "neon", "sme2", "smeb", "smef", "smei", "sve"),
+    "rv",
+)
+"""How the names of instructions begin (Linux's) that decide how fast matrices are multiplied. A new kernel
+knows more names of others, and that must not make it another processor."""
 
 
 def first_processor() -> dict[str, str]:
@@ -44,3 +57,22 @@ def name_of(fields: Mapping[str, str]) -> str:
 def processor_name() -> str:
     """The name of this machine's processor, as good as the system knows it; possibly none."""
     return name_of(first_processor()) or platform.processor() or platform.machine()
+
+
+class Processor(NamedTuple):
+    """Its name, and the instructions of `VECTORS` that it has. Empty where the system does not say."""
+
+    name: str
+    instructions: str
+
+
+def processor_of(fields: Mapping[str, str]) -> Processor:
+    """The processor that has these fields in /proc/cpuinfo."""
+    found = sorted(flag for flag in instructions_of(fields) if flag.startswith(VECTORS))
+    return Processor(name_of(fields), " ".join(found))
+
+
+@cache
+def this_processor() -> Processor:
+    """The processor of this machine, as good as the system knows it. Raises nothing."""
+    return processor_of(first_processor())._replace(name=processor_name())

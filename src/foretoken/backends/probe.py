@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -29,7 +30,8 @@ ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, 63, 129)
 
 REFERENCE_ROWS = 17
 DEPTHS = (8, 530)
-_VERSION = 4
+_VERSION = 5
+"""Of the probe and of the arithmetic that it measures."""
 
 
 class Probeable(Model, Protocol):
@@ -54,7 +56,7 @@ def with_measured(
     `otherwise` is the most rows of one sequence in a verifying forward of a model that is not exact.
     """
     scope = f"{_depths(model)}|{model.capabilities.max_batch}|{model.capabilities.sequences > 1}"
-    identity = f"{_VERSION}|{model.info.file_hash}|{settings_key}|{scope}"
+    identity = f"{_VERSION}|{version('foretoken')}|{model.info.file_hash}|{settings_key}|{scope}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:32]
     file = options.cache_dir / "probes" / f"{key}.json" if options.cache_dir else None
     result = _read(file)

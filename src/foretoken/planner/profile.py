@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from foretoken.cpu_info import this_processor
 from foretoken.files import write_atomically
-from foretoken.planner.processor import this_processor
 from foretoken.types import ModelInfo
 
 FORMAT = "foretoken-profile"

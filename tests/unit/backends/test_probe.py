@@ -216,6 +216,16 @@ def test_another_model_or_setting_is_measured_anew(
     assert len(measured) == 2
 
 
+def test_another_version_of_foretoken_measures_anew(
+    folder: Path, tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may compute in another way."""
+    load(tiny(folder), cache_dir=tmp_path).close()
+    monkeypatch.setattr("foretoken.backends.probe.version", lambda _name: "1000")
+    load(tiny(folder), cache_dir=tmp_path).close()
+    assert len(measured) == 2
+
+
 def test_nothing_is_written_without_a_cache(folder: Path, tmp_path: Path, measured: list[str]) -> None:
     for _ in range(2):
         load(tiny(folder), cache_dir=None).close()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from foretoken.cpu_info import Processor, this_processor
 from foretoken.planner import profile as module
-from foretoken.planner.processor import Processor, this_processor
 from foretoken.planner.profile import Profile, ProfileKey, ProfileStore, erase, files, key_of
 from foretoken.testing import FakeModel
 

@@ -2,9 +2,9 @@
 
 On a processor (`attend_in_blocks`) a row's result must not depend on how many rows and cells are computed
 with it, bit for bit (docs/exactness.md). Three things see to that: a product never has fewer than
-`LEAST_ROWS` rows, so that it never becomes a matrix-vector product; sums over cells go block by block, at
-fixed places, and cells behind a row's own add exact zeros; and the rows of a tree are computed branch by
-branch, each of them written where it would stand if it were a chain.
+`least_rows` rows, so that it becomes neither a matrix-vector product nor one of MKL's for small matrices;
+sums over cells go block by block, at fixed places, and cells behind a row's own add exact zeros; and the
+rows of a tree are computed branch by branch, each of them written where it would stand if it were a chain.
 
 Elsewhere (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask.
 """
@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
 
 from foretoken.backends.torch.batch import Batch, Segment, ancestors
+from foretoken.backends.torch.exact_sizes import alike, telling_weight
 from foretoken.backends.torch.kv import BLOCK, Layer
 
 LEAST_ROWS = 4
+"""Enough of them wherever heads are of no more than 64 numbers."""
+
+MEASURED_ROWS = (2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16, 24, 32, 64, 128)
+MEASURED_CELLS = (64, 192, 2304)
+
 STEP = 64
 """Cells within a first, unfinished block are padded to a multiple of this."""
 
@@ -143,19 +150,41 @@ def _chains(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style: S
     rows, cells = shared * count, _padded(max(starts) + count)
     grouped = q.view(many, count, groups, shared, size).transpose(1, 2)
     grouped = grouped.reshape(many * groups, rows, size)
-    if rows < LEAST_ROWS:
-        grouped = torch.constant_pad_nd(grouped, (0, 0, 0, LEAST_ROWS - rows))
-    key = (starts, count, groups, shared, style.window)
+    filled = max(rows, least_rows(size))
+    if rows < filled:
+        grouped = torch.constant_pad_nd(grouped, (0, 0, 0, filled - rows))
+    key = (starts, filled, groups, shared, style.window)
     hidden = batch.scratch.get(key)
     if hidden is None:
         hidden = batch.scratch[key] = _hidden(
-            starts, count, cells, groups=groups, shared=shared, window=style.window, dtype=q.dtype
+            starts, count, cells, filled, groups=groups, shared=shared, window=style.window, dtype=q.dtype
         )
     scores = _scores(grouped, keys[:, :, :cells].flatten(0, 1).transpose(1, 2), hidden, style)
     weights = _softmax(scores.float(), style.sinks, groups, count).to(values.dtype)
     total = _weighted(weights, values[:, :, :cells].flatten(0, 1))
     seen = total[:, :rows].view(many, groups, count, shared, -1).transpose(1, 2)
     return seen.reshape(total_rows, heads, -1).to(q.dtype)
+
+
+@cache
+def least_rows(size: int) -> int:
+    """The fewest rows of a product with keys of `size` numbers that are added up as those of many are.
+
+    It is measured: MKL for AVX-512 has kernels of their own for up to 2 rows of 64 numbers, 5 of 128 and 10
+    of 256.
+    """
+    keys, row = telling_weight(max(MEASURED_CELLS), size, torch.float32)
+    least = LEAST_ROWS
+    for cells in MEASURED_CELLS:
+        kinds = alike(partial(_twice, keys[:cells].t()), row, MEASURED_ROWS)
+        after = zip(kinds, MEASURED_ROWS[1:], strict=False)
+        least = max([least, *(rows for kind, rows in after if kind is None or kind != kinds[-1])])
+    return least
+
+
+def _twice(keys: Any, rows: Any) -> Any:
+    """Of two heads: MKL computes those of one in another way."""
+    return torch.bmm(rows.expand(2, -1, -1), keys.expand(2, -1, -1))[0]
 
 
 def _scores(q: Any, keys: Any, hidden: Any, style: Style) -> Any:
@@ -190,18 +219,20 @@ def _hidden(
     starts: tuple[int, ...],
     count: int,
     cells: int,
+    filled: int,
     *,
     groups: int,
     shared: int,
     window: int | None,
     dtype: Any,
 ) -> Any:
-    """What is added to the scores: -inf where a row must not look, 0 elsewhere. Rows that only fill up look
-    where the first one does. Shape (sequences × groups, rows, cells), or (1, rows, cells) for one sequence.
+    """What is added to the scores: -inf where a row must not look, 0 elsewhere. The rows of the `filled` ones
+    that only fill up look where the first one does. Shape (sequences × groups, filled, cells), or
+    (1, filled, cells) for one sequence.
     """
     positions = torch.tensor(starts)[:, None] + torch.arange(count).repeat_interleave(shared)
-    if positions.shape[1] < LEAST_ROWS:
-        fill = positions[:, :1].expand(-1, LEAST_ROWS - positions.shape[1])
+    if positions.shape[1] < filled:
+        fill = positions[:, :1].expand(-1, filled - positions.shape[1])
         positions = torch.cat([positions, fill], 1)
     cell, position = torch.arange(cells), positions[..., None]
     unseen = cell > position

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
 from foretoken.backends.torch.linear import Linear, choose_linear, packed_linear
 
 MOST = 120
@@ -85,25 +86,9 @@ def half_linear(weight: Any, bias: Any = None) -> Linear | None:
         return None
     scaled = None if bias is None else bias.detach() * 2.0**power
     packed = torch.ops.quantized.linear_prepack_fp16(weight.detach() * 2.0**power, scaled)
-    multiply, inputs = torch.ops.quantized.linear_dynamic_fp16, weight.shape[1]
+    multiply = torch.ops.quantized.linear_dynamic_fp16
     back = torch.tensor(2.0**-power)  # a tensor, by which torch multiplies faster than by a number
-
-    def block(rows: Any) -> Any:
-        count = len(rows)
-        size = sizes[count]
-        if size == count:
-            return multiply(rows, packed).mul_(back)
-        # What the other rows hold does not matter, and a single row is repeated faster than filled up.
-        alone = count == 1
-        padded = torch.cat([rows] * size) if alone else torch.constant_pad_nd(rows, (0, 0, 0, size - count))
-        return multiply(padded, packed)[:count].mul_(back)
-
-    def apply(rows: Any) -> Any:
-        flat = rows.reshape(-1, inputs)
-        found = block(flat) if len(flat) <= MOST else torch.cat([block(part) for part in flat.split(MOST)])
-        return found if rows.ndim == 2 else found.view(*rows.shape[:-1], found.shape[-1])
-
-    return apply
+    return in_exact_sizes(lambda rows: multiply(rows, packed).mul_(back), weight.shape[1], sizes)
 
 
 def _exact_power(weight: Any) -> int | None:
@@ -132,21 +117,15 @@ def exact_sizes(inputs: int) -> tuple[int, ...] | None:
     one and two add up in another order than the others. Which numbers of rows need them is measured, with
     so many `inputs`.
     """
-    generator = torch.Generator().manual_seed(1)
-    packed = torch.ops.quantized.linear_prepack_fp16(
-        torch.randn(_COLUMNS, inputs, generator=generator).half().float(), None
-    )
-    row = torch.randn(1, inputs, generator=generator)
-
-    def rows(count: int) -> Any:
-        return torch.ops.quantized.linear_dynamic_fp16(row.expand(count, -1).contiguous(), packed)
-
-    expected = rows(MOST)
-    if not torch.equal(expected, expected[:1].expand(MOST, -1)):
+    weight, row = telling_weight(_COLUMNS, inputs, torch.float16)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
+    counts = range(MOST + 1)[:0:-1]
+    kinds = alike(lambda rows: torch.ops.quantized.linear_dynamic_fp16(rows, packed), row.float(), counts)
+    if kinds[0] is None:
         return None
-    sizes = [MOST]
-    for count in range(MOST - 1, 0, -1):
-        sizes.append(count if torch.equal(rows(count), expected[:count]) else sizes[-1])
+    sizes: list[int] = []
+    for count, kind in zip(counts, kinds, strict=True):
+        sizes.append(count if kind == kinds[0] else sizes[-1])
     return (0, *reversed(sizes))
 
 

@@ -11,12 +11,16 @@ processor's bf16 instructions (AMX, AVX512_BF16).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
 from transformers import activations
 from transformers.pytorch_utils import Conv1D
 
+from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
 from foretoken.errors import ForetokenError
 
 Linear: TypeAlias = Callable[[Any], Any]
@@ -25,6 +29,11 @@ Linear: TypeAlias = Callable[[Any], Any]
 LAID_OUT_FOR = 16
 """The number of rows that oneDNN is told to expect. Told to expect one, it prepares for matrix-vector
 products, and is exact no more."""
+
+_COUNTS = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 512)
+_OUTPUTS = 4096
+_MOST_FILLED = 16
+"""A product that is exact only for more rows than this is not filled up: it would cost what drafts win."""
 
 
 def plain_linear(weight: Any, bias: Any = None) -> Linear:
@@ -38,6 +47,13 @@ def plain_linear(weight: Any, bias: Any = None) -> Linear:
 
 def packed_linear(weight: Any, bias: Any = None) -> Linear:
     """The product of oneDNN over a copy of the weights in its own layout."""
+    outputs, inputs = weight.shape
+    multiply = _over_copy(weight, bias)
+    sizes = exact_sizes(min(outputs, _OUTPUTS), inputs, weight.dtype, torch.get_num_threads())
+    return multiply if sizes is None else in_exact_sizes(multiply, inputs, sizes)
+
+
+def _over_copy(weight: Any, bias: Any) -> Linear:
     # Inference tensors are refused by the operator that changes the layout.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), LAID_OUT_FOR)
 
@@ -45,6 +61,26 @@ def packed_linear(weight: Any, bias: Any = None) -> Linear:
         return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
 
     return apply
+
+
+@cache
+def exact_sizes(outputs: int, inputs: int, dtype: Any, _threads: int) -> tuple[int, ...] | None:
+    """For each number of rows how many to multiply instead, so that every row is added up alike, up to the
+    most that are; None where any number will do, or no way is found. It is measured, with as many
+    threads as torch uses now.
+    """
+    weight, row = telling_weight(outputs, inputs, dtype)
+    kinds = alike(_over_copy(weight, None), row, _COUNTS)
+    groups = [
+        [count for count, _ in group]
+        for kind, group in groupby(zip(_COUNTS, kinds, strict=True), key=itemgetter(1))
+        if kind is not None
+    ]
+    longest = max(groups, key=len, default=list(_COUNTS))
+    least, most = longest[0], longest[-1]
+    if len(longest) == len(_COUNTS) or least > _MOST_FILLED:
+        return None
+    return tuple(max(count, least) for count in range(most + 1))
 
 
 def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:

@@ -23,6 +23,7 @@ from foretoken.backends.torch.offload import SETTINGS as OFFLOAD
 from foretoken.backends.torch.offload import Accelerator, find_accelerator, lean_on
 from foretoken.backends.torch.tokenizer import TorchTokenizer
 from foretoken.config import Dtype, ModelOptions
+from foretoken.cpu_info import this_processor
 from foretoken.errors import (
     CapacityError,
     ContextLengthError,
@@ -97,7 +98,8 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         dtype=dtype,
     )
     settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
-    key = f"{model.info.backend}|{model.info.device}|{sorted(settings.items())}"
+    # Which kernels torch's libraries choose, and how these add up, is the processor's affair.
+    key = f"{model.info.backend}|{model.info.device}|{this_processor()}|{sorted(settings.items())}"
     if model.durable:
         model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
     try:

@@ -28,13 +28,15 @@ WAYS: dict[str, Attention] = {"blocks": attend_in_blocks, "masked": attend_maske
 class Text:
     """Random queries, keys and values of a text, in a cache of two key heads and four query heads."""
 
-    def __init__(self, attention: Attention, style: Style, heads: int = 4, groups: int = 2) -> None:
+    def __init__(
+        self, attention: Attention, style: Style, heads: int = 4, groups: int = 2, size: int = SIZE
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.q = torch.randn(LENGTH, heads, SIZE, generator=generator)
-        self.k, self.v = torch.randn(2, LENGTH, groups, SIZE, generator=generator)
+        self.q = torch.randn(LENGTH, heads, size, generator=generator)
+        self.k, self.v = torch.randn(2, LENGTH, groups, size, generator=generator)
         self.attention, self.style = attention, style
         self.cache = KVCache(4, LENGTH, dtype=torch.float32, device=CPU)
-        self.layer = self.cache.layer(0, groups, SIZE, SIZE)
+        self.layer = self.cache.layer(0, groups, size, size)
 
     def see(self, start: int, rows: Sequence[int], parents: Sequence[int] | None = None, seq: int = 0) -> Any:
         """What the given rows of the text see after `start` cells."""
@@ -100,6 +102,18 @@ def test_in_blocks_the_bits_do_not_depend_on_the_company(style: str, heads: int,
     single = torch.cat([text.see(row, [row]) for row in range(LENGTH)])
     for start in (0, 1, 60, 150, 190, 192, 380):
         for count in (2, 3, 5, 8, 17, 63, 70):
+            found = text.see(start, range(start, start + count))
+            assert torch.equal(found, single[start : start + count]), (start, count)
+
+
+@pytest.mark.parametrize("size", [64, 96, 128, 256])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_in_blocks_the_bits_of_large_heads_do_not_depend_on_the_company(size: int, groups: int) -> None:
+    """MKL has kernels for a few rows of them."""
+    text = Text(attend_in_blocks, STYLES["plain"], 4, groups, size)
+    single = torch.cat([text.see(row, [row]) for row in range(LENGTH)])
+    for start in (0, 190, 380):
+        for count in (2, 3, 5, 8, 17, 63):
             found = text.see(start, range(start, start + count))
             assert torch.equal(found, single[start : start + count]), (start, count)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.cpu_info import fields_of, first_processor
-from foretoken.planner.processor import Processor, processor_of, this_processor
+from foretoken.cpu_info import Processor, fields_of, first_processor, processor_of, this_processor
 
 X86 = """processor\t: 0
 vendor_id\t: AuthenticAMD

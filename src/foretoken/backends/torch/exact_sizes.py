@@ -1,0 +1,75 @@
+"""Numbers of rows whose products are added up alike, and how to keep to them.
+
+A library chooses among its kernels by the number of rows, and two kernels may add up in different orders:
+oneDNN with AVX-512 and more than 1,024 inputs a single row, with AMX more than 32 rows, FBGEMM one and two
+rows. Which numbers that concerns differs from processor to processor, so it is measured for each shape. Then
+a product of few rows is filled up with others, and one of many is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+Multiply: TypeAlias = Callable[[Any], Any]
+"""From rows of shape (count, inputs) to rows of shape (count, outputs)."""
+
+_CANCELLING = 4
+"""Columns that take away what the others add up to; each leaves 1/256 of what it found, in bf16."""
+
+
+def telling_weight(outputs: int, inputs: int, dtype: Any) -> tuple[Any, Any]:
+    """A weight of shape (outputs, inputs) and a row of shape (1, inputs) whose products nearly cancel out.
+
+    What is left of them is rounding, which another order of adding up changes in almost every number, where
+    of ordinary products it changes one in hundreds.
+    """
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.rand(outputs, inputs, generator=generator).sub_(0.5).to(dtype)
+    row = torch.randn(1, inputs, generator=generator).to(dtype)
+    first = max(1, inputs - _CANCELLING)
+    row[0, first:] = 1.0
+    rest = weight[:, :first].double() @ row[0, :first].double()
+    for column in range(first, inputs):
+        weight[:, column] = (-rest).to(dtype)
+        rest += weight[:, column].double()
+    return weight, row
+
+
+def alike(multiply: Multiply, row: Any, counts: Sequence[int]) -> list[int | None]:
+    """For each of the `counts` which of them come to the same: equal numbers where all rows of both products
+    have the same bits, None where a product's own rows differ.
+    """
+    kinds: dict[bytes, int] = {}
+    found: list[int | None] = []
+    for count in counts:
+        rows = multiply(row.expand(count, -1).contiguous())
+        same = torch.equal(rows, rows[:1].expand(count, -1))
+        found.append(kinds.setdefault(rows[0].float().numpy().tobytes(), len(kinds)) if same else None)
+    return found
+
+
+def in_exact_sizes(multiply: Multiply, inputs: int, sizes: Sequence[int]) -> Multiply:
+    """`multiply` for any number of rows, of shape (…, inputs), with `sizes[count]` rows in place of `count`,
+    and no more at once than `sizes` goes on for.
+    """
+    most = len(sizes) - 1
+
+    def block(rows: Any) -> Any:
+        count = len(rows)
+        size = sizes[count]
+        if size == count:
+            return multiply(rows)
+        # What the other rows hold does not matter, and a single row is repeated faster than filled up.
+        alone = count == 1
+        padded = torch.cat([rows] * size) if alone else torch.constant_pad_nd(rows, (0, 0, 0, size - count))
+        return multiply(padded)[:count]
+
+    def apply(rows: Any) -> Any:
+        flat = rows.reshape(-1, inputs)
+        found = block(flat) if len(flat) <= most else torch.cat([block(part) for part in flat.split(most)])
+        return found if rows.ndim == 2 else found.view(*rows.shape[:-1], found.shape[-1])
+
+    return apply
