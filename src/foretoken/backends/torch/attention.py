@@ -80,34 +80,51 @@ def cells_dtype(dtype: Any, device: Any) -> Any:
 
 def attend_in_blocks(layer: Layer, batch: Batch, q: Any, k: Any, v: Any, *, style: Style) -> Any:
     """See above. Returns shape (rows, query heads, value size)."""
-    asked, q = q.dtype, q.to(layer.keys.dtype)
     runs = batch.scratch.get("runs") or batch.scratch.setdefault("runs", _runs(batch.segments))
-    out: Any = q.new_empty((*q.shape[:2], v.shape[2])) if len(runs) > 1 or runs[0][0].branches else None
-    for run in runs:
-        seq, start = run[0].seq, run[0].start
-        keys, values = layer.keys[seq : seq + len(run)], layer.values[seq : seq + len(run)]
-        for branch in run[0].branches:
-            end = start + len(branch.path)
-            keys[0, :, start:end] = k[branch.path].transpose(0, 1)
-            values[0, :, start:end] = v[branch.path].transpose(0, 1)
-            new = branch.path[-branch.new :]
-            out[new] = _in_chunks(q[new], keys, values, (end - branch.new,), style=style, batch=batch)
-        for segment in run:
-            rows, cells = (
-                slice(segment.first, segment.end),
-                slice(segment.start, segment.start + segment.count),
-            )
-            keys[segment.seq - seq, :, cells] = k[rows].transpose(0, 1)
-            values[segment.seq - seq, :, cells] = v[rows].transpose(0, 1)
-        if not run[0].branches:
-            rows = slice(run[0].first, run[-1].end)
-            seen = _in_chunks(
-                q[rows], keys, values, tuple(segment.start for segment in run), style=style, batch=batch
-            )
-            if out is None:
-                return seen.to(asked)
-            out[rows] = seen
-    return out.to(asked)
+    parts = [_run(layer, batch, run, (q, k, v), style=style) for run in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _run(
+    layer: Layer, batch: Batch, run: Sequence[Segment], qkv: tuple[Any, Any, Any], *, style: Style
+) -> Any:
+    """Of neighbouring sequences."""
+    if (run[0].first, run[-1].end) != (0, len(qkv[0])):
+        q, k, v = (part[run[0].first : run[-1].end] for part in qkv)
+    else:
+        q, k, v = qkv
+    if run[0].branches:
+        return _tree(layer, batch, run[0], (q, k, v), style=style)
+    for segment in run:
+        at, many = segment.first - run[0].first, len(run) > 1
+        rows = slice(at, at + segment.count)
+        _write(layer, segment.seq, segment.start, *((k[rows], v[rows]) if many else (k, v)))
+    return _in_chunks(layer, batch, run[0].seq, q, tuple(segment.start for segment in run), style=style)
+
+
+def _write(layer: Layer, seq: int, start: int, k: Any, v: Any) -> None:
+    for buffer, rows in zip(layer.view(seq, partial(_cells_of, seq)), (k, v), strict=True):
+        buffer.narrow(1, start, len(rows)).copy_(rows.transpose(0, 1))
+
+
+def _cells_of(seq: int, layer: Layer) -> tuple[Any, Any]:
+    """A sequence's keys and values, of shape (heads, cells, size)."""
+    return layer.keys[seq], layer.values[seq]
+
+
+def _tree(layer: Layer, batch: Batch, segment: Segment, qkv: tuple[Any, Any, Any], *, style: Style) -> Any:
+    """Branch by branch; afterwards every row stands in the cell of its own."""
+    (q, k, v), out = qkv, None
+    for branch in segment.branches:
+        path = branch.path - segment.first
+        _write(layer, segment.seq, segment.start, k[path], v[path])
+        new = path[-branch.new :]
+        start = segment.start + len(path) - branch.new
+        seen = _in_chunks(layer, batch, segment.seq, q[new], (start,), style=style)
+        out = q.new_empty(len(q), *seen.shape[1:]) if out is None else out
+        out[new] = seen
+    _write(layer, segment.seq, segment.start, k, v)
+    return out
 
 
 def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
@@ -128,42 +145,66 @@ def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
     return runs
 
 
-def _in_chunks(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style: Style, batch: Batch) -> Any:
+def _in_chunks(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, ...], *, style: Style) -> Any:
     """Chains at positions `starts` and after; a long one in parts, each over no more cells than it sees."""
     count, heads = q.shape[0] // len(starts), q.shape[1]
     most = max(LEAST_ROWS, min(CHUNK, SCORES // (heads * (max(starts) + count))))
     if len(starts) > 1 or count <= most:
-        return _chains(q, keys, values, starts, style=style, batch=batch)
+        return _chains(layer, batch, seq, q, starts, style=style)
     return torch.cat(
         [
-            _chains(q[i : i + most], keys, values, (starts[0] + i,), style=style, batch=batch)
+            _chains(layer, batch, seq, q[i : i + most], (starts[0] + i,), style=style)
             for i in range(0, count, most)
         ]
     )
 
 
-def _chains(q: Any, keys: Any, values: Any, starts: tuple[int, ...], *, style: Style, batch: Batch) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the layers of a forward with the same heads have in common for rows of some chains: buffers and
+    masks of shapes (sequences × groups, filled, …), where as many rows are filled up as a product needs.
+    """
+
+    key: tuple[int, int, int]
+    """The first sequence, how many, and their cells."""
+    queries: Any
+    asked: Any
+    """The part of `queries` that is not filled up: (sequences, groups, rows, heads of a group, size)."""
+    hidden: Any
+
+
+def _chains(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, ...], *, style: Style) -> Any:
     """Rows of shape (sequences × rows, query heads, size), over as many cells as the longest of them sees."""
-    many, groups = keys.shape[:2]
+    many, groups = len(starts), layer.keys.shape[1]
     total_rows, heads, size = q.shape
-    count, shared = total_rows // many, heads // groups
-    rows, cells = shared * count, _padded(max(starts) + count)
-    grouped = q.view(many, count, groups, shared, size).transpose(1, 2)
-    grouped = grouped.reshape(many * groups, rows, size)
-    filled = max(rows, least_rows(size))
-    if rows < filled:
-        grouped = torch.constant_pad_nd(grouped, (0, 0, 0, filled - rows))
-    key = (starts, filled, groups, shared, style.window)
-    hidden = batch.scratch.get(key)
-    if hidden is None:
-        hidden = batch.scratch[key] = _hidden(
-            starts, count, cells, filled, groups=groups, shared=shared, window=style.window, dtype=q.dtype
-        )
-    scores = _scores(grouped, keys[:, :, :cells].flatten(0, 1).transpose(1, 2), hidden, style)
-    weights = _softmax(scores.float(), style.sinks, groups, count).to(values.dtype)
-    total = _weighted(weights, values[:, :, :cells].flatten(0, 1))
-    seen = total[:, :rows].view(many, groups, count, shared, -1).transpose(1, 2)
-    return seen.reshape(total_rows, heads, -1).to(q.dtype)
+    shape = (many, total_rows // many, groups, heads // groups, size)
+    key = (seq, starts, shape, style.window)
+    plan = batch.scratch.get(key)
+    if plan is None:
+        plan = batch.scratch[key] = _plan(seq, starts, shape, window=style.window, dtype=layer.keys.dtype)
+    plan.asked.copy_(q.view(shape).transpose(1, 2))
+    keys, values = layer.view(plan.key, partial(_seen, plan.key))
+    total = _weighted(_softmax(_scores(plan, keys, style), style.sinks, groups, shape[1]), values)
+    found = total[:, : shape[1] * shape[3]].view(*plan.asked.shape[:-1], -1).transpose(1, 2)
+    return found.to(q.dtype).reshape(total_rows, heads, -1)
+
+
+def _plan(
+    seq: int, starts: tuple[int, ...], shape: tuple[int, ...], *, window: int | None, dtype: Any
+) -> _Plan:
+    many, count, groups, shared, size = shape
+    cells, filled = _padded(max(starts) + count), max(count * shared, least_rows(size))
+    queries = torch.zeros(many * groups, filled, size, dtype=dtype)
+    asked = queries[:, : count * shared].view(many, groups, count, shared, size)
+    hidden = _hidden(starts, count, cells, filled, groups=groups, shared=shared, window=window, dtype=dtype)
+    return _Plan((seq, many, cells), queries, asked, hidden)
+
+
+def _seen(key: tuple[int, int, int], layer: Layer) -> tuple[Any, tuple[Any, ...]]:
+    """Keys of shape (sequences × heads, size, cells), and values block by block."""
+    seq, many, cells = key
+    keys = layer.keys[seq : seq + many, :, :cells].flatten(0, 1).transpose(1, 2)
+    return keys, layer.values[seq : seq + many, :, :cells].flatten(0, 1).split(BLOCK, 1)
 
 
 @cache
@@ -187,26 +228,26 @@ def _twice(keys: Any, rows: Any) -> Any:
     return torch.bmm(rows.expand(2, -1, -1), keys.expand(2, -1, -1))[0]
 
 
-def _scores(q: Any, keys: Any, hidden: Any, style: Style) -> Any:
-    """Scaled products of queries and keys; -inf where `hidden` is.
+def _scores(plan: _Plan, keys: Any, style: Style) -> Any:
+    """Scaled products of queries and keys; -inf where rows must not look.
 
     The queries are scaled, not their products: MKL's kernels for AVX-512 multiply with a factor before they
     add up for some numbers of rows, and afterwards for others.
     """
     if style.softcap is None:
-        return torch.baddbmm(hidden, q * style.scale, keys)
-    scores = torch.bmm(q, keys).mul_(style.scale)
-    return torch.tanh(scores / style.softcap).mul_(style.softcap).add_(hidden)
+        return torch.baddbmm(plan.hidden, plan.queries.mul_(style.scale), keys)
+    scores = torch.bmm(plan.queries, keys).mul_(style.scale)
+    return torch.tanh(scores / style.softcap).mul_(style.softcap).add_(plan.hidden)
 
 
-def _weighted(weights: Any, values: Any) -> Any:
+def _weighted(weights: Any, values: tuple[Any, ...]) -> Any:
     """The sum over cells, block by block."""
-    cells = weights.shape[2]
-    if cells <= BLOCK:
-        return torch.bmm(weights, values).float()
-    total = torch.bmm(weights[:, :, :BLOCK], values[:, :BLOCK]).float()
-    for block in range(BLOCK, cells, BLOCK):
-        total += torch.bmm(weights[:, :, block : block + BLOCK], values[:, block : block + BLOCK])
+    if len(values) == 1:
+        return torch.bmm(weights, values[0])
+    parts = weights.split(BLOCK, 2)
+    total = torch.bmm(parts[0], values[0])
+    for part, block in zip(parts[1:], values[1:], strict=True):
+        total += torch.bmm(part, block)
     return total
 
 

@@ -68,8 +68,10 @@ def in_exact_sizes(multiply: Multiply, inputs: int, sizes: Sequence[int]) -> Mul
         return multiply(padded)[:count]
 
     def apply(rows: Any) -> Any:
+        if rows.ndim == 2 and len(rows) <= most:
+            return block(rows)
         flat = rows.reshape(-1, inputs)
         found = block(flat) if len(flat) <= most else torch.cat([block(part) for part in flat.split(most)])
-        return found if rows.ndim == 2 else found.view(*rows.shape[:-1], found.shape[-1])
+        return found.view(*rows.shape[:-1], found.shape[-1])
 
     return apply

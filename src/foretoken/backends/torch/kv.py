@@ -6,8 +6,8 @@ to keep a path of a tree is to move its rows together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
@@ -23,12 +23,27 @@ largest multiple of 64 up to which MKL (2024.2, AVX2) adds up full and unfinishe
 _HEADER = Struct("<q")
 
 
+_VIEWS = 32
+"""Views of a layer's buffers that are kept. With every 192 tokens others are asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The buffers of one layer: keys of shape (sequences, heads, cells, key size), values likewise."""
 
     keys: Any
     values: Any
+    views: dict[object, Any] = field(default_factory=dict)
+    """Of these buffers, as the layer's attention wants them: making them anew takes longer than a sum."""
+
+    def view(self, key: object, make: Callable[[Layer], Any]) -> Any:
+        """What `make` makes of the buffers, kept under `key`."""
+        found = self.views.get(key)
+        if found is None:
+            if len(self.views) >= _VIEWS:
+                self.views.clear()
+            found = self.views[key] = make(self)
+        return found
 
 
 class KVCache:

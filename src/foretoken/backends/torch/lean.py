@@ -167,13 +167,13 @@ class LeanForward:
         cos, sin = turn
         count, turned = len(rows), self._heads + self._groups
         heads = layer.qkv(_normed(rows, layer.before, self._eps)).view(count, -1, self._size)
-        qk, v = heads[:, :turned], heads[:, turned:]
+        qk, v = heads.split((turned, self._groups), 1)
         if layer.norms is not None:
             qk = _normed(qk, layer.norms, self._eps)
         if layer.rotates:
             qk = (qk * cos).add_(torch.roll(qk, self._size // 2, -1).mul_(sin))
         cells = self._cache.layer(index, self._groups, self._size, self._size)
-        q, k = qk[:, : self._heads], qk[:, self._heads :]
+        q, k = qk.split((self._heads, self._groups), 1)
         seen = self._attention(cells, batch, q, k, v, style=self._style)
         return layer.out(seen.reshape(count, -1))
 
@@ -184,6 +184,4 @@ class LeanForward:
 
 def _normed(rows: Any, weight: Any, eps: float) -> Any:
     """Root mean square norm, rounded where transformers rounds."""
-    wide = rows.float()
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True).add_(eps))
-    return wide.to(rows.dtype).mul_(weight)
+    return torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=eps).mul_(weight)
