@@ -15,8 +15,9 @@ from foretoken.backends.torch.check import CHAIN, PREFIX, check_forward, referen
 from foretoken.backends.torch.generic import GenericForward, is_supported
 from foretoken.backends.torch.half import Products, choose_products
 from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.lanes import align_activations
 from foretoken.backends.torch.lean import LeanForward, is_lean
-from foretoken.backends.torch.linear import align_activations, drop_weights, replace_products
+from foretoken.backends.torch.linear import drop_weights, replace_products
 from foretoken.backends.torch.model import Cells, Forward, TorchModel
 from foretoken.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
 from foretoken.backends.torch.states import States

@@ -2,16 +2,19 @@
 
 A processor computes exp() and the like for several numbers at once, and for what is left over another way,
 which rounds differently. So a row's bits would depend on where it ends, and that on how many rows there are.
+Where torch divides the numbers between threads every part has an end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from transformers import activations
 
 LANES = 64
 """Rows padded to a multiple of this have nothing left over, on any processor."""
@@ -23,11 +26,46 @@ _STEP = _STEPS.get(torch.backends.cpu.get_cpu_capability(), 16)
 _POINTWISE = frozenset({"exp", "gelu", "log_sigmoid", "logsigmoid", "sigmoid", "silu", "softplus", "tanh"})
 
 
+SERIAL = 1 << 14
+"""So many numbers are never divided between threads: GELU's limit, and a half of the others'."""
+
+_OF_ROWS = frozenset({"GLU", "LogSoftmax", "MultiheadAttention", "Softmax", "Softmax2d", "Softmin"})
+"""What torch counts among the activations, and is no function of single numbers."""
+
+
 def by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of every number, in rows without anything left over."""
+    """`function` of every number, in rows without anything left over, none divided between threads but at a
+    multiple of `LANES`. Shape (rows, size).
+    """
     size = rows.shape[1]
-    padded = functional.pad(rows, (0, -size % LANES)).contiguous()
-    return function(padded)[:, :size]
+    if size % LANES:
+        rows = functional.pad(rows, (0, -size % LANES))
+    parts = [rows] if _divided_well(rows.numel()) else rows.split(max(1, SERIAL // rows.shape[1]))
+    made = [function(part.contiguous()) for part in parts]
+    return (made[0] if len(made) == 1 else torch.cat(made))[:, :size]
+
+
+def _divided_well(numbers: int) -> bool:
+    """Whether so many are a multiple of `LANES` for every thread, however many take part."""
+    threads = torch.get_num_threads()
+    return numbers <= SERIAL or not any(-(-numbers // many) % LANES for many in range(2, threads + 1))
+
+
+def align_activations(source: Any) -> None:
+    """Let every activation of transformers' model `source` be computed by lanes.
+
+    That lays its numbers side by side, too: of a layer's half (gate and up in one product) torch computes
+    GELU with another kernel, but for a single row, which has no gap to the next.
+    """
+    for module in source.modules():
+        known = type(module).__module__ in {torch.nn.modules.activation.__name__, activations.__name__}
+        if known and type(module).__name__ not in _OF_ROWS:
+            module.forward = partial(_activated, module.forward)
+
+
+def _activated(forward: Callable[[Any], Any], values: Any) -> Any:
+    made = by_lanes(forward, values.reshape(-1, values.shape[-1]))
+    return made.reshape(values.shape)
 
 
 class _Evenly(TorchFunctionMode):  # type: ignore[misc]
@@ -36,6 +74,7 @@ class _Evenly(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.met = False
+        self.widest = 0
 
     def __torch_function__(
         self,
@@ -45,31 +84,38 @@ class _Evenly(TorchFunctionMode):  # type: ignore[misc]
         kwargs: Any = None,
     ) -> Any:
         options = kwargs or {}
-        if getattr(func, "__name__", "") not in _POINTWISE or not _leaves_over(args[0]):
+        if getattr(func, "__name__", "") not in _POINTWISE or not args[0].ndim:
             return func(*args, **options)
-        self.met = True
         values, *others = args
+        left_over = values.shape[-1] % _STEP
+        self.met |= bool(left_over)
+        self.widest = max(self.widest, values.shape[-1])
+        if not left_over and _divided_well(values.numel()):
+            return func(*args, **options)
         made = by_lanes(lambda rows: func(rows, *others, **options), values.reshape(-1, values.shape[-1]))
         return made.reshape(values.shape)
 
 
-def _leaves_over(values: Any) -> bool:
-    return bool(values.ndim and values.shape[-1] % _STEP)
-
-
 def evenly(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's forward, with every number computed like the others. Whether it needs that is seen when it is
-    first called; if it does not, it costs nothing from then on.
+    """The forward of a layer over rows of shape (…, size), with every number computed like the others.
+    Whether it needs that is seen when it is first called; if it does not, it costs nothing from then on, but
+    for so many rows that they are divided between threads.
     """
     mode = _Evenly()
     seen = False
 
     def apply(*args: Any, **options: Any) -> Any:
         nonlocal seen
-        if seen and not mode.met:
+        if seen and not mode.met and _rows(args, options) * mode.widest <= SERIAL:
             return forward(*args, **options)
         seen = True
         with mode:
             return forward(*args, **options)
 
     return apply
+
+
+def _rows(args: tuple[Any, ...], options: dict[str, Any]) -> int:
+    """How many rows a layer's first tensor has."""
+    first = next(value for value in (*args, *options.values()) if torch.is_tensor(value))
+    return int(first.numel() // max(1, first.shape[-1]))

@@ -17,6 +17,7 @@ import torch
 from foretoken.backends.torch.attention import Attention, Style
 from foretoken.backends.torch.batch import Batch
 from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.lanes import by_lanes
 from foretoken.backends.torch.linear import Linear
 from foretoken.backends.torch.offload_stream import Layers
 
@@ -160,7 +161,7 @@ class LeanForward:
             for index, layer in enumerate(layers):
                 rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
                 gate, up = layer.gate_up(_normed(rows, layer.after, self._eps)).chunk(2, -1)
-                rows = rows + layer.down(torch.nn.functional.silu(gate) * up)
+                rows = rows + layer.down(by_lanes(torch.nn.functional.silu, gate) * up)
         return self._head(_normed(rows[batch.wanted], self._norm, self._eps))
 
     def _attend(self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:

@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
-from transformers import activations
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
@@ -115,20 +114,6 @@ def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[A
         module.forward = made[shared]
         replaced.append((module, module.weight))
     return replaced
-
-
-def align_activations(source: Any) -> None:
-    """Let every activation of transformers' model `source` have its numbers side by side. Of a layer's half
-    (gate and up in one product) torch computes GELU with another kernel, but for a single row, which has no
-    gap to the next.
-    """
-    for module in source.modules():
-        if type(module).__module__ in {torch.nn.modules.activation.__name__, activations.__name__}:
-            module.register_forward_pre_hook(_aligned)
-
-
-def _aligned(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(part.contiguous() if torch.is_tensor(part) else part for part in inputs)
 
 
 def drop_weights(replaced: list[tuple[Any, Any]], check: Callable[[], None]) -> None:

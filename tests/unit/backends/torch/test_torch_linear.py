@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.activations import ACT2FN
 
 from foretoken.backends.torch.exact_sizes import telling_weight
 from foretoken.backends.torch.linear import (
-    align_activations,
     choose_linear,
     drop_weights,
     packed_linear,
@@ -105,22 +103,3 @@ def test_layers_that_share_their_weights_share_the_product() -> None:
         assert [module for module, _ in replaced] == [model.first, model.second, model.other]
         assert torch.equal(model(rows), expected)
     assert len(made) == 2, "the third has no bias"
-
-
-@pytest.mark.parametrize("name", ["gelu", "gelu_pytorch_tanh", "silu"])
-def test_an_activation_of_half_a_product_does_not_depend_on_the_rows(name: str) -> None:
-    class Gated(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.act = ACT2FN[name]
-
-        def forward(self, rows: Any) -> Any:
-            gate, up = rows.chunk(2, dim=-1)
-            return self.act(gate) * up
-
-    model = Gated()
-    rows = torch.randn(16, 192, generator=torch.Generator().manual_seed(0))
-    align_activations(model)
-    single = torch.cat([model(row[None]) for row in rows])
-    for count in (2, 3, 16):
-        assert torch.equal(model(rows[:count]), single[:count]), count
