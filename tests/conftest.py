@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,15 @@ import pytest
 from foretoken.library import default_model
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
+
+
+def pytest_unconfigure() -> None:
+    """Close what llama_cpp leaves open, which Python would complain about when it ends."""
+    utilities = sys.modules.get("llama_cpp._utils")
+    for name in ("outnull_file", "errnull_file"):
+        file = getattr(utilities, name, None)
+        if file is not None:
+            file.close()
 
 
 @pytest.fixture(autouse=True)

@@ -122,6 +122,7 @@ def test_drafting_can_be_switched_off_for_a_request(server: Running) -> None:
     [
         ({"response_format": {"type": "json_schema"}}, "needs json_schema"),
         ({"response_format": of_schema({"type": "nonsense"})}, "schema"),
+        ({"response_format": of_schema({"$ref": "#"})}, "no token of this vocabulary"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": of_schema({"enum": ["x" * 600]})}, "larger than 500 bytes"),
         ({"extra_body": {"regex": "(", "grammar": "x"}}, "cannot be combined"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from typing import Any
@@ -257,3 +258,21 @@ def test_a_default_length_above_the_limit_is_no_error() -> None:
     with serving(settings=settings, sampling=SamplingDefaults(max_tokens=50), end=-40.0) as server:
         reply = post(server, "/v1/chat/completions", {"messages": [USER]})
         assert reply.json()["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"messages": "\xff\xfe"}', "The body is not valid JSON: it is not UTF-8 text."),
+        (gzip.compress(b"{}"), "The body is not valid JSON: it is not UTF-8 text."),
+        (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "The body is nested too deeply."),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "The body holds a number of too many digits."),
+    ],
+)
+def test_a_body_that_is_no_json_is_said_to_be_what_it_is(server: Running, content: bytes, says: str) -> None:
+    for path in ("/v1/chat/completions", "/v1/messages", "/tokenize"):
+        reply = httpx.post(
+            f"{server.url}{path}", content=content, headers={"content-type": "application/json"}
+        )
+        assert reply.status_code == 400
+        assert reply.json()["error"]["message"] == says

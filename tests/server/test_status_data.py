@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from foretoken import Engine
+from foretoken.engine.stats import PlainRound
 from foretoken.planner.decision import Choice, Decision
 from foretoken.server.extras.speculation import describe, recent
 from foretoken.testing import FakeModel, ScriptedDrafter
@@ -19,32 +20,51 @@ CHOICE = Choice(1, ("suffix",), (), "suffix", 3, 1.5, None, 2, 3, 1)
 ROUND = Decision(1, 4, 0, 100, {"suffix": 1.0}, 1.0, 7.0, 1.0, 0.5, (CHOICE,))
 
 
+def steady(ms: float) -> PlainRound:
+    """What plain rounds take that never vary."""
+    return PlainRound(ms, 0.0, 64)
+
+
 def state_of(running: Running) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{running.url}/v1/speculation").json()["fake"]
     return found
 
 
 def test_the_estimated_speedup_is_time_of_plain_rounds_by_time_taken() -> None:
-    found = recent([ROUND, replace(ROUND, number=2)], {1: 5.0}.get)
+    found = recent([ROUND, replace(ROUND, number=2)], {1: steady(5.0)}.get)
     assert found == {"rounds": 2, "tokens": 6, "ms": 20.0, "depth": 100, "estimated_speedup": 1.5}
 
 
 def test_a_shared_round_is_compared_with_plain_rounds_of_as_many() -> None:
     together = replace(ROUND, choices=(CHOICE, replace(CHOICE, request=2, committed=1)))
-    found = recent([together], {1: 5.0, 2: 8.0}.get)
+    found = recent([together], {1: steady(5.0), 2: steady(8.0)}.get)
     assert found is not None
     assert found["estimated_speedup"] == 1.6  # 4 tokens in 10 ms; plain rounds bring 2 in 8
 
 
 def test_rounds_that_read_a_prompt_or_have_nothing_to_compare_with_do_not_count() -> None:
     prompt = replace(ROUND, prefill_rows=64, forward_ms=70.0)
-    found = recent([ROUND, prompt], {1: 5.0}.get)
+    found = recent([ROUND, prompt], {1: steady(5.0)}.get)
     assert found == {"rounds": 2, "tokens": 6, "ms": 83.0, "depth": 100, "estimated_speedup": 1.5}
     for decisions in ([prompt], [ROUND]):
-        found = recent(decisions, {2: 8.0}.get)
+        found = recent(decisions, {2: steady(8.0)}.get)
         assert found is not None
         assert found["estimated_speedup"] is None
-    assert recent([], {1: 5.0}.get) is None
+    assert recent([], {1: steady(5.0)}.get) is None
+
+
+def test_rounds_without_a_draft_count_but_for_what_looking_for_one_took() -> None:
+    nothing = replace(CHOICE, source=None, length=0, accepted=0, committed=1)
+    found = recent([replace(ROUND, choices=(nothing,))], {1: steady(5.0)}.get)
+    assert found is not None
+    assert found["estimated_speedup"] == 0.8  # 2 of 10 ms
+    assert ROUND.plan_ms + sum(ROUND.draft_ms.values()) == 2
+
+
+def test_what_plain_rounds_vary_by_is_no_difference() -> None:
+    found = recent([ROUND], {1: PlainRound(3.0, 1.0, 64)}.get)  # 3 tokens in 10 ms
+    assert found is not None
+    assert found["estimated_speedup"] == 1.0
 
 
 def test_the_rounds_are_those_that_an_answer_counts() -> None:

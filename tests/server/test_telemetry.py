@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foretoken.server.telemetry import Telemetry
+from foretoken.server.telemetry import Telemetry, _Watch, describe
 from foretoken.types import (
     DrafterStats,
     Event,
@@ -109,6 +109,17 @@ def test_one_line_a_request(as_json: bool, caplog: pytest.LogCaptureFixture) -> 
     assert {"time_to_first_token_ms", "inter_token_p50_ms", "inter_token_p99_ms", "not_drafting"} <= set(
         facts
     )
+
+
+@pytest.mark.parametrize(
+    ("gaps", "middle", "slowest"),
+    [([0.001, 0.003], 2.0, 3.0), ([0.002], 2.0, 2.0), ([0.001] * 98 + [0.5], 1.0, 500.0)],
+)
+def test_the_99th_percentile_of_few_gaps_is_not_below_their_median(
+    gaps: list[float], middle: float, slowest: float
+) -> None:
+    facts = describe("m", "me", _Watch(0.0, 0.001, 0.0, gaps), END)
+    assert (facts["inter_token_p50_ms"], facts["inter_token_p99_ms"]) == (middle, slowest)
 
 
 def test_metrics_of_a_running_server() -> None:

@@ -46,7 +46,8 @@ class Report:
 
     `about` says what was run, in words. `cost_curve` maps rows of a forward to milliseconds. `facts` are
     further figures by setting, for example a replay's share of the hindsight bound. `sweeps` hold the draft
-    lengths of each drafter that was swept. `baseline` is the setting that speedups are over.
+    lengths of each drafter that was swept. `baseline` is the setting that speedups are over. `complete`: it
+    was not stopped before its end.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Report:
     reliability: Mapping[str, Sequence[Bin]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[SweepPoint]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    complete: bool = True
 
     @property
     def settings(self) -> list[str]:
@@ -88,12 +90,13 @@ def live_report(
     facts: Mapping[str, Mapping[str, str]] | None = None,
     sweeps: Mapping[str, Sequence[SweepPoint]] | None = None,
     notes: Sequence[str] = (),
+    complete: bool = True,
 ) -> Report:
-    """The report of answers that were measured."""
+    """The report of answers that were measured. An incomplete one says so in its title."""
     settings = list(dict.fromkeys(row.setting for row in rows))
     depths = {name: acceptance_by_depth(row for row in rows if row.setting == name) for name in settings}
     return Report(
-        title=title,
+        title=title if complete else f"{title} (incomplete)",
         baseline=baseline,
         about=about,
         scores=scores(rows, baseline),
@@ -104,6 +107,7 @@ def live_report(
         facts=facts or {},
         sweeps=sweeps or {},
         notes=notes,
+        complete=complete,
     )
 
 
@@ -126,6 +130,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "title": report.title,
+        "complete": report.complete,
         "about": dict(report.about),
         "baseline": report.baseline,
         "settings": report.settings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -51,6 +52,9 @@ def check_file(path: Path) -> None:
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
         raise ConfigError(f"{path} cannot be written: {folder} is not a folder.")
+    place = path if path.exists() else folder
+    if not os.access(place, os.W_OK):
+        raise ConfigError(f"{path} cannot be written: you may not write to {place}.")
 
 
 def write_report(report: Report, kind: str, path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +14,12 @@ from rich.text import Text
 from foretoken.bench import figures
 from foretoken.bench.report import Report
 from foretoken.bench.results import Summary
+
+GAP = 2
+"""Columns of the terminal between two of a table."""
+
+LEAST_NAME = 12
+"""Characters of a setting's name in one line, also where the terminal is narrow."""
 
 
 def report_text(report: Report) -> Group:
@@ -38,11 +46,11 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         yield _facts(report)
     for setting, bins in report.reliability.items():
         yield Text(f"\nexpected and observed acceptance, {setting}", style="bold")
-        table = _table(["expected", "accepted", "tokens"])
-        for bin_ in bins:
-            row = [figures.percent(bin_.predicted), figures.percent(bin_.observed), f"{bin_.count:,}"]
-            table.add_row(*row)
-        yield table
+        rows = [
+            [figures.percent(bin_.predicted), figures.percent(bin_.observed), f"{bin_.count:,}"]
+            for bin_ in bins
+        ]
+        yield _Figures(["expected", "accepted", "tokens"], rows)
     for score in report.broken:
         yield Text(f"Not the same tokens as {report.baseline}: {score.prompt}, {score.setting}", style="red")
     for note in report.notes:
@@ -58,40 +66,81 @@ def _about(report: Report) -> Table:
     return table
 
 
-def _summaries(report: Report, found: Sequence[Summary], first: str) -> Table:
+def _summaries(report: Report, found: Sequence[Summary], first: str) -> _Figures:
     """A row for each summary, with its category in front if `first` is that column's name."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    if first:
-        table.add_column(first, no_wrap=True)
-    table.add_column("setting" if first else "all prompts", overflow="fold")
-    for header in figures.columns(report):
-        table.add_column(header, justify="left" if header == "worst prompt" else "right", no_wrap=True)
-    before = ""
+    names = figures.columns(report)
+    rows, before = [], ""
     for summary in found:
-        start = [escape(summary.category) if summary.category != before else ""] if first else []
-        table.add_row(*start, escape(summary.setting), *map(escape, figures.cells(report, summary)))
+        start = [summary.category if summary.category != before else ""] if first else []
+        rows.append([*start, summary.setting, *figures.cells(report, summary)])
         before = summary.category
-    return table
+    lead = [first, "setting"] if first else ["all prompts"]
+    return _Figures([*lead, *names], rows, lead=len(lead), left=(*lead, "worst prompt"))
 
 
-def _sweep(report: Report, template: str) -> Table:
-    table = _table(figures.sweep_headers(report))
-    for row in figures.sweep_rows(report, template):
-        table.add_row(*map(escape, row))
-    return table
+def _sweep(report: Report, template: str) -> _Figures:
+    return _Figures(figures.sweep_headers(report), figures.sweep_rows(report, template))
 
 
-def _facts(report: Report) -> Table:
+def _facts(report: Report) -> _Figures:
     names = figures.fact_names(report.facts)
-    table = _table(["", *names])
-    for setting, facts in report.facts.items():
-        table.add_row(escape(setting), *(escape(facts.get(name, figures.NONE)) for name in names))
-    return table
+    rows = [
+        [setting, *(facts.get(name, figures.NONE) for name in names)]
+        for setting, facts in report.facts.items()
+    ]
+    return _Figures(["", *names], rows)
 
 
-def _table(headers: Sequence[str]) -> Table:
-    """The first column is left, the others right."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, header in enumerate(headers):
-        table.add_column(escape(header), justify="right" if number else "left", overflow="fold")
-    return table
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """A table of figures. Where the terminal is too narrow for it, its columns go on in further tables below,
+    each with the `lead` first ones, of which the last is broken into lines if it is long. Columns in `left`
+    are flush left, as the first is.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    lead: int = 1
+    left: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        widths = [
+            max(cell_len(text) for text in column) for column in zip(self.headers, *self.rows, strict=True)
+        ]
+        named, room = widths[self.lead - 1], options.max_width
+        if sum(widths) + GAP * (len(widths) - 1) > room:
+            named = min(named, max(LEAST_NAME, room // 3))
+        for number, shown in enumerate(self._split(widths, room - sum(widths[: self.lead - 1]) - named)):
+            if number:
+                yield Text()
+            yield self._table(shown, named)
+
+    def _split(self, widths: Sequence[int], room: int) -> list[list[int]]:
+        """The columns of each table, without those of the lead, which leave so much room for them."""
+        tables: list[list[int]] = []
+        left = 0
+        for column in range(self.lead, len(widths)):
+            if not tables or widths[column] + GAP > left:
+                tables.append([])
+                left = room - GAP * (self.lead - 1)
+            tables[-1].append(column)
+            left -= widths[column] + GAP
+        return tables
+
+    def _table(self, shown: Sequence[int], named: int) -> Table:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        columns = [*range(self.lead), *shown]
+        for column in columns:
+            header = self.headers[column]
+            flush = column == 0 or header in self.left
+            name = column == self.lead - 1
+            table.add_column(
+                escape(header),
+                justify="left" if flush else "right",
+                overflow="fold",
+                no_wrap=not flush,
+                max_width=named if name else None,
+            )
+        for row in self.rows:
+            table.add_row(*(escape(row[column]) for column in columns))
+        return table

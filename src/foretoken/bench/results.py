@@ -131,6 +131,18 @@ def scores(rows: Iterable[Row], baseline: str) -> list[Score]:
     return [_score(group, groups.get((prompt, baseline), [])) for (prompt, _), group in groups.items()]
 
 
+def answered_by_all(rows: Iterable[Row], settings: Sequence[str]) -> list[Row]:
+    """The rows of those passes over a prompt in which every setting answered: the others compare nothing.
+
+    Sorted by setting, in the order of `settings`.
+    """
+    passes: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        passes.setdefault((row.prompt, row.repeat), []).append(row)
+    whole = [row for group in passes.values() if len(group) == len(settings) for row in group]
+    return sorted(whole, key=lambda row: list(settings).index(row.setting))
+
+
 def fastest(rows: Iterable[Row]) -> Row:
     """The row with the highest rate."""
     return max(rows, key=lambda row: row.sample.rate or 0.0)

@@ -7,12 +7,16 @@ import io
 import logging
 import os
 import sys
+import threading
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any, NoReturn
 
 import click
 
+from foretoken.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
 from foretoken.errors import ForetokenError
 
 COMMANDS = {
@@ -30,7 +34,6 @@ COMMANDS = {
 """Where each command is, and its line in the list of them, which is printed without importing any."""
 
 DEBUG_VARIABLE = "FORETOKEN_DEBUG"
-INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
@@ -51,6 +54,13 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it, which at Ctrl-C would first write to a standard error that may be gone."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise click.Abort from stop
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -70,19 +80,46 @@ def cli() -> None:
 
 class _WarningsToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if sys.stderr is not None and sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty() and not _dumb():
             click.echo("\r\x1b[K", err=True, nl=False)  # a spinner may be turning in this line
-        click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
+        _tell(coloured("Warning: ", fg="yellow") + record.getMessage())
 
 
 def main() -> None:
     """Entry point: every error becomes one clear message and an exit code, never a traceback."""
+    _fill_standard_streams()
     logging.getLogger("foretoken").addHandler(_WarningsToStderr(logging.WARNING))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks: no reason to stop.
             stream.reconfigure(errors="replace")
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
+        _leave(code)
+    sys.exit(code)
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null for those of the first three descriptors that are closed. The next file or socket would
+    get their numbers, and what native libraries print. Python has None then where libraries expect a stream.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
+            setattr(sys, name, stream)
+
+
+def _leave(code: int) -> NoReturn:
+    """End without waiting for threads: one may be in native code for long, loading a model, and would find
+    an interpreter that is taken down.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
@@ -95,15 +132,18 @@ def run_command(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Stopped.", err=True)
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as stop:
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        _tell("\nStopped." if on_terminal else "Stopped.")  # the terminal shows ^C
+        return stop_code(stop)
     except ForetokenError as error:
         _complain(error.message, error.hint)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output has gone (`foretoken run … | head`): nothing left to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return 1
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
@@ -126,6 +166,22 @@ def _unexpected(error: Exception) -> tuple[str, str]:
 
 
 def _complain(message: str, hint: str | None) -> None:
-    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
+    _tell(coloured("Error: ", fg="red", bold=True) + message)
     if hint:
-        click.echo(hint, err=True)
+        _tell(hint)
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # nobody may read it any more: the exit code says it too
+        click.echo(text, err=True)
+
+
+def coloured(text: str, **style: Any) -> str:
+    """Styled, unless the user or the terminal has no colours (no-color.org), which click does not ask."""
+    plain = os.environ.get("NO_COLOR") or _dumb()
+    return text if plain else click.style(text, **style)
+
+
+def _dumb() -> bool:
+    """Whether the terminal shows control sequences as they are."""
+    return os.environ.get("TERM") in ("dumb", "unknown")

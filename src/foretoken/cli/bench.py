@@ -19,6 +19,7 @@ from foretoken.bench.workloads import load_prompts, select
 from foretoken.cli.bench_live import Plan, connect, run_live
 from foretoken.cli.bench_record import record_answers
 from foretoken.cli.bench_replay import DEFAULT_CURVES, run_replay
+from foretoken.cli.interrupt import terminable
 from foretoken.cli.options import MODEL_OPTIONS, model_options, take_model_options
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted
@@ -27,7 +28,6 @@ from foretoken.config import AUTO
 from foretoken.errors import ConfigError
 from foretoken.types import SamplingParams
 
-STOPPED = 130
 PIPE_WIDTH = 160
 """Columns where there is no terminal that has a width."""
 
@@ -177,11 +177,13 @@ REASONS = {
     help="Use the store of past outputs. A remembered answer is not a speedup: off by default.",
 )
 @model_options
+@terminable()
 def bench(model: str | None, **options: Any) -> int:
     """Measure what speculation gains with MODEL: settings side by side, in one run.
 
     Every prompt is answered by plain decoding (off) and by each setting in turns. Exit code 1 says that
-    tokens differ from those of off though the model is exact.
+    tokens differ from those of off though the model is exact. Ctrl-C or SIGTERM ends it with a report of the
+    prompts that were finished.
     """
     if options["replayed"] is not None:
         refuse_others("--replay", REPLAYING)
@@ -204,10 +206,10 @@ def bench(model: str | None, **options: Any) -> int:
     plan = (_classic_plan if classic else _plan)(model, settings, options)
     against = options.pop("against"), options.pop("against_name"), options.pop("against_model")
     servers = connect(*against, options.pop("api_key"))
-    report, finished = run_live(plan, servers, errors)
+    report, stopped = run_live(plan, servers, errors)
     show(report, outputs, errors)
-    if not finished:
-        return STOPPED
+    if stopped is not None:
+        raise stopped
     return 1 if report.broken else 0
 
 
@@ -320,14 +322,24 @@ def take_outputs(options: dict[str, Any]) -> dict[str, str]:
 
 
 def show(report: Report, outputs: Mapping[str, str], errors: Console) -> None:
-    """Print the tables and write the files. What "-" stands for has standard output to itself."""
+    """Print the tables and write the files. What "-" stands for has standard output to itself.
+
+    Raises ConfigError for a file that cannot be written, when the others have been.
+    """
     console = errors if STDOUT in outputs.values() else Console(highlight=False)
     if not console.is_terminal:
         console = Console(file=console.file, highlight=False, width=PIPE_WIDTH)
     console.print(report_text(report))
+    failed: list[ConfigError] = []
     for kind, value in outputs.items():
         if value == STDOUT:
             click.echo(WRITERS[kind](report), nl=False)
-        else:
+            continue
+        try:
             write_report(report, kind, Path(value))
-            errors.print(f"[dim]Wrote {value}[/]", highlight=False, soft_wrap=True)
+        except ConfigError as error:
+            failed.append(error)
+            continue
+        errors.print(f"[dim]Wrote {value}[/]", highlight=False, soft_wrap=True)
+    if failed:
+        raise ConfigError(" ".join(error.message for error in failed), hint=failed[0].hint)

@@ -21,11 +21,12 @@ from foretoken.bench.curves import Curves
 from foretoken.bench.expectation import deepest, expectations
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
-from foretoken.bench.results import ALL, SHORTEST, Row, noise, scores, summaries
+from foretoken.bench.results import ALL, SHORTEST, Row, answered_by_all, noise, scores, summaries
 from foretoken.bench.sides import EngineSide, Side, SwitchingSide
 from foretoken.bench.workloads import PromptCase
 from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.loading import load_engine
+from foretoken.cli.units import counted
 from foretoken.config import OFF, parse_speculation
 from foretoken.engine.engine import Engine
 from foretoken.errors import ConfigError
@@ -65,8 +66,10 @@ class Plan:
         return turn_ids(self.cases, self.turns)
 
 
-def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tuple[Report, bool]:
-    """Measure, and report; also whether it came to the end and was not stopped by Ctrl-C.
+def run_live(
+    plan: Plan, servers: Sequence[ServerSide], console: Console
+) -> tuple[Report, KeyboardInterrupt | None]:
+    """Measure, and report; also what stopped it before its end: then the report is of what is whole.
 
     Closes the servers. Raises ForetokenError; KeyboardInterrupt where nothing has been measured yet.
     """
@@ -79,9 +82,15 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
         sides = [*_sides(plan, engines), *servers]
         _check_names(sides)
         rows: list[Row] = []
-        finished = _measure(plan, sides, rows, console)
-        curves = measured_curves(engines[OFF], deepest(rows)) if finished else Curves({})
-        facts = expectations(rows, engines[OFF], curves, plan.whole, OFF)
+        stopped = _measure(plan, sides, rows, console)
+        curves = Curves({})
+        facts: Mapping[str, Mapping[str, str]] = {}
+        if stopped is None:
+            try:
+                curves = measured_curves(engines[OFF], deepest(rows))
+                facts = expectations(rows, engines[OFF], curves, plan.whole, OFF)
+            except KeyboardInterrupt as pressed:
+                stopped = pressed
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
         about = _about(plan, engines[OFF]) | _noise(rows)
         about |= {side.name: side.about for side in servers}
@@ -94,9 +103,10 @@ def run_live(plan: Plan, servers: Sequence[ServerSide], console: Console) -> tup
             cost_curve=curves.by_depth[min(curves.by_depth)] if curves.by_depth else {},
             facts=facts,
             sweeps=plan.sweeps,
-            notes=[*notes, *_notes(plan, rows, finished=finished)],
+            notes=[*notes, *_notes(plan, rows, stopped=stopped is not None)],
+            complete=stopped is None,
         )
-    return report, finished
+    return report, stopped
 
 
 def load_plan_engine(plan: Plan, speculation: str, console: Console) -> Engine:
@@ -122,8 +132,13 @@ def _check_names(sides: Sequence[Side]) -> None:
         )
 
 
-def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console) -> bool:
-    """Add rows as they come, with a progress bar; whether it was not stopped by Ctrl-C."""
+def _measure(
+    plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console
+) -> KeyboardInterrupt | None:
+    """Add rows as they come, with a progress bar; what stopped it, if it was. Then those rows are kept that
+    compare every side.
+    """
+    names = [side.name for side in sides]
     with answers_bar(console) as bar:
         task = bar.add_task("warming up", total=len(plan.prompts) * len(sides) * plan.repeat)
         try:
@@ -136,18 +151,18 @@ def _measure(plan: Plan, sides: Sequence[Side], rows: list[Row], console: Consol
                 bar.update(task, advance=1, description=f"{escape(row.prompt)}  {_so_far(rows)}")
             if too_long:
                 rows[:] = [row for row in rows if row.prompt not in too_long]
-                names = [side.name for side in sides]
                 rows.sort(key=lambda row: names.index(row.setting))  # they may begin with the last one's
-        except KeyboardInterrupt:
-            if not any(row.setting == OFF for row in rows):
+        except KeyboardInterrupt as pressed:
+            rows[:] = answered_by_all(rows, names)
+            if not rows:
                 raise
-            return False
+            return pressed
     if not rows:
         raise ConfigError(
             "No prompt fits into the context.",
             hint="Use shorter prompts, or a larger context (--ctx) where the model has one.",
         )
-    return True
+    return None
 
 
 def _so_far(rows: Sequence[Row]) -> str:
@@ -157,14 +172,15 @@ def _so_far(rows: Sequence[Row]) -> str:
     return "  ".join(f"{escape(summary.setting)} {summary.speedup:.3f}" for summary in known[:3])
 
 
-def _notes(plan: Plan, rows: Sequence[Row], *, finished: bool) -> list[str]:
+def _notes(plan: Plan, rows: Sequence[Row], *, stopped: bool) -> list[str]:
     """What a reader of the report must know of the rows."""
     notes = []
-    if not finished:
-        notes.append(f"stopped after {len(rows)} answers: the report is of these")
     measured = {row.prompt for row in rows}
     missing = [name for name in plan.prompts if name not in measured]
-    if missing and finished:
+    if stopped:
+        of = f"{counted(len(measured), 'prompt')} of {len(plan.prompts)}"
+        notes.append(f"stopped after {counted(len(rows), 'answer')} to {of}: the report is of these")
+    elif missing:
         notes.append(f"left out, because they do not fit into the context: {', '.join(missing)}")
     short = sorted({row.prompt for row in rows if row.sample.count < SHORTEST})
     if short:

@@ -84,7 +84,8 @@ class Totals:
             rows[f"drafter {name}"] = f"drafted {stats.drafted:,}, accepted {stats.accepted:,}{share}"
         length, speedup = self.acceptance_length, self.estimated_speedup
         rows["acceptance length"] = "–" if length is None else f"{length:.2f} tokens per round"
-        rows["estimated speedup"] = "–" if speedup is None else f"{speedup:.2f} × plain decoding"
+        noise = ", the difference is within noise" if speedup == 1 else ""
+        rows["estimated speedup"] = "–" if speedup is None else f"{speedup:.2f} × plain decoding{noise}"
         return rows | (_last_rows(self.last, context_length) if self.last else {})
 
 

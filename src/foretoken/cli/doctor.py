@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from foretoken import library
-from foretoken.cli import diagnosis, paths
+from foretoken.cli import coloured, diagnosis, paths
 from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.cli.loading import load_engine
 from foretoken.cli.options import model_options, take_model_options
@@ -116,7 +116,7 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     elif not report.problems:
         report.line("[green]This model can run.[/]")
     for error in report.problems:
-        click.echo(click.style("Error: ", fg="red", bold=True) + str(error), err=True)
+        click.echo(coloured("Error: ", fg="red", bold=True) + str(error), err=True)
     return CANNOT_RUN if report.problems else 0
 
 

@@ -1,11 +1,50 @@
-"""Ctrl-C where raising an exception at once would do harm."""
+"""Ctrl-C where raising an exception at once would do harm, and SIGTERM where it shall do as Ctrl-C does."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+INTERRUPTED = 130
+TERMINATED = 143
+"""Exit codes, as shells have them: 128 and the number of the signal."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: as Ctrl-C, but for the exit code."""
+
+
+def stop_code(stop: BaseException) -> int:
+    """The exit code of a command that ended with this exception, or with one that was raised from it."""
+    return (
+        TERMINATED if isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated) else INTERRUPTED
+    )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While entered, SIGTERM raises Terminated, so that what is done after Ctrl-C is done after it too.
+
+    Elsewhere it ends the process at once, in native code too. Nothing is changed outside the main thread, and
+    where SIGTERM is handled or ignored already.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise Terminated
 
 
 class CtrlC:
@@ -40,15 +79,25 @@ class CtrlC:
 
 class HeldCtrlC(CtrlC):
     """While entered, Ctrl-C waits: it raises KeyboardInterrupt at the end of the block, at `raise_pressed` or
-    at `release`.
+    at `release`. So does SIGTERM where it would raise Terminated.
 
     For native libraries that call Python back. What is raised in such a call is printed and lost (llama.cpp's
     log and progress), or ends the process with a stack dump (PyTorch, while it is imported). A second Ctrl-C
     ends the process at once, in native code too.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._terminated = False
+        self._holds_term = False
+
     def __enter__(self) -> HeldCtrlC:
         super().__enter__()
+        self._holds_term = (
+            self._previous is not None and signal.getsignal(signal.SIGTERM) is _terminate  # `terminable`
+        )
+        if self._holds_term:
+            signal.signal(signal.SIGTERM, self._press)
         return self
 
     def __exit__(
@@ -67,8 +116,17 @@ class HeldCtrlC(CtrlC):
         """Here it may be raised, if it was pressed."""
         if self.pressed:
             self.pressed = False
-            raise KeyboardInterrupt
+            raise Terminated if self._terminated else KeyboardInterrupt
+
+    def _restore(self) -> None:
+        super()._restore()
+        if self._holds_term:
+            signal.signal(signal.SIGTERM, _terminate)
+            self._holds_term = False
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         super()._press(number, frame)
+        self._terminated |= number == signal.SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self._holds_term:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from foretoken.cli.interrupt import terminable
 from foretoken.cli.options import (
     model_options,
     remember_option,
@@ -117,14 +118,15 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     check_bind(settings.host, settings.keys, allow_public=allow_public)
     _log_requests(settings.log_format)
     console = stderr_console()
-    with _recording(record, console) as recorder, console.status("Loading the model…") as status:
+    spinner = console.status("Loading the model…") if console.is_terminal else nullcontext()
+    with terminable(), _recording(record, console) as recorder, spinner as status:
 
         def listening(model: str, url: str) -> None:
-            status.stop()
+            if status is not None:
+                status.stop()
             names = ", ".join(settings.models)  # what clients ask for
-            console.print(
-                f"Serving {escape(names)}: {escape(model)} on {url}", highlight=False, soft_wrap=True
-            )
+            for line in (f"Serving {names}: {model} on {url}/v1", f"Status page: {_openable(url)}/"):
+                _say(console, escape(line))
 
         def reload() -> ServerSettings | ConfigError | None:
             found = watcher.poll() if watcher else None
@@ -140,6 +142,16 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
+def _say(console: Console, line: str) -> None:
+    with suppress(OSError):  # see `_Lines`
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _openable(url: str) -> str:
+    """As a browser on this machine may open it: the address of all interfaces is none of a page."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
 @contextmanager
 def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | None]:
     """A recorder into this file, with a word of warning. Raises ConfigError."""
@@ -150,11 +162,10 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
     from foretoken.bench.trace_file import LARGEST_FILE
 
     with TraceRecorder(path) as recorder:
-        console.print(
+        _say(
+            console,
             f"[yellow]Recording: the texts of all requests, whoever sends them, are stored in "
             f"{escape(str(path))}, up to {LARGEST_FILE // 10**6} MB.[/]",
-            highlight=False,
-            soft_wrap=True,
         )
         try:
             yield recorder
@@ -162,11 +173,8 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
             recorder.close()
             if recorder.written or recorder.lost:
                 lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
-                console.print(
-                    f"[dim]Recorded {counted(recorder.written, 'answer')} in {escape(str(path))}{lost}[/]",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                answers = counted(recorder.written, "answer")
+                _say(console, f"[dim]Recorded {answers} in {escape(str(path))}{lost}[/]")
 
 
 def _watcher(chosen: Path | None) -> SettingsWatcher | None:
@@ -227,8 +235,13 @@ def _named(models: tuple[str, ...]) -> dict[str, Path]:
 
 
 class _Lines(logging.Handler):
+    """To standard error. Where nobody reads that any more, or its disk is full, requests are answered all the
+    same.
+    """
+
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(record.getMessage(), err=True)
+        with suppress(OSError):
+            click.echo(record.getMessage(), err=True)
 
 
 def _log_requests(log_format: str) -> None:

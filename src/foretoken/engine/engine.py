@@ -25,6 +25,7 @@ from foretoken.engine.round import RoundRunner
 from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.scoring import Scores, scores_of, with_scores
 from foretoken.engine.setup import Setup
+from foretoken.engine.stats import PlainRound
 from foretoken.engine.streams import EventStream, Streams
 from foretoken.engine.teaching import Teaching
 from foretoken.errors import ForetokenError, OutOfKVError, RequestError
@@ -227,9 +228,9 @@ class Engine:
         """What speculation runs on at the moment."""
         return self._runner.setup
 
-    def plain_ms(self, requests: int) -> float | None:
-        """Milliseconds that a plain round of so many requests took lately; None before one was seen."""
-        return self._runner.plain_rounds.ms(requests)
+    def plain_round(self, requests: int) -> PlainRound | None:
+        """What plain rounds of so many requests took lately; None before two were seen."""
+        return self._runner.plain_rounds.of(requests)
 
     @property
     def idle(self) -> bool:

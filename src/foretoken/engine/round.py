@@ -77,7 +77,9 @@ class RoundRunner:
 
         if outcomes:
             plain = not prefill and used == len(decoding)
-            self._account(outcomes, 1e3 * (done - began), plain=plain, alone=not prefill)
+            overhead_ms = 1e3 * (drafted - began) if self.setup.drafters else 0.0
+            if not prefill:
+                self._account(outcomes, 1e3 * (done - began), overhead_ms, plain=plain)
             forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
             plan_ms = 1e3 * (drafted - began) - sum(draft_ms.values())
             _split(outcomes, sum(draft_ms.values()), forward_ms, sample_ms, plan_ms)
@@ -115,14 +117,21 @@ class RoundRunner:
                 return None
 
     def _account(
-        self, outcomes: Sequence[tuple[Request, Outcome]], ms: float, *, plain: bool, alone: bool
+        self, outcomes: Sequence[tuple[Request, Outcome]], ms: float, overhead_ms: float, *, plain: bool
     ) -> None:
-        """Note the round's time: as a plain one, or for the requests' estimated speedup."""
+        """Note the time of a round without a prompt, as a plain one and for the requests' estimated speedup.
+        `overhead_ms` of it went before the forward, to look for drafts.
+        """
         if plain:
-            self.plain_rounds.add(len(outcomes), ms)
-        plain_ms = self.plain_rounds.ms(len(outcomes)) if alone else None
+            self.plain_rounds.add(len(outcomes), ms - overhead_ms)
+        usual = self.plain_rounds.of(len(outcomes))
+        if usual is None:
+            return
         for request, outcome in outcomes:
-            request.stats.timed(len(outcome.tokens), ms, plain_ms)
+            if plain:
+                request.stats.speedup.plain(ms, overhead_ms, usual)
+            else:
+                request.stats.speedup.drafted(len(outcome.tokens), ms, usual)
 
     def _observe(self, measured: Round) -> float:
         """Have the planner learn; returns the milliseconds it took."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from foretoken.types import Draft, DrafterStats, SpeculationStats
 
@@ -12,26 +14,86 @@ MEDIAN_EVERY = 8
 """Rounds after which a median is taken anew: with caches that a forward has emptied one takes 30 µs."""
 
 
+CLIPPED = 3.0
+"""Medians that a round counts as at most in the deviation: one in which the machine slept says nothing."""
+
+ERRORS = 2.0
+"""Standard errors within which a difference is noise."""
+
+_OF_A_MEDIAN = math.sqrt(math.pi / 2)
+"""Its standard error by that of a mean."""
+
+
+class PlainRound(NamedTuple):
+    """What plain rounds took lately: the median and the standard deviation in ms, and how many they were."""
+
+    ms: float
+    deviation: float
+    seen: int
+
+
 class PlainRounds:
-    """How long a plain decoding round took lately (milliseconds), by how many requests shared it."""
+    """How long a plain decoding round took lately, by how many requests shared it."""
 
     def __init__(self, window: int = 64) -> None:
         self._window = window
         self._recent: dict[int, deque[float]] = {}
-        self._median: dict[int, float] = {}
+        self._known: dict[int, PlainRound] = {}
         self._added = 0
 
     def add(self, requests: int, ms: float) -> None:
-        """A round in which nothing was drafted or prefilled."""
+        """A round in which nothing was drafted or prefilled, less what was spent on looking for drafts."""
         recent = self._recent.setdefault(requests, deque(maxlen=self._window))
         recent.append(ms)
         self._added += 1
         if len(recent) < MEDIAN_EVERY or self._added % MEDIAN_EVERY == 0:
-            self._median[requests] = median(recent)
+            self._known[requests] = _plain_round(recent)
 
-    def ms(self, requests: int) -> float | None:
-        """The median, or None if no such round was seen."""
-        return self._median.get(requests)
+    def of(self, requests: int) -> PlainRound | None:
+        """None until two such rounds were seen: one does not tell how much they vary."""
+        known = self._known.get(requests)
+        return known if known is not None and known.seen > 1 else None
+
+
+def _plain_round(recent: Sequence[float]) -> PlainRound:
+    middle = median(recent)
+    squares = sum((min(ms, CLIPPED * middle) - middle) ** 2 for ms in recent)
+    return PlainRound(middle, math.sqrt(squares / max(1, len(recent) - 1)), len(recent))
+
+
+class Speedup:
+    """The time that plain rounds would have taken for the same tokens, by the time that was taken."""
+
+    def __init__(self) -> None:
+        self._plain_ms = 0.0
+        self._spent_ms = 0.0
+        self._variance = 0.0
+        self._shift_ms = 0.0
+
+    def plain(self, ms: float, overhead_ms: float, plain: PlainRound, requests: int = 1) -> None:
+        """A round without a draft is what plain decoding does, but for what looking for one took. Times are
+        the round's, for each of the `requests` that are counted.
+        """
+        self._spent_ms += requests * ms
+        self._plain_ms += requests * (ms - overhead_ms)
+        self._variance += (requests * plain.deviation) ** 2
+
+    def drafted(self, tokens: int, ms: float, plain: PlainRound, requests: int = 1) -> None:
+        """A round with drafts committed `tokens` for these requests."""
+        self._spent_ms += requests * ms
+        self._plain_ms += tokens * plain.ms
+        self._variance += (requests * plain.deviation) ** 2
+        self._shift_ms += tokens * _OF_A_MEDIAN * plain.deviation / math.sqrt(plain.seen)
+
+    @property
+    def value(self) -> float | None:
+        """1.0 where the difference is within what rounds vary by; None where nothing could be compared."""
+        if not self._spent_ms:
+            return None
+        noise_ms = ERRORS * math.sqrt(self._variance + self._shift_ms**2)
+        if abs(self._plain_ms - self._spent_ms) <= noise_ms:
+            return 1.0
+        return round(self._plain_ms / self._spent_ms, 3)
 
 
 class RequestStats:
@@ -42,15 +104,8 @@ class RequestStats:
         self.committed = 0
         self._drafters: dict[str, list[float]] = {}
         self._by_depth: list[int] = []
-        self._plain_ms = 0.0
-        self._spent_ms = 0.0
+        self.speedup = Speedup()
         self._ms = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
-
-    def timed(self, committed: int, ms: float, plain_ms: float | None) -> None:
-        """A round took `ms` and committed tokens that plain rounds of `plain_ms` each would have brought."""
-        if plain_ms is not None:
-            self._spent_ms += ms
-            self._plain_ms += committed * plain_ms
 
     def spent(self, *, draft: float, verify: float, sample: float, other: float) -> None:
         """The request's share of a round's milliseconds, by what they were spent on."""
@@ -106,7 +161,7 @@ class RequestStats:
             rounds=self.rounds,
             acceptance_rate=round(self.accepted / self.drafted, 4) if self.drafted else None,
             acceptance_length=round(self.committed / self.rounds, 3) if self.rounds else None,
-            estimated_speedup=round(self._plain_ms / self._spent_ms, 3) if self._spent_ms else None,
+            estimated_speedup=self.speedup.value,
             drafters=self.drafters(),
             accepted_by_depth=tuple(self._by_depth),
             exact=exact[0],

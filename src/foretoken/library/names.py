@@ -138,6 +138,7 @@ def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNot
         message = f"There is no {kind} {path}."
         if path.exists():  # a device or a pipe: models are read in more than one place
             message = f"{path} is neither a file nor a folder."
+            near = [each for each in near if each != str(path)]
     else:
         near = _near(name, [model.answers_to() for model in models])
         message = f"There is no model {name!r} on this computer."

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 
 from foretoken.errors import MissingDependencyError, RequestError
 from foretoken.protocols import Tokenizer
-from foretoken.sampling.guide import Guide
+from foretoken.sampling.guide import Guide, error_text
 from foretoken.types import Constraint
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ class _Compiler:
             max_grammar_size=MAX_GRAMMAR, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
         )
         matcher = LLMatcher(self._vocabulary, _grammar(constraint), log_level=0, limits=limits)
-        if matcher.is_error():
-            raise _unusable(constraint, matcher.get_error())
+        begun = matcher.deep_copy()
+        if not begun.is_error():
+            begun.compute_bitmask()  # {"$ref": "#"} compiles, and describes no text that ends
+        if begun.is_error():
+            raise _unusable(constraint, error_text(begun))
         return matcher
 
 

@@ -58,7 +58,7 @@ class Guide:
                 return
             if not self._matcher.consume_token(token):
                 raise RequestError(
-                    f"The constraint does not allow the answer to go on: {_error(self._matcher)}",
+                    f"The constraint does not allow the answer to go on: {error_text(self._matcher)}",
                     hint="Use a simpler schema, regex or grammar.",
                 )
             self._followed.append(token)
@@ -112,7 +112,7 @@ class Guide:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise RequestError(
-                f"The constraint cannot be followed any further: {_error(self._matcher)}",
+                f"The constraint cannot be followed any further: {error_text(self._matcher)}",
                 hint="Use a simpler schema, regex or grammar.",
             )
 
@@ -229,6 +229,7 @@ def _select(draft: Draft, nodes: Sequence[int]) -> Draft | None:
     )
 
 
-def _error(matcher: LLMatcher) -> str:
+def error_text(matcher: LLMatcher) -> str:
+    """Why a matcher cannot go on."""
     text = " ".join(matcher.get_error().split())
     return "no token of this vocabulary may follow" if text.startswith("NoExtension") else text

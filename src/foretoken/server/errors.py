@@ -108,12 +108,14 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        message = str(error.detail)
-        if error.status_code == 404:
+        message, code = str(error.detail), message_code(error.status_code)
+        if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
+            message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
+        elif error.status_code == 404:
             message = f"There is no {request.method} {request.url.path} here.{_meant(request)}"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed for {request.url.path}."
-        body = error_body(message, status=error.status_code, code=message_code(error.status_code))
+        body = error_body(message, status=error.status_code, code=code)
         return respond(request.url.path, body, error.status_code, error.headers)
 
     @app.exception_handler(UnicodeEncodeError)
@@ -129,6 +131,17 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def others(request: Request, error: Exception) -> JSONResponse:
         return respond(request.url.path, unexpected(error), 500)
+
+
+def _unreadable(error: BaseException) -> str:
+    """Why Python's parser takes a body for no JSON, where it does not say so itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not valid JSON: it is not {error.encoding.upper()} text"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    if isinstance(error, ValueError):
+        return "holds a number of too many digits"
+    return "could not be read"
 
 
 def _meant(request: Request) -> str:

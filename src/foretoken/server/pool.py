@@ -153,7 +153,7 @@ class ModelPool:
         try:
             model = await worker.call(self._set_up)
             await self._make_room(model.info.size_bytes)
-            await asyncio.to_thread(get_ready, model.tokenizer)
+            await asyncio.wrap_future(self._threads.submit(get_ready, model.tokenizer))
         except BaseException:
             await worker.close()
             raise

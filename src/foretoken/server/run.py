@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import Callable
@@ -13,13 +14,19 @@ from foretoken.engine.options import model_options
 from foretoken.errors import CapacityError, ForetokenError
 from foretoken.library import models_dir, resolve, size_of
 from foretoken.server.app import Reload, build_app
+from foretoken.server.connection import STOPPING_S, Connection, Patience, watch
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
 
+POLL_S = 0.1
+"""Seconds between two looks at whether the server was told to stop while it loads."""
+
 
 class _Server(uvicorn.Server):
-    """Loads the first model before it listens, and then says where."""
+    """Loads the first model before it listens, and then says where. A signal meanwhile is not kept waiting:
+    the loading goes on in its thread, and the process may end before it does.
+    """
 
     def __init__(
         self, config: uvicorn.Config, pool: ModelPool, listening: Callable[[str, str], None]
@@ -27,15 +34,35 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._pool = pool
         self._listening = listening
+        self._watching: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        served = await self._pool.get()
+        loading = asyncio.ensure_future(self._pool.get())
+        while not loading.done() and not self.should_exit:
+            await asyncio.wait([loading], timeout=POLL_S)
+        if not loading.done():
+            loading.cancel()
+            return
+        served = await loading
+        self._watch(Patience())
         await super().startup(sockets)
         for server in self.servers:
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
                 address = f"[{host}]" if ":" in host else host
-                self._listening(served.info.name, f"http://{address}:{port}/v1")
+                self._listening(served.info.name, f"http://{address}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch(Patience(STOPPING_S, STOPPING_S, STOPPING_S))
+        await super().shutdown(sockets)
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _watch(self, patience: Patience) -> None:
+        """End connections whose clients take longer, from now on."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = asyncio.create_task(watch(self.server_state.connections, patience))
 
 
 def run_server(
@@ -46,9 +73,9 @@ def run_server(
     listening: Callable[[str, str], None],
     loaded: Callable[[Engine], None] | None = None,
 ) -> None:
-    """Serve until interrupted; `listening` hears of the first model's name and the URL. What is running then
-    is finished first; a second interrupt ends it. `reload` gives new settings while it runs. `loaded` gets
-    every engine before it answers anything, on its own thread.
+    """Serve until interrupted; `listening` hears of the first model's name and of the URL, without a path.
+    What is running then is finished first; a second interrupt ends it. `reload` gives new settings while it
+    runs. `loaded` gets every engine before it answers anything, on its own thread.
 
     Raises what loading the first model raises, CapacityError if the port is taken.
     """
@@ -57,7 +84,9 @@ def run_server(
     telemetry = Telemetry(as_json=settings.log_format == "json")
     pool = ModelPool(settings, loader(settings, loaded), telemetry, size_on_disk(settings))
     app = build_app(pool, allow_public=allow_public, reload=reload)
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+    config = uvicorn.Config(
+        app, host=host, port=port, http=Connection, ws="none", log_level="warning", access_log=False
+    )
     _Server(config, pool, listening).run()
 
 

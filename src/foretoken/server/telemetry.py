@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from math import ceil
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -178,7 +179,7 @@ def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) ->
     if watch.gaps:
         gaps = sorted(watch.gaps)
         facts["inter_token_p50_ms"] = round(1e3 * median(gaps), 2)
-        facts["inter_token_p99_ms"] = round(1e3 * gaps[int(0.99 * (len(gaps) - 1))], 2)
+        facts["inter_token_p99_ms"] = round(1e3 * gaps[ceil(0.99 * (len(gaps) - 1))], 2)
     if end is not None:
         stats = end.speculation
         facts |= {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from foretoken.bench.plots import check_plotting, main_plot, plots
 from foretoken.bench.report import Report, SweepPoint, Timeline, live_report, report_dict
 from foretoken.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
 from foretoken.bench.report_html import report_html
-from foretoken.bench.report_text import report_text
+from foretoken.bench.report_text import LEAST_NAME, report_text
 from foretoken.bench.results import Run, Score
 from foretoken.errors import ConfigError, MissingDependencyError
 from foretoken.planner.reliability import Bin
@@ -79,6 +80,28 @@ def printed(report: Report, width: int = 160) -> str:
 
 def line_with(text: str, *words: str) -> str:
     return next(line for line in text.splitlines() if all(word in line for word in words))
+
+
+@pytest.mark.parametrize("width", [160, 100, 80, 60, 40])
+def test_no_figure_is_cut_off_in_a_narrow_terminal(width: int) -> None:
+    """At 80 columns the settings' names had no room at all."""
+    for report in (live(), replayed(), swept()):
+        wide, narrow = printed(report, 400), printed(report, width)
+        assert "…" not in narrow
+        assert all(len(line) <= width for line in narrow.splitlines())
+        for figure in re.findall(r"\d[\d,]*\.\d+|\d+ %|\d+ of \d+", wide):
+            assert figure in narrow.replace("\n", " "), figure
+        for word in " ".join(report.settings).split():
+            assert word[:LEAST_NAME] in narrow or word not in wide
+
+
+def test_where_there_is_room_a_table_is_one() -> None:
+    text = printed(live(), 160)
+    header = line_with(text, "all prompts", "tokens/s")
+    assert "differ" in header
+    assert header.index("tokens/s") < header.index("differ")
+    assert len([line for line in text.splitlines() if line.startswith("all prompts")]) == 1
+    assert len([line for line in printed(live(), 60).splitlines() if line.startswith("all prompts")]) > 1
 
 
 # --- the value -----------------------------------------------------------------------------------------
@@ -302,6 +325,17 @@ def test_every_kind_of_file_is_written(kind: str, tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == WRITERS[kind](live())
     assert path.stat().st_mode & 0o444 == 0o444
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_place_where_one_may_not_write_is_found_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.json"
+    own.touch()
+    monkeypatch.setattr("os.access", lambda path, mode: path == own and mode == os.W_OK)
+    check_file(own)  # a file can be added to where none can be made
+    with pytest.raises(ConfigError, match=f"you may not write to {tmp_path}"):
+        check_file(tmp_path / "other.json")
 
 
 def test_a_path_that_cannot_become_a_file(tmp_path: Path) -> None:

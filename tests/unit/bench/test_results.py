@@ -12,6 +12,7 @@ from foretoken.bench.results import (
     Score,
     Summary,
     acceptance_by_depth,
+    answered_by_all,
     broken_promises,
     noise,
     scores,
@@ -44,6 +45,25 @@ def test_the_best_repeat_counts_on_each_side() -> None:
     assert score_of(found, "chat/1", "off").speedup == pytest.approx(1.0)
     assert score_of(found, "chat/1", "auto").speedup == pytest.approx(1.5)
     assert score_of(found, "chat/1", "auto").tokens_per_second == pytest.approx(30)
+
+
+def test_a_pass_that_some_setting_did_not_end_compares_nothing() -> None:
+    whole = [
+        row("chat/1", "auto", 12, repeat=0),
+        row("chat/1", "off", 10, repeat=0),
+        row("chat/2", "off", 10, repeat=0),
+        row("chat/2", "auto", 12, repeat=0),
+    ]
+    begun = [row("chat/1", "off", 99, repeat=1)]
+    found = answered_by_all([*whole, *begun], ["off", "auto"])
+    assert [(each.prompt, each.setting) for each in found] == [
+        ("chat/1", "off"),
+        ("chat/2", "off"),
+        ("chat/1", "auto"),
+        ("chat/2", "auto"),
+    ]
+    assert {each.repeat for each in found} == {0}
+    assert answered_by_all(begun, ["off", "auto"]) == []
 
 
 def test_means_are_geometric_and_the_worst_prompt_has_a_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +18,10 @@ from chat_server import ChatServer, chat_server, piece
 from command_line import Command, Ran
 from foretoken.bench import sides
 from foretoken.bench.classic import LENGTHS
+from foretoken.bench.report_files import write_report
 from foretoken.bench.results import Sample
 from foretoken.bench.workloads import load_prompts
+from foretoken.errors import ConfigError
 from foretoken.types import Completion
 
 
@@ -245,6 +248,21 @@ def test_files_of_every_kind(run: Runner, prompts: Path, tmp_path: Path) -> None
         assert f"Wrote {path}" in ran.err
 
 
+def test_a_file_that_cannot_be_written_in_the_end_does_not_cost_the_others(
+    run: Runner, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(report: object, kind: str, path: Path) -> None:
+        if kind == "json":
+            raise ConfigError(f"{path} cannot be written: No space left on device.")
+        write_report(report, kind, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("foretoken.cli.bench.write_report", full)
+    ran = run("--prompts", prompts, "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
+    assert ran.code == 2
+    assert "a.json cannot be written: No space left on device." in ran.err
+    assert (tmp_path / "a.csv").read_text().startswith("prompt,")
+
+
 def test_the_report_has_standard_output_to_itself(run: Runner, prompts: Path) -> None:
     ran = run("--prompts", prompts, "--csv", "-")
     assert ran.out.startswith("prompt,category,setting,")
@@ -308,25 +326,72 @@ def test_tokens_that_differ_though_the_model_is_exact(
     assert "3 of 3" in ran.out
 
 
-def test_stopped_by_the_user_it_reports_what_there_is(
-    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+WARM_UPS = 2
+
+
+def stop_at(patch: pytest.MonkeyPatch, answer: int, number: signal.Signals) -> None:
+    """Send a signal when so many answers to prompts have come; nothing more is answered then."""
+
     def interrupted(completion: Completion) -> Sample:
         answers.append(completion)
-        if len(answers) == 2 + 3:  # two of them warm up
-            raise KeyboardInterrupt
+        if len(answers) == WARM_UPS + answer:
+            signal.raise_signal(number)
+        assert len(answers) <= WARM_UPS + answer
         return original(completion)
 
     answers: list[Completion] = []
     original = sides.sample_of
-    monkeypatch.setattr(sides, "sample_of", interrupted)
+    patch.setattr(sides, "sample_of", interrupted)
+
+
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "code"), STOPS)
+def test_stopped_it_reports_the_prompts_that_were_finished(
+    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """The second prompt was answered by one side alone, which compares nothing."""
+    stop_at(monkeypatch, 4, number)
+    before = signal.getsignal(number)
+    file = prompts.with_suffix(".json")
+    ran = run("--prompts", prompts, "--json", file)
+    assert ran.code == code
+    assert "Live benchmark (incomplete)" in ran.out
+    assert "Note: stopped after 2 answers to 1 prompt of 3: the report is of these" in ran.out
+    assert ran.err.splitlines()[-1] == "Stopped."
+    value = json.loads(file.read_text())
+    assert value["complete"] is False
+    assert [(sample["prompt"], sample["setting"]) for sample in value["samples"]] == [
+        ("a/1", "off"),
+        ("a/1", "auto"),
+    ]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize(("number", "code"), STOPS)
+def test_stopped_before_a_prompt_was_finished_there_is_nothing_to_report(
+    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    stop_at(monkeypatch, 2, number)
     ran = run("--prompts", prompts)
-    assert ran.code == 130
-    assert "Note: stopped after 2 answers" in ran.out
-    answers.clear()
-    monkeypatch.setattr(sides, "sample_of", lambda completion: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert (ran.code, ran.out, ran.err.strip()) == (code, "", "Stopped.")
+
+
+def test_stopped_while_costs_are_measured_it_keeps_the_answers(
+    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "foretoken.cli.bench_live.measured_curves", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
     ran = run("--prompts", prompts)
-    assert (ran.code, ran.out) == (130, "")
+    assert ran.code == 143
+    assert "Note: stopped after 6 answers to 3 prompts of 3" in ran.out
+
+
+def test_a_run_to_the_end_is_complete(run: Runner, prompts: Path) -> None:
+    value = run.json("--prompts", prompts, "--limit", 1)
+    assert (value["complete"], value["title"]) == (True, "Live benchmark")
 
 
 @pytest.mark.model

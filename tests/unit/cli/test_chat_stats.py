@@ -69,6 +69,15 @@ def test_speedup_compares_times_and_skips_turns_without_a_comparison() -> None:
     assert totals.estimated_speedup == 600 / 400
 
 
+def test_noise_is_not_shown_as_a_speedup() -> None:
+    totals = Totals()
+    totals.add(completion(ms=100.0, speedup=1.0))
+    assert "1.00 × plain decoding, the difference is within noise" in shown(totals)
+    totals.add(completion(ms=100.0, speedup=2.0))
+    assert "1.50 × plain decoding" in shown(totals)
+    assert "noise" not in shown(totals)
+
+
 def test_drafters_add_up_by_name() -> None:
     totals = Totals()
     totals.add(completion(drafters={"a": DrafterStats(1, 8, 4, 0.5)}))

@@ -337,6 +337,29 @@ def test_a_terminal_without_unicode(tiny: Path, own_cache: Path, encoding: str) 
     assert b"?" in ran.stdout
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs pseudo-terminals")
+@pytest.mark.parametrize(
+    ("changes", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_errors_have_the_colours_that_are_wanted(changes: dict[str, str], coloured: bool) -> None:
+    leader, follower = os.openpty()
+    usual = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    command = [sys.executable, "-c", SMALLEST, "run", "nonesuch", "Hello"]
+    try:
+        environment = {**usual, "TERM": "xterm", **changes}
+        ran = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=follower, env=environment, check=False
+        )
+        said = os.read(leader, 1 << 16)
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert ran.returncode == 2
+    assert b"no model 'nonesuch'" in said
+    assert (b"\x1b[31m" in said) is coloured
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes there")
 def test_a_reader_that_has_gone(tiny: Path, own_cache: Path) -> None:
     command = [sys.executable, "-c", SMALLEST, "run", str(tiny), "Hello", "-t", "1", "-n", "64"]

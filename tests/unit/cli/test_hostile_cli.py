@@ -105,6 +105,15 @@ def test_a_device_is_no_model(foretoken: Command) -> None:
     assert f"{os.devnull} is neither a file nor a folder" in ran.err
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes there")
+def test_a_pipe_is_no_model_and_not_the_one_that_was_meant(foretoken: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    ran = foretoken("run", "-m", tmp_path / "pipe.gguf", "Hello")
+    assert ran.code == 2
+    assert "pipe.gguf is neither a file nor a folder." in ran.err
+    assert "Did you mean" not in ran.err
+
+
 def test_one_token_is_not_tokens(foretoken: Command, tiny: Path) -> None:
     ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 1)
     assert ran.err.startswith("1 token · ")

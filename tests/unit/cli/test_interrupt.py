@@ -14,7 +14,7 @@ from rich.console import Console
 from command_line import Command, Ran
 from foretoken.backends.llamacpp import loading
 from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.cli.interrupt import HeldCtrlC
+from foretoken.cli.interrupt import HeldCtrlC, Terminated, stop_code, terminable
 from foretoken.cli.loading import _Spinner
 from foretoken.engine.engine import Engine
 from native_ctrl_c import ABORTED, press_in_a_forward
@@ -137,6 +137,52 @@ def test_ctrl_c_while_a_draft_model_is_loaded(
     monkeypatch.setattr(loading._Progress, "report", pressed)
     check_stopped(foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "-md", tiny))
     assert spans[-1] < spans[-2], "nothing was loaded after Ctrl-C"
+
+
+def test_sigterm_is_as_ctrl_c_where_it_is_asked_for() -> None:
+    with terminable():
+        with pytest.raises(Terminated) as stop:
+            signal.raise_signal(signal.SIGTERM)
+        assert stop_code(stop.value) == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert stop_code(KeyboardInterrupt()) == 130
+
+
+def test_sigterm_that_is_ignored_or_handled_stays_so() -> None:
+    for chosen in (signal.SIG_IGN, lambda *_: None):
+        signal.signal(signal.SIGTERM, chosen)
+        try:
+            with terminable():
+                assert signal.getsignal(signal.SIGTERM) is chosen
+                signal.raise_signal(signal.SIGTERM)
+            assert signal.getsignal(signal.SIGTERM) is chosen
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def terminated_in_a_block() -> Iterator[None]:
+    """Steps through a block in which SIGTERM comes once."""
+    with HeldCtrlC() as ctrl_c:
+        signal.raise_signal(signal.SIGTERM)
+        assert ctrl_c.pressed
+        yield
+
+
+def test_sigterm_waits_where_ctrl_c_waits() -> None:
+    with terminable():
+        block = terminated_in_a_block()
+        next(block)
+        for second in (signal.SIGTERM, signal.SIGINT):
+            assert signal.getsignal(second) is signal.SIG_DFL, "it ends the process at once"
+        with pytest.raises(Terminated):
+            next(block)
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_sigterm_is_held_by_nobody_who_did_not_ask() -> None:
+    with HeldCtrlC():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_the_spinner_says_that_ctrl_c_was_heard() -> None:

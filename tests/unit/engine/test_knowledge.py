@@ -10,6 +10,7 @@ import pytest
 from foretoken.engine.knowledge import TRUSTED, Knowledge
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.profile import ProfileStore, key_of
+from foretoken.protocols import RequestView
 from foretoken.testing import FakeModel
 from foretoken.types import Draft
 from planner_rounds import Game, all_right, chain, linear, teach
@@ -95,3 +96,17 @@ def test_counts_that_are_damaged_are_left_out() -> None:
     )
     assert first_chance(planner) == first_chance(AdaptivePlanner())
     planner.recall({}, {"survival": [1, 2]})
+
+
+def test_how_long_answers_are_is_kept(tmp_path: Path) -> None:
+    before = experienced(40)
+    long = RequestView(7, [0] * 301, prompt_length=1)
+    before.start(long)
+    before.stop(long)
+    Knowledge(ProfileStore(tmp_path), INFO, remember=True).keep(before)
+    again = AdaptivePlanner()
+    Knowledge(ProfileStore(tmp_path), INFO, remember=True).recall(again)
+    assert again.knowledge()["answers"] == [300]
+    again.recall({}, {"answers": "300"})
+    again.recall({}, {"answers": 300})
+    assert again.knowledge()["answers"] == [300]

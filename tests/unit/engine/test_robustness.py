@@ -10,7 +10,6 @@ import pytest
 
 from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
 from foretoken.drafters.draft_model import DraftModelDrafter
-from foretoken.engine.stats import PlainRounds, RequestStats
 from foretoken.engine.verify import verify
 from foretoken.errors import BackendError, ConfigError, RequestError
 from foretoken.sampling.coupled import CoupledSampler
@@ -209,18 +208,6 @@ def test_a_waiting_prompt_is_not_starved_by_long_drafts() -> None:
         if any(isinstance(event, FinishEvent) and event.request == late for event in engine.step()):
             return
     pytest.fail("the prompt got no rows")
-
-
-def test_speedup_compares_rounds_with_plain_rounds_of_as_many_requests() -> None:
-    plain, stats = PlainRounds(), RequestStats()
-    plain.add(1, 10.0)
-    plain.add(8, 40.0)
-    assert plain.ms(2) is None
-    stats.timed(1, 40.0, plain.ms(8))
-    stats.timed(4, 40.0, plain.ms(8))
-    stats.timed(9, 500.0, plain.ms(2))
-    summary = stats.summary(configured="", reason=None, exact=(True, ""), notes=())
-    assert summary.estimated_speedup == 2.5
 
 
 def test_a_prompt_that_never_ran_has_no_prompt_time() -> None:

@@ -51,7 +51,7 @@ def test_the_kv_cache_and_the_yardstick_stay() -> None:
     engine.set_speculation("ngram-simple:n=3")
     result = engine.generate(PROMPT * 5, max_tokens=1)
     assert result.usage.cached_tokens == len(PROMPT * 5) - 1
-    assert engine._runner.plain_rounds.ms is not None
+    assert engine.plain_round(1) is not None
 
 
 def test_the_old_drafters_are_closed_once_the_new_ones_are_there() -> None:

@@ -477,6 +477,7 @@ def test_a_vocabulary_that_cannot_spell_the_constraint_leaves_no_token() -> None
         (Constraint("json_schema", '{"not": {"const": 1}}'), "not"),
         (Constraint("json_schema", '{"$ref": "http://example.org/a.json"}'), "example.org"),
         (Constraint("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}'), "minLength"),
+        (Constraint("json_schema", '{"$ref": "#"}'), "no token"),  # compiles, and allows no text that ends
         (Constraint("json_schema", '{"items": ' * 90 + "{}" + "}" * 90 + "x"), "is not JSON"),
         (Constraint("regex", "(a"), "unclosed group"),
         (Constraint("regex", "a" * (MAX_SOURCE + 1)), "characters"),

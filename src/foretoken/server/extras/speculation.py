@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from foretoken.engine.engine import Engine
+from foretoken.engine.stats import PlainRound, Speedup
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.decision import Choice, Decision
 from foretoken.server.pool import ModelPool
@@ -47,7 +48,7 @@ def describe(engine: Engine) -> dict[str, Any]:
         "notes": list(engine.notes),
         "drafters": {name: asdict(stats) for name, stats in engine.decisions.totals().items()},
         "decisions": [_decision(decision) for decision in decisions],
-        "recent": recent(decisions, engine.plain_ms),
+        "recent": recent(decisions, engine.plain_round),
     }
     if isinstance(planner, AdaptivePlanner):
         state["rounds"] = planner.rounds
@@ -66,26 +67,33 @@ def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
     return "no round has decoded yet" if able and not decisions else setup.why_nothing()
 
 
-def recent(decisions: Sequence[Decision], plain_ms: Callable[[int], float | None]) -> dict[str, Any] | None:
-    """What a few rounds brought together; None of no round. `plain_ms`: of a plain round of so many requests.
+def recent(
+    decisions: Sequence[Decision], plain_round: Callable[[int], PlainRound | None]
+) -> dict[str, Any] | None:
+    """What a few rounds brought together; None of no round. `plain_round`: of so many requests.
 
-    `estimated_speedup` is that of an answer (`SpeculationStats`), over everybody's requests: the time of
-    plain rounds for as many tokens by the time that was taken, of rounds that read no prompt beside.
+    `estimated_speedup` is that of an answer (`SpeculationStats`), over everybody's requests and the rounds
+    that read no prompt beside.
     """
     if not decisions:
         return None
-    spent = plain = 0.0
+    speedup = Speedup()
     for decision in decisions:
-        single = None if decision.prefill_rows else plain_ms(len(decision.choices))
-        if single is not None:
-            spent += len(decision.choices) * sum(_ms(decision).values())
-            plain += single * _tokens(decision)
+        requests = len(decision.choices)
+        usual = None if decision.prefill_rows else plain_round(requests)
+        if usual is None:
+            continue
+        ms = sum(_ms(decision).values())
+        if any(choice.length for choice in decision.choices):
+            speedup.drafted(_tokens(decision), ms, usual, requests)
+        else:
+            speedup.plain(ms, ms - decision.forward_ms - decision.sample_ms, usual, requests)
     return {
         "rounds": len(decisions),
         "tokens": sum(map(_tokens, decisions)),
         "ms": round(sum(sum(_ms(decision).values()) for decision in decisions), 3),
         "depth": decisions[-1].depth,
-        "estimated_speedup": round(plain / spent, 3) if spent else None,
+        "estimated_speedup": speedup.value,
     }
 
 

@@ -20,6 +20,7 @@ from foretoken.server.tools.deltas import CallStart, Delta
 from foretoken.server.tools.detect import dialect_for, template_supports_tools
 from foretoken.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foretoken.server.tools.history import plain_messages, template_messages
+from foretoken.server.tools.offered import offered_grammar
 from foretoken.types import Constraint, Message, TokenEvent
 
 
@@ -68,7 +69,7 @@ class ToolUse:
         if not self.bound and (answer is None or not self.offered):
             return None
         control = control_tokens(self.tokenizer, self.markers)
-        return Constraint("grammar", self.dialect.offered(self.tools, self.choice, answer, control))
+        return Constraint("grammar", offered_grammar(self.dialect, self.tools, self.choice, answer, control))
 
     def check(self, constraint: Constraint, answer: Mapping[str, Any] | None) -> None:
         """Whether the constraint that these tools and `answer` make can be followed.

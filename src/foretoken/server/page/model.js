@@ -115,8 +115,11 @@ class ModelView {
     const known = this.recent.filter((each) => each.estimated_speedup !== null);
     const spent = known.reduce((sum, each) => sum + each.ms, 0);
     const gained = known.reduce((sum, each) => sum + each.ms * each.estimated_speedup, 0);
-    if (spent) return tile(`${number(gained / spent, 2)} ×`, "", "estimated speedup over plain decoding, lately");
-    const why = this.recent.length ? "no plain round to compare with yet" : (this.state.reason ?? "no round has decoded yet");
+    if (spent) {
+      const noise = gained === spent ? ": the difference is within noise" : "";
+      return tile(`${number(gained / spent, 2)} ×`, "", `estimated speedup over plain decoding, lately${noise}`);
+    }
+    const why = this.recent.length ? "no plain rounds to compare with yet" : (this.state.reason ?? "no round has decoded yet");
     return tile("–", "", `estimated speedup: ${why}`);
   }
 

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from foretoken.server.tools.choice import Tool, ToolChoice
 from foretoken.server.tools.deltas import Delta
@@ -43,6 +43,26 @@ class ControlTokens:
 
 
 NO_CONTROL: Final = ControlTokens()
+
+ANY_TEXT: Final = "/(?s:.*)/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Calls as the rules of a Lark grammar, to stand in an answer where the model may call, but need not.
+
+    `calls` in `rules` is what follows the `marker`; `once`: only one of them. `bare`: rules for calls that
+    begin without a marker, in an answer that is JSON else; `bare_in_text`, with `text_rules` for them, in one
+    that is text else. `text`: the terminal for text outside calls.
+    """
+
+    marker: str
+    rules: Sequence[str]
+    once: bool
+    bare: Sequence[str] = ()
+    bare_in_text: Sequence[str] = ()
+    text_rules: Sequence[str] = ()
+    text: str = ANY_TEXT
 
 
 class ToolParser(Protocol):
@@ -84,16 +104,8 @@ class Dialect(Protocol):
         """What forces the calls that the choice asks for; None where it leaves them to the model."""
         ...
 
-    def offered(
-        self,
-        tools: Sequence[Tool],
-        choice: ToolChoice,
-        answer: Mapping[str, Any] | None = ...,
-        control: ControlTokens = ...,
-    ) -> str:
-        """A Lark grammar of answers in which the model may call, but need not: the arguments of strict
-        functions follow their schemas. What is no call is any text, or with `answer` JSON of this schema.
-        """
+    def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
+        """Calls of these functions in an answer where the choice leaves them to the model."""
         ...
 
     def template_id(self, call_id: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import NO_CONTROL, ControlTokens, Forced, ToolParser, new_call_id
-from foretoken.server.tools.offered import json_or_calls, offered_tools, text_with_calls
+from foretoken.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import ObjectCall
 from foretoken.server.tools.schema import call_schema, embedded
@@ -52,19 +51,11 @@ class Hermes:
         source = f'start: call{more}\ncall: body "\\n" {closing}\nbody: %json {schema}\n'
         return Forced("grammar", source, f"{OPEN}\n")
 
-    def offered(
-        self,
-        tools: Sequence[Tool],
-        choice: ToolChoice,
-        answer: Mapping[str, Any] | None = None,
-        control: ControlTokens = NO_CONTROL,
-    ) -> str:
+    def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
         """See Dialect."""
-        body = embedded(call_schema(offered_tools(tools, choice), arguments="arguments"))
+        body = embedded(call_schema(tools, arguments="arguments"))
         rules = [f"calls: SPACE body SPACE {control.spelled(CLOSE)}", f"body: %json {body}"]
-        if answer is not None:
-            return json_or_calls(answer, OPEN, rules, once=choice.once, control=control)
-        return text_with_calls(OPEN, rules, once=choice.once, control=control)
+        return Calls(marker=OPEN, rules=rules, once=choice.once)
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates do not look at ids."""

@@ -8,13 +8,12 @@ follows the tag is a call, and so is an answer that begins like one, with an obj
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import NO_CONTROL, ControlTokens, Forced, ToolParser, new_call_id
-from foretoken.server.tools.offered import json_or_calls, offered_tools, text_with_calls
+from foretoken.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import ObjectCall
 from foretoken.server.tools.schema import call_schema, definitions, embedded
@@ -61,28 +60,30 @@ class Llama3:
             return None
         return Forced("json_schema", json.dumps(call_schema(choice.callable(tools), arguments="parameters")))
 
-    def offered(
+    def calls(
         self,
         tools: Sequence[Tool],
-        choice: ToolChoice,
-        answer: Mapping[str, Any] | None = None,
-        control: ControlTokens = NO_CONTROL,
-    ) -> str:
+        choice: ToolChoice,  # noqa: ARG002
+        control: ControlTokens,  # noqa: ARG002
+    ) -> Calls:
         """See Dialect. One call, as where it is forced."""
-        offered = offered_tools(tools, choice)
-        body = embedded(call_schema(offered, arguments="parameters"))
-        rules = ["calls: SPACE body", f"body: %json {body}"]
-        if answer is not None:
-            return json_or_calls(answer, PYTHON_TAG, rules, once=True, control=control, bare=["body"])
+        body = embedded(call_schema(tools, arguments="parameters"))
         begun = r'begun[lazy]: /\s*\{\s*"name"\s*:/'
         named = [
             rf'SPACE "\"{tool.name}\"" SPACE "," SPACE "\"parameters\"" SPACE ":" SPACE arguments_{index}'
-            for index, tool in enumerate(offered)
+            for index, tool in enumerate(tools)
         ]
-        rules += [begun, f'rest: ({" | ".join(named)}) SPACE "}}"']
-        rules += [f"arguments_{index}: %json {_arguments(tool)}" for index, tool in enumerate(offered)]
-        bare = ["begun rest"]
-        return text_with_calls(PYTHON_TAG, rules, once=True, control=control, text=_NO_CALL, bare=bare)
+        rest = f'rest: ({" | ".join(named)}) SPACE "}}"'
+        arguments = [f"arguments_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
+        return Calls(
+            marker=PYTHON_TAG,
+            rules=["calls: SPACE body", f"body: %json {body}"],
+            once=True,
+            bare=["body"],
+            bare_in_text=["begun rest"],
+            text_rules=[begun, rest, *arguments],
+            text=_NO_CALL,
+        )
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates do not look at ids."""

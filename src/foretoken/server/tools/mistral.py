@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import NO_CONTROL, ControlTokens, Forced, ToolParser, new_call_id
-from foretoken.server.tools.offered import json_or_calls, offered_tools, text_with_calls
+from foretoken.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foretoken.server.tools.parser import CallParser, Layout
 from foretoken.server.tools.readers import NamedCall, ObjectCall
 from foretoken.server.tools.schema import call_schema, definitions, embedded
@@ -61,22 +60,13 @@ class Mistral:
             return _named_calls(offered, control, once=choice.once)
         return Forced("json_schema", json.dumps(_array(offered, once=choice.once)), TOOL_CALLS)
 
-    def offered(
-        self,
-        tools: Sequence[Tool],
-        choice: ToolChoice,
-        answer: Mapping[str, Any] | None = None,
-        control: ControlTokens = NO_CONTROL,
-    ) -> str:
+    def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
         """See Dialect."""
-        offered, once = offered_tools(tools, choice), choice.once
         if self.named:
-            rules = _named_rules("calls", offered, control)
+            rules = _named_rules("calls", tools, control)
         else:
-            rules = ["calls: SPACE array", f"array: %json {embedded(_array(offered, once=once))}"]
-        if answer is not None:
-            return json_or_calls(answer, TOOL_CALLS, rules, once=once, control=control)
-        return text_with_calls(TOOL_CALLS, rules, once=once, control=control)
+            rules = ["calls: SPACE array", f"array: %json {embedded(_array(tools, once=choice.once))}"]
+        return Calls(marker=TOOL_CALLS, rules=rules, once=choice.once)
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates want exactly nine letters and digits."""

@@ -13,60 +13,52 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.dialect import ControlTokens
+from foretoken.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Dialect
 from foretoken.server.tools.schema import embedded
 
-ANY_TEXT: Final = "/(?s:.*)/"
 SPACE: Final = r"SPACE: /[ \t\r\n]{0,4}/"
 """What may stand around calls: models write a line break, a space, or nothing."""
 
 
-def offered_tools(tools: Sequence[Tool], choice: ToolChoice) -> list[Tool]:
-    """The functions that may be called; the arguments of one that is not strict are any JSON object."""
-    free = {"type": "object"}
-    return [tool if tool.strict else replace(tool, parameters=free) for tool in choice.callable(tools)]
-
-
-def text_with_calls(
-    marker: str,
-    rules: Sequence[str],
-    *,
-    once: bool,
-    control: ControlTokens,
-    text: str = ANY_TEXT,
-    bare: Sequence[str] = (),
+def offered_grammar(
+    dialect: Dialect,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    answer: Mapping[str, Any] | None = None,
+    control: ControlTokens = NO_CONTROL,
 ) -> str:
-    """Any text, with calls after a marker. `rules` say what `calls` are.
-
-    `text`: the terminal for text outside calls; `bare`: rules for calls that begin without a marker.
+    """A Lark grammar of answers in which the model may call, but need not: the arguments of strict functions
+    follow their schemas, those of others are any JSON object. What is no call is any text, or with `answer`
+    JSON of this schema.
     """
-    opened = ["opened calls", *bare]
-    if marker in control.markers:
-        opened.append(f"TEXT {control.spelled(marker)} calls")
+    free = {"type": "object"}
+    callable_ = [tool if tool.strict else replace(tool, parameters=free) for tool in choice.callable(tools)]
+    calls = dialect.calls(callable_, choice, control)
+    return _text_with(calls, control) if answer is None else _json_or(calls, answer, control)
+
+
+def _text_with(calls: Calls, control: ControlTokens) -> str:
+    """Any text, with calls after a marker."""
+    opened = ["opened calls", *calls.bare_in_text]
+    if calls.marker in control.markers:
+        opened.append(f"TEXT {control.spelled(calls.marker)} calls")
     others = [f"TEXT <[{_ranges(control.others)}]>"] if control.others else []
-    if once:
+    if calls.once:
         before = f"({' | '.join(others)})* " if others else ""
         start = f"{before}(TEXT | {' | '.join(opened)})"
     else:
         start = f"({' | '.join(opened + others)})* TEXT"
-    head = [f"start: {start}", f"opened[lazy]: TEXT {json.dumps(marker)}", f"TEXT: {text}", SPACE]
-    return "\n".join([*head, *rules, ""])
+    marked = f"opened[lazy]: TEXT {json.dumps(calls.marker)}"
+    head = [f"start: {start}", marked, f"TEXT: {calls.text}", SPACE]
+    return "\n".join([*head, *calls.rules, *calls.text_rules, ""])
 
 
-def json_or_calls(
-    answer: Mapping[str, Any],
-    marker: str,
-    rules: Sequence[str],
-    *,
-    once: bool,
-    control: ControlTokens,
-    bare: Sequence[str] = (),
-) -> str:
+def _json_or(calls: Calls, answer: Mapping[str, Any], control: ControlTokens) -> str:
     """JSON of the schema `answer`, or calls and nothing else."""
-    call = f"{control.spelled(marker)} calls"
-    more = "" if once else f" (SPACE {call})*"
-    start = " | ".join(["answer", f"{call}{more}", *bare])
-    return "\n".join([f"start: {start}", f"answer: %json {embedded(answer)}", SPACE, *rules, ""])
+    call = f"{control.spelled(calls.marker)} calls"
+    more = "" if calls.once else f" (SPACE {call})*"
+    start = " | ".join(["answer", f"{call}{more}", *calls.bare])
+    return "\n".join([f"start: {start}", f"answer: %json {embedded(answer)}", SPACE, *calls.rules, ""])
 
 
 def _ranges(tokens: Sequence[int]) -> str:

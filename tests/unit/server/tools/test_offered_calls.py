@@ -21,6 +21,7 @@ from foretoken.server.tools.dialect import ControlTokens, Dialect
 from foretoken.server.tools.hermes import HERMES
 from foretoken.server.tools.llama3 import LLAMA3
 from foretoken.server.tools.mistral import MISTRAL, MISTRAL_NAMED
+from foretoken.server.tools.offered import offered_grammar
 from foretoken.testing import (
     FakeModel,
     FakeTokenizer,
@@ -93,9 +94,11 @@ def allows(grammar: str, *pieces: str | int) -> bool:
     "text", ["", "Hello, wörld 🙂\n\n", '{"city": 3}', "{", "<tool", "[TOOL", "a [1] <b>", '{"names": "x"}']
 )
 def test_text_is_free(dialect: Dialect, choice: ToolChoice, text: str) -> None:
-    grammar = dialect.offered(TOOLS, choice)
+    grammar = offered_grammar(dialect, TOOLS, choice)
     assert allows(grammar, text)
-    with_control = dialect.offered(TOOLS, choice, None, ControlTokens({dialect.markers[0]: MARK}, (OTHER,)))
+    with_control = offered_grammar(
+        dialect, TOOLS, choice, None, ControlTokens({dialect.markers[0]: MARK}, (OTHER,))
+    )
     assert allows(with_control, text)
     assert allows(with_control, text, OTHER, "x", OTHER, OTHER, text)
 
@@ -110,7 +113,7 @@ def test_a_strict_call_follows_its_schema(
 ) -> None:
     text = dialect.markers[0]
     control = ControlTokens() if marker == "text" else ControlTokens({text: MARK}, (OTHER,))
-    grammar = dialect.offered(TOOLS, choice, None, control)
+    grammar = offered_grammar(dialect, TOOLS, choice, None, control)
     pieces = [before, MARK if marker == "control" else text, write(dialect, call)]
     assert allows(grammar, *pieces) == allowed
     answer = collect(deltas(dialect, [before, text, write(dialect, call)], ["weather", "loose"]))
@@ -122,7 +125,7 @@ def test_a_strict_call_follows_its_schema(
 def test_after_a_call_there_is_text_or_another_call(dialect: Dialect) -> None:
     marker = dialect.markers[0]
     right, wrong = (marker + write(dialect, call) for call in (RIGHT, WRONG))
-    several, one = dialect.offered(TOOLS, AUTO), dialect.offered(TOOLS, ONE)
+    several, one = offered_grammar(dialect, TOOLS, AUTO), offered_grammar(dialect, TOOLS, ONE)
     more = not dialect.one_call_a_message
     assert allows(several, right, "\n") == allows(several, right, " and ", right, ".") == more
     assert not allows(several, right, wrong)
@@ -147,7 +150,7 @@ def test_after_a_call_there_is_text_or_another_call(dialect: Dialect) -> None:
     ],
 )
 def test_a_bare_object_that_begins_like_a_call_is_one(text: str, allowed: bool) -> None:
-    assert allows(LLAMA3.offered(TOOLS, AUTO), text) == allowed
+    assert allows(offered_grammar(LLAMA3, TOOLS, AUTO), text) == allowed
 
 
 FORM: dict[str, Any] = {
@@ -163,7 +166,7 @@ FORM: dict[str, Any] = {
 def test_with_a_format_it_is_json_or_calls(dialect: Dialect, choice: ToolChoice) -> None:
     marker = dialect.markers[0]
     for control in (ControlTokens(), ControlTokens({marker: MARK}, (OTHER,))):
-        grammar = dialect.offered(TOOLS, choice, FORM, control)
+        grammar = offered_grammar(dialect, TOOLS, choice, FORM, control)
         written = control.markers.get(marker, marker)
         assert allows(grammar, '{"answer": 42}')
         assert allows(grammar, written, write(dialect, RIGHT))
@@ -173,12 +176,12 @@ def test_with_a_format_it_is_json_or_calls(dialect: Dialect, choice: ToolChoice)
         assert not allows(grammar, '{"answer": 42}', written, write(dialect, RIGHT))
         several = [written, write(dialect, RIGHT), "\n", written, write(dialect, RIGHT)]
         assert allows(grammar, *several) == (choice.parallel and not dialect.one_call_a_message)
-    assert allows(LLAMA3.offered(TOOLS, choice, FORM), write(LLAMA3, RIGHT))
+    assert allows(offered_grammar(LLAMA3, TOOLS, choice, FORM), write(LLAMA3, RIGHT))
 
 
 def test_a_schema_says_its_own_white_space() -> None:
     form = {**FORM, "x-guidance": {"whitespace_pattern": ""}}
-    grammar = HERMES.offered(TOOLS, AUTO, form)
+    grammar = offered_grammar(HERMES, TOOLS, AUTO, form)
     assert allows(grammar, '{"answer":42}')
     assert not allows(grammar, '{"answer": 42}')
 
@@ -191,7 +194,7 @@ LISTED = [*ALPHABET, *(write(HERMES, call) for call in (RIGHT, WRONG, LOOSE))]
 def test_whatever_is_let_through_has_only_calls_that_follow_their_schemas(pieces: list[str]) -> None:
     text = "".join(pieces)
     answer = collect(deltas(HERMES, [text], ["weather", "loose"]))
-    if allows(HERMES.offered(TOOLS, AUTO), text):
+    if allows(offered_grammar(HERMES, TOOLS, AUTO), text):
         assert WRONG not in called(answer)
         assert called(answer) or "<tool_call>" not in text
     elif "<tool_call>" not in text:

@@ -1,0 +1,131 @@
+"""A client's connection, as uvicorn has it, but not held open for one that keeps the server waiting.
+
+uvicorn waits for ever for a request's head or body, keeps however long a head in memory, and does not stop
+while an answer is not read to its end. None of that takes a key.
+
+It also loses the body of a request that offers to go on in another protocol, as Java's HttpClient does with
+every first request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and here it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEAD = 64 * 1024
+"""Bytes of a request line and headers, as in most servers."""
+
+STOPPING_S = 10.0
+"""The same for all of it while the server stops."""
+
+_OFFER = (b"upgrade", b"http2-settings")
+"""Headers of an offer, and names of them in the header `connection`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a client may take: for a request's head, between two pieces of its body, and between two
+    pieces of the answer that it reads. The last are what the system keeps for it, megabytes.
+    """
+
+    head_s: float = 30.0
+    body_s: float = 60.0
+    answer_s: float = 120.0
+
+
+class Connection(HttpToolsProtocol):
+    """See the module. `check` has to be called now and then."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head = 0
+        self._in_head = True
+        self._offered = False
+        self._heard = self._head_began = self._read = monotonic()
+        self._unread = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        self._heard = monotonic()
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._offered:
+                self._go_on(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        else:
+            self._head = self._head + len(data) if self._in_head else 0
+            if self._head > MOST_HEAD:
+                self._refuse(b"431 Request Header Fields Too Large")
+
+    def _go_on(self, body: bytes) -> None:
+        """The request whose head was read, without its offer of another protocol."""
+        version = self.parser.get_http_version().encode()
+        head = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        for name, value in self.headers:
+            if name == b"connection":
+                words = [word.strip() for word in value.split(b",")]
+                kept = b", ".join(word for word in words if word.lower() not in _OFFER)
+                head.append(b"connection: " + kept)
+            elif name not in _OFFER:
+                head.append(name + b": " + value)
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join([*head, b"", body]))
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head, self._head_began = True, monotonic()
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._in_head = False
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offered:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is there. With an offer in the head the parser takes none."""
+        if not self._offered:
+            super().on_message_complete()
+
+    def check(self, now: float, patience: Patience) -> None:
+        """End the connection if its client takes too long. `now` as `time.monotonic` gives it."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread or unread != self._unread:
+            self._unread, self._read = unread, now
+        cycle = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        if unread:
+            if now - self._read > patience.answer_s:
+                self.transport.abort()  # `close` would wait until it is read
+        elif answering:
+            if cycle.more_body and not self.flow.read_paused and now - self._heard > patience.body_s:
+                self._refuse(b"408 Request Timeout")
+        elif self._in_head and now - self._head_began > patience.head_s:
+            self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not begun:
+            self.transport.write(
+                b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            )
+        self.transport.close()
+
+
+async def watch(connections: Iterable[Any], patience: Patience, every_s: float = 1.0) -> None:
+    """Check all connections for ever."""
+    while True:
+        await asyncio.sleep(every_s)
+        now = monotonic()
+        for connection in list(connections):
+            connection.check(now, patience)

@@ -1,0 +1,246 @@
+"""Clients that keep the server waiting, or offer it another protocol: nothing is held for them, or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from foretoken.server.connection import MOST_HEAD, Connection, Patience, watch
+
+BRIEF = Patience(head_s=0.3, body_s=0.3, answer_s=0.3)
+LONG = Patience(3600, 3600, 3600)
+LARGE = 40_000_000
+"""Bytes of an answer: more than the system keeps for a client that does not read."""
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with what it was asked, or at /large with much."""
+    if scope["type"] != "http":
+        return
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    else:
+        return
+    facts = {name: scope[name] for name in ("method", "path")}
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    content = json.dumps({**facts, "headers": headers, "body": body.decode()}).encode()
+    if scope["path"] == "/large":
+        content = b"x" * LARGE
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for begin in range(0, len(content), 1 << 20):
+        piece = content[begin : begin + (1 << 20)]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextmanager
+def serving(patience: Patience) -> Iterator[uvicorn.Server]:
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, http=Connection, ws="none", lifespan="off", log_level="error"
+    )
+    server = uvicorn.Server(config)
+
+    async def run() -> None:
+        watching = asyncio.create_task(watch(server.server_state.connections, patience, 0.02))
+        await server.serve()
+        watching.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    while not server.started:
+        threading.Event().wait(0.01)
+    try:
+        yield server
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[uvicorn.Server]:
+    with serving(LONG) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[uvicorn.Server]:
+    with serving(BRIEF) as server:
+        yield server
+
+
+def port_of(server: uvicorn.Server) -> int:
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port
+
+
+def connect(server: uvicorn.Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port_of(server)), timeout=20)
+
+
+def rest_of(client: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    found = b""
+    try:
+        while piece := client.recv(1 << 20):
+            found += piece
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def takes(client: socket.socket, piece: bytes, times: int, pause_s: float = 0.0) -> bool:
+    """Whether the server lets a client send so much."""
+    try:
+        for _ in range(times):
+            client.sendall(piece)
+            threading.Event().wait(pause_s)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def one_reply(client: socket.socket) -> bytes:
+    """The next answer, to the end of its body."""
+    found = b""
+    while not found.endswith(b"\r\n0\r\n\r\n"):
+        piece = client.recv(1 << 16)
+        assert piece, found
+        found += piece
+    return found
+
+
+def facts_of(reply: bytes) -> dict[str, Any]:
+    """What the application answered with."""
+    assert reply.startswith(b"HTTP/1.1 200 OK")
+    text = reply.partition(b"\r\n\r\n")[2]
+    found: dict[str, Any] = json.loads(text[text.index(b"{") : text.rindex(b"}") + 1])
+    return found
+
+
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
+"""What Java's HttpClient sends with its first request."""
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_request_that_offers_another_protocol_keeps_its_body(patient: uvicorn.Server, pieces: int) -> None:
+    head = (
+        b"POST /asked?a=b HTTP/1.1\r\nHost: here\r\n" + OFFER + b"X-Own: kept\r\nContent-Length: 26\r\n\r\n"
+    )
+    request = head + b"abcdefghijklmnopqrstuvwxyz"
+    with connect(patient) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        step = -(-len(request) // pieces)
+        for begin in range(0, len(request), step):
+            client.sendall(request[begin : begin + step])
+            threading.Event().wait(0.02)
+        facts = facts_of(one_reply(client))
+        assert (facts["method"], facts["path"]) == ("POST", "/asked")
+        assert facts["body"] == "abcdefghijklmnopqrstuvwxyz"
+        assert facts["headers"]["x-own"] == "kept"
+        assert "upgrade" not in facts["headers"]
+        client.sendall(b"GET /again HTTP/1.1\r\nHost: here\r\n\r\n")  # the connection goes on
+        assert facts_of(one_reply(client))["path"] == "/again"
+
+
+def test_so_does_one_for_a_websocket_where_there_is_none(patient: uvicorn.Server) -> None:
+    request = b"GET /x HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with connect(patient) as client:
+        client.sendall(request)
+        assert facts_of(one_reply(client))["path"] == "/x"
+
+
+def test_closing_is_still_heard_beside_an_offer(patient: uvicorn.Server) -> None:
+    with connect(patient) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close, Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        assert rest_of(client).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("target", [b"evil.example:443", b"/v1/models"])
+def test_nobody_is_connected_to_others(patient: uvicorn.Server, target: bytes) -> None:
+    with connect(patient) as client:
+        client.sendall(b"CONNECT " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        status = client.recv(1 << 16).split(b"\r\n")[0]
+    assert status in (b"HTTP/1.1 400 Bad Request", b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("filler", [b"a", b"X-A: b\r\n"])
+def test_a_head_has_a_size(patient: uvicorn.Server, filler: bytes) -> None:
+    """One header that never ends, and headers without end."""
+    with connect(patient) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\nX-Long: ")
+        assert not takes(client, filler * 8192, 20_000)
+    assert httpx.get(f"http://127.0.0.1:{port_of(patient)}/").status_code == 200
+
+
+def test_a_head_of_the_usual_size_is_fine(patient: uvicorn.Server) -> None:
+    long = {"X-Long": "a" * (MOST_HEAD - 1000)}
+    with httpx.Client() as client:
+        for _ in range(3):  # each head counts for itself
+            assert client.get(f"http://127.0.0.1:{port_of(patient)}/", headers=long).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("begin", "status"),
+    [
+        (b"", b"HTTP/1.1 408 Request Timeout"),
+        (b"GET / HTTP/1.1\r\nHost: h", b"HTTP/1.1 408 Request Timeout"),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc", b"HTTP/1.1 408 Request Timeout"),
+    ],
+)
+def test_a_request_that_never_ends_is_not_waited_for(
+    brief: uvicorn.Server, begin: bytes, status: bytes
+) -> None:
+    with connect(brief) as client:
+        client.sendall(begin)
+        assert rest_of(client).startswith(status)
+
+
+def test_bytes_that_come_slowly_do_not_make_a_head_longer(brief: uvicorn.Server) -> None:
+    with connect(brief) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        assert not takes(client, b"a", 1000, pause_s=0.02)
+
+
+def test_an_answer_that_nobody_reads_is_given_up(brief: uvicorn.Server) -> None:
+    with connect(brief) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n")
+        while not brief.server_state.connections:
+            threading.Event().wait(0.01)
+        while brief.server_state.connections:
+            threading.Event().wait(0.01)
+        assert len(rest_of(client)) < LARGE
+
+
+def test_who_reads_slowly_gets_everything(brief: uvicorn.Server) -> None:
+    """In pauses that are shorter than what is waited for, and together longer."""
+    with connect(brief) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        size = 0
+        for part in range(1, 11):
+            while size < part * LARGE / 10:
+                piece = client.recv(1 << 20)
+                assert piece
+                size += len(piece)
+            threading.Event().wait(0.06)
+        assert size + len(rest_of(client)) > LARGE
+
+
+def test_a_connection_that_is_kept_is_not_begun_anew(brief: uvicorn.Server) -> None:
+    with connect(brief) as client:
+        for path in ("/one", "/two"):
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+            assert facts_of(one_reply(client))["path"] == path
+            threading.Event().wait(0.6)

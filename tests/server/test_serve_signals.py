@@ -1,0 +1,165 @@
+"""`foretoken serve` and signals: what is waited for, the exit code, and what is said."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import gguf_factory
+from foretoken.cli.serve import _openable
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
+
+FOREVER = """
+import ctypes, os, sys
+import foretoken.engine.engine as engine_module
+from foretoken.cli import main
+
+def blocked(*arguments, **options):
+    os.write(2, b"native\\n")
+    ctypes.CDLL(None).sleep(120)
+
+def busy(*arguments, **options):
+    os.write(2, b"native\\n")
+    while True:
+        ctypes.CDLL(None).usleep(1000)
+
+engine_module.Engine.load = {"blocked": blocked, "busy": busy}[sys.argv.pop(1)]
+main()
+"""
+"""Loading takes for ever, in native code or in Python."""
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@contextmanager
+def started(folder: Path, *command: str, until: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A server that has said `until`, and the lines up to there."""
+    process = subprocess.Popen(
+        [sys.executable, *command, "--port", "0", "-t", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "FORETOKEN_CACHE": str(folder / "cache")},
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if until in line:
+                yield process, said
+                return
+        pytest.fail("it did not start:\n" + "".join(said))
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    gguf_factory.tiny_llama(tmp_path / "tiny.gguf", ctx_train=512)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("how", ["blocked", "busy"])
+def test_a_model_that_is_being_loaded_is_not_waited_for(
+    folder: Path, how: str, number: signal.Signals
+) -> None:
+    with started(folder, "-c", FOREVER, how, "serve", "tiny.gguf", until="native") as (process, _):
+        process.send_signal(number)
+        _, rest = process.communicate(timeout=30)
+    assert process.returncode == CODES[number]
+    assert rest == "Stopped.\n"
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_server_ends_alike_and_closes_its_record(folder: Path, number: signal.Signals) -> None:
+    command = ("-m", "foretoken", "serve", "tiny.gguf", "--record", "traces.jsonl")
+    with started(folder, *command, until="Status page: ") as (process, said):
+        url = said[-1].split()[-1]
+        body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
+        assert httpx.post(f"{url}v1/completions", json=body, timeout=60).status_code == 200
+        process.send_signal(number)
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == CODES[number]
+    assert rest.count("Stopped.") == 1
+    assert "Recorded 1 answer in" in rest
+    assert "Traceback" not in rest
+
+
+def test_a_log_that_nobody_reads_any_more_fails_no_request(folder: Path) -> None:
+    """`foretoken serve 2>&1 | head`, or a log on a full disk."""
+    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+        assert process.stderr is not None
+        process.stderr.close()
+        body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
+        for stream in (False, True, False):
+            url = f"{said[-1].split()[-1]}v1/completions"
+            reply = httpx.post(url, json={**body, "stream": stream}, timeout=60)
+            assert reply.status_code == 200
+            assert not stream or reply.text.endswith("data: [DONE]\n\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("streams", [">&- 2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_a_server_needs_no_standard_streams(folder: Path, streams: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = shlex.join(
+        [sys.executable, "-m", "foretoken", "serve", "tiny.gguf", "-t", "1", "--port", str(port)]
+    )
+    environment = {**os.environ, "FORETOKEN_CACHE": str(folder / "cache")}
+    process = subprocess.Popen(["bash", "-c", f"exec {command} {streams}"], cwd=folder, env=environment)
+    try:
+        body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
+        while process.poll() is None:
+            try:
+                reply = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
+            except httpx.ConnectError:
+                time.sleep(0.1)
+                continue
+            assert reply.status_code == 200
+            break
+        assert process.poll() is None, "it has ended"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_status_page_is_named_beside_the_api(folder: Path) -> None:
+    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (_, said):
+        api, page = said[-2].split()[-1], said[-1].split()[-1]
+        assert api == f"{page}v1"
+        assert "<html" in httpx.get(page, timeout=60).text
+
+
+@pytest.mark.parametrize(
+    ("url", "opened"),
+    [
+        ("http://127.0.0.1:80", "http://127.0.0.1:80"),
+        ("http://0.0.0.0:80", "http://127.0.0.1:80"),
+        ("http://[::]:80", "http://[::1]:80"),
+    ],
+)
+def test_the_address_of_all_interfaces_is_none_of_a_page(url: str, opened: str) -> None:
+    assert _openable(url) == opened
