@@ -8,14 +8,15 @@ than its stake (`stake`). Who is asked for a draft at all is `asking`'s question
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import Attention
+from foretoken.planner.attention import INCOME, Attention
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
+from foretoken.planner.hints import Hints
 from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
@@ -47,6 +48,7 @@ class AdaptivePlanner:
         self._attention = Attention()
         self._overhead = Overhead()
         self._stakes = Stakes()
+        self._hints = Hints(self._curve, self._stakes)
         self._drafted: dict[str, int] = {}
         self._priced: dict[int, list[float]] = {}
         self._found = False
@@ -69,6 +71,9 @@ class AdaptivePlanner:
         survival = learnt.get("survival")
         if isinstance(survival, Mapping):
             self._survival.restore(survival)
+        answers = learnt.get("answers")
+        if isinstance(answers, Sequence):
+            self._stakes.restore(answers)
 
     def curve(self) -> Mapping[int, Mapping[int, float]]:
         """V(n) as it is known now: milliseconds by context depth and rows. Empty before anything was seen."""
@@ -93,7 +98,7 @@ class AdaptivePlanner:
 
     def knowledge(self) -> dict[str, object]:
         """What else was learnt, as a JSON object."""
-        return {"survival": self._survival.export()}
+        return {"survival": self._survival.export(), "answers": self._stakes.export()}
 
     def start(self, request: RequestView) -> None:
         self._stakes.start(request.id, request.params.max_tokens)
@@ -104,6 +109,7 @@ class AdaptivePlanner:
         self._merger.forget(request.id)
         self._stakes.forget(request.id, len(request.tokens) - request.prompt_length)
         self._asking.stop(request)
+        self._hints.forget(request.id)
         self._attention.forget(request.id)
         self._replay.forget(request.id)
 
@@ -111,7 +117,10 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
-        if self._rest.goes_on(requests, load):
+        promising = self._hints.promising(requests)
+        if promising:
+            self._rest.interrupt()
+        elif self._rest.goes_on(requests, load):
             return {}
         self._catch_up()
         self._curve.deepen(load.depth)
@@ -120,11 +129,19 @@ class AdaptivePlanner:
             return {}
         single = self._curve.single_ms
         cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
-        awake = {request.id for request in requests if self._attention.tick(request.id, cost)}
+        if cost > INCOME:
+            self._hints.weigh(cost, load.decoding)
+        else:
+            self._hints.rest()
+        awake = {
+            request.id
+            for request in requests
+            if self._attention.tick(request.id, cost, promising=request.id in promising)
+        }
         if not awake and self._asking.asleep(drafters):
             self._rest.begin(requests, load, lambda resting: self._attention.rest(resting, cost))
             return {}
-        return self._asking.limits(requests, drafters, load, awake)
+        return self._asking.limits(requests, drafters, load, awake, promising)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
@@ -194,11 +211,11 @@ class AdaptivePlanner:
         alone = load.decoding == 1 and not load.prefill_rows
         if alone and highest <= MARGIN / plain:  # `_lengths` would say the same, whatever the stake
             return best, (), Estimate(gain, gain > MARGIN, chains, 0)
-        share = self._share(request.id, survival, load)
+        extra = self._extra_rounds(request.id, survival, load)
         right = survival
         if isinstance(best, Tree):  # which is never right to its end
             right = best.paying([cost / plain - 1.0 for cost in costs[1 : len(survival) + 1]])
-        allowed = self._stakes.cut(request.id, right, share)
+        allowed = self._stakes.cut(request.id, right, extra)
         return best, survival[:allowed], Estimate(gain, gain > MARGIN, chains, allowed)
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
@@ -213,13 +230,14 @@ class AdaptivePlanner:
             prices = self._priced[rows] = self._curve.prices(rows, count)
         return prices
 
-    def _share(self, request: int, chain: Sequence[float], load: Load) -> Callable[[int], float]:
-        """What n rows of a request cost it, in plain rounds of as many requests, if a draft is verified of
-        which `chain` is the survival.
+    def _extra_rounds(self, request: int, chain: Sequence[float], load: Load) -> list[float]:
+        """What 0, 1, 2, … tokens cost a request beyond a plain round, in plain rounds of as many requests, if
+        a draft is verified of which `chain` is the survival.
         """
         later = self._replay.prices(request, chain, self._curve.ratio)
         costs, plain = self._prices(load.decoding, len(chain) + 1), self._curve.ratio(load.decoding)
-        return lambda rows: 1.0 + (costs[rows - 1] - costs[0] + later[rows - 1]) / plain
+        first = costs[0]
+        return [(cost - first + owed) / plain for cost, owed in zip(costs, later, strict=False)]
 
     def _peak_rate(
         self, request: int, survivals: Sequence[float], load: Load, costs: Sequence[float]
@@ -345,6 +363,7 @@ class AdaptivePlanner:
             self._stakes.settle(request, len(outcome.tokens), cost)
             self._attention.saved(request, len(outcome.tokens) - cost)
             if outcome.draft is not None:
+                self._hints.drafted(request)
                 sources = outcome.draft.source.split("+")
                 for source in sources:
                     self._asking.earned(source, (len(outcome.tokens) - cost) / len(sources))

@@ -36,6 +36,10 @@ DOUBTED = 0.7
 PROBE_ROUNDS = 6
 
 
+LENT = 0.3
+"""Plain rounds that a drafter may owe, asked for requests for which a draft is likely to pay: the first copy
+of a process comes before anything was earned."""
+
 SURE = 0.95
 """A drafter that is right with this chance or better, and takes no more than `INCOME`, is asked in every
 round of a request that it drafted for before: tokens that a grammar forces come after long stretches of free
@@ -115,17 +119,22 @@ class Asking:
         return True
 
     def limits(
-        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load, awake: Container[int]
+        self,
+        requests: Sequence[RequestView],
+        drafters: Sequence[str],
+        load: Load,
+        awake: Container[int],
+        promising: Container[int] = (),
     ) -> dict[str, Limits]:
         """For each drafter and request how far it may draft in this round; drafters that cost next to
-        nothing only for the requests that are `awake`.
+        nothing only for the requests that are `awake`, and on credit for those that are `promising`.
         """
         limits: dict[str, Limits] = {}
         for name in drafters:
             drafter = self._drafters.get(name)
             if drafter is None:
                 drafter = self._drafters[name] = _Asked()
-            limits[name] = self._limits(drafter, requests, load, awake)
+            limits[name] = self._limits(drafter, requests, load, awake, promising)
             drafter.now = [
                 (request.id, len(request.tokens), drafter.reading.behind(request))
                 for request, limit in zip(requests, limits[name], strict=True)
@@ -134,16 +143,22 @@ class Asking:
         return limits
 
     def _limits(
-        self, drafter: _Asked, requests: Sequence[RequestView], load: Load, awake: Container[int]
+        self,
+        drafter: _Asked,
+        requests: Sequence[RequestView],
+        load: Load,
+        awake: Container[int],
+        promising: Container[int],
     ) -> Limits:
         drafter.probing = False
         if drafter.worth.free:
             if not drafter.affordable:
-                return [None] * len(requests)
-            limit = DraftLimit(LONGEST)
-            if load.decoding == 1:
-                chance, survival = self._curve.break_even(self._margin), self._curve.row_price()
-                limit = DraftLimit(LONGEST, MODEST * survival, SLACK * chance)
+                if drafter.credit < -LENT:
+                    return [None] * len(requests)
+                awake = [
+                    request.id for request in requests if request.id in promising and request.id in awake
+                ]
+            limit = self._least(load.decoding)
             return [
                 limit if request.id in awake or drafter.sure(request.id) else None for request in requests
             ]
@@ -163,6 +178,16 @@ class Asking:
                     for request in requests
                 ]
         return self._probe(drafter, requests)
+
+    def _least(self, decoding: int) -> DraftLimit:
+        """What is hopeless needs no draft. In company a token is worth what it takes each of the requests in
+        a plain round; which lengths pay depends on the others' drafts, but no token pays that is worth less
+        than a row's price.
+        """
+        worth = self._curve.ratio(decoding) / decoding
+        survival = self._curve.row_price() / worth
+        chance = self._curve.break_even(self._margin) if decoding == 1 else survival
+        return DraftLimit(LONGEST, MODEST * survival, SLACK * chance)
 
     def _probe(self, drafter: _Asked, requests: Sequence[RequestView]) -> Limits:
         """Try it for the one request that costs least to read."""

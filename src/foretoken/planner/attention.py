@@ -68,14 +68,16 @@ class Attention:
     def __init__(self) -> None:
         self._requests: dict[int, _Request] = {}
 
-    def tick(self, request: int, cost: float) -> bool:
-        """A round begins: whether the request's drafters are asked in it, which costs `cost` plain rounds."""
+    def tick(self, request: int, cost: float, *, promising: bool = False) -> bool:
+        """A round begins: whether the request's drafters are asked in it, which costs `cost` plain rounds.
+        `promising`: a draft is likely to pay (`hints`), so that the request may run into debt.
+        """
         state = self._requests.setdefault(request, _Request())
         state.idle += 1
         if cost <= INCOME:
             return True
         state.credit = min(MOST, state.credit + INCOME)
-        if not _asks(state.idle, state.credit, cost):
+        if not (promising and state.credit >= 0.0) and not _asks(state.idle, state.credit, cost):
             return False
         state.credit -= cost
         return True

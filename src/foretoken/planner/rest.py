@@ -46,6 +46,10 @@ class Rest:
         self._gone += self._resting
         return self._resting
 
+    def interrupt(self) -> None:
+        """The round that begins is none of the rest, which is over."""
+        self._left, self._resting = 0, False
+
     def keeps(self, measured: Round) -> bool:
         """Put the round aside if it was one of the rest."""
         if self._resting and measured.rows == len(measured.outcomes):

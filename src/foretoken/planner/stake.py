@@ -12,7 +12,7 @@ that look certain get an advance.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 START = 0.05
 """Plain rounds that a request may lose before it has won anything."""
@@ -26,6 +26,9 @@ ADVANCE = 0.01
 
 CERTAIN = 4
 """Power of survival: a draft that is right to its end with chance S may use S^4 of the advance."""
+
+FIRST = 0.2
+"""Advance in plain rounds while no answer was seen, of one that may be long enough for it."""
 
 KEPT = 32
 """Answers of which the shortest counts."""
@@ -47,22 +50,36 @@ class Stakes:
 
     def start(self, request: int, most: int | None = None) -> None:
         """A request begins, which will write at most `most` tokens."""
-        if self._lengths:
+        if not self._lengths:
+            self._advances[request] = FIRST if most is None else min(FIRST, ADVANCE * most)
+        else:
             shortest = min(self._lengths) if most is None else min(most, *self._lengths)
             known = len(self._lengths) / (len(self._lengths) + DOUBT)
             self._advances[request] = min(ADVANCE * shortest * known, MOST)
 
-    def cut(self, request: int, survivals: Sequence[float], ratio: Callable[[int], float]) -> int:
+    def export(self) -> list[int]:
+        """How long the last answers were, in tokens, the oldest first."""
+        return list(self._lengths)
+
+    def restore(self, lengths: Sequence[object]) -> None:
+        """Begin with the lengths of an earlier run. What does not look like one is left out."""
+        self._lengths.extend(
+            length
+            for length in lengths
+            if isinstance(length, int) and not isinstance(length, bool) and length > 0
+        )
+
+    def cut(self, request: int, survivals: Sequence[float], extra: Sequence[float]) -> int:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
         The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
-        to its end; squaring the survival counts an estimate near 1 as less certain than it says. `ratio(n)`
-        is what the request costs with n rows, in plain rounds.
+        to its end; squaring the survival counts an estimate near 1 as less certain than it says. `extra[n]`
+        is what n tokens cost the request beyond a plain round, in plain rounds.
         """
         stake, advance = self._stakes.get(request, START), self._advances.get(request, 0.0)
         for length in range(len(survivals), 0, -1):
             right = survivals[length - 1]
-            if (ratio(1 + length) - 1.0) * (1.0 - right**2) <= stake + advance * right**CERTAIN:
+            if extra[length] * (1.0 - right**2) <= stake + advance * right**CERTAIN:
                 return length
         return 0
 

@@ -76,8 +76,12 @@ def test_an_answer_costs_what_forwards_do_at_its_depth(rows: list[Row]) -> None:
 
 
 def test_changes_of_size_are_part_of_what_was_to_be_expected(rows: list[Row]) -> None:
+    """V(n) includes a change of size, which one draft after another of the same length saves: more is to be
+    expected of a setting that drafts so, whatever it costs.
+    """
+    static = SETTINGS[1]
     found = [
-        float(expectations(rows, engine(), Curves({256: FLAT}, resize), ["auto"], "off")["auto"]["replayed"])
+        float(expectations(rows, engine(), Curves({256: FLAT}, resize), [static], "off")[static]["replayed"])
         for resize in (0.0, 0.2)
     ]
-    assert found[1] < found[0]
+    assert found[1] > 1.05 * found[0]

@@ -11,10 +11,11 @@ import pytest
 
 from foretoken.engine.warmup import SIZES
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.asking import FIRST_PROBE
+from foretoken.planner.asking import FIRST_PROBE, LENT, MODEST, SLACK, Asking
+from foretoken.planner.cost import CostCurve
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load, Outcome, Round
-from planner_rounds import PLAIN_MS, Curve, linear
+from planner_rounds import PLAIN_MS, Curve, Game, all_right, chain, linear, teach
 
 CPU = linear(0.2)
 NEVER = 10**9
@@ -170,3 +171,43 @@ def test_it_says_that_a_draft_model_does_not_pay() -> None:
     game = DraftModel(30.0, 0.2)
     game.play(300)
     assert "longer" in (game.planner.reason() or "")
+
+
+@pytest.mark.parametrize(("decoding", "worth"), [(2, 1.5 / 2), (4, 2.5 / 4), (8, 4.5 / 8)])
+def test_in_company_no_draft_is_wanted_that_is_worth_less_than_a_row(decoding: int, worth: float) -> None:
+    """A token is worth what it takes each of them in a plain round, and a row costs half a plain forward."""
+    planner = AdaptivePlanner()
+    teach(planner, linear(0.5))
+    Game(planner, linear(0.5)).play(3, [chain(4)], all_right)
+    views = [RequestView(10 + number, [0], prompt_length=1) for number in range(decoding)]
+    for limit in planner.limits(views, ["s"], Load(decoding, 0, 1))["s"]:
+        assert limit is not None
+        assert limit.min_survival == pytest.approx(MODEST * 0.5 / worth, rel=0.02)
+        assert limit.min_chance == pytest.approx(SLACK * 0.5 / worth, rel=0.02)
+
+
+def test_a_drafter_that_has_earned_nothing_is_asked_on_credit_where_it_may_pay() -> None:
+    """It takes 4 % of a plain round, and is never right."""
+    curve = CostCurve()
+    for _ in range(4):
+        curve.tick()
+        curve.add(1, PLAIN_MS)
+    asking, view = Asking(curve, 1.03), RequestView(1, [0] * 9, prompt_length=1)
+    load, share = Load(1, 0, 9), 0.04
+    outcome = Outcome(8, (5,))
+
+    def asked(rounds: int, *promising: int) -> int:
+        count = 0
+        for _ in range(rounds):
+            [limit] = asking.limits([view], ["s"], load, {1}, promising)["s"]
+            count += limit is not None
+            spent = {"s": share * PLAIN_MS} if limit is not None else {}
+            asking.observe(Round(load, 1, spent, PLAIN_MS, 0.0, ((1, outcome),)), {"s": 0})
+        return count
+
+    asked(20)
+    assert asked(8) <= 2, "as often as it has credit"
+    lent = asked(8, 1)
+    assert lent == 8
+    assert asked(8, 2) <= 1, "another request is not meant"
+    assert lent + asked(60, 1) <= (LENT + 2 * share + 76 * 0.01) / share, "and not without limit"

@@ -65,3 +65,16 @@ def test_requests_have_credit_of_their_own_and_leave_none() -> None:
     assert asked(attention, 100, DEAR, request=2) == first
     attention.forget(1)
     assert asked(attention, 100, DEAR, request=1) == first
+
+
+def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further() -> None:
+    attention = Attention()
+    asked(attention, 40, DEAR)
+    spent = [attention.tick(1, DEAR, promising=True) for _ in range(2 * int(START / DEAR) + 2)]
+    assert spent[0]
+    assert not spent[-1]
+    rounds = [attention.tick(1, DEAR, promising=True) for _ in range(1000)]
+    assert DEAR * sum(rounds) <= DEAR + INCOME * 1000
+    assert DEAR * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
+    attention.saved(1, 10.0)
+    assert attention.tick(1, DEAR, promising=True)

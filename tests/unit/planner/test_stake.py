@@ -9,8 +9,9 @@ import pytest
 from foretoken.planner.stake import MOST, SHARE, START, Stakes
 
 
-def linear(slope: float):  # type: ignore[no-untyped-def]
-    return lambda rows: 1.0 + slope * (rows - 1)
+def linear(slope: float) -> list[float]:
+    """What tokens cost beyond a plain round."""
+    return [slope * tokens for tokens in range(1001)]
 
 
 def test_a_new_request_risks_little_and_certain_tokens_risk_nothing() -> None:
@@ -42,17 +43,17 @@ def test_winnings_are_not_saved_up_without_limit() -> None:
 @pytest.mark.parametrize("chance", [0.0, 0.3, 0.9])
 def test_the_slowdown_is_bounded_whatever_the_estimates_say(chance: float) -> None:
     """Drafts of 8 that claim to be almost certain: with the truth far below, the loss stays bounded."""
-    rng, stakes, ratio = random.Random(5), Stakes(), linear(0.6)
+    rng, stakes, extra = random.Random(5), Stakes(), linear(0.6)
     tokens, cost = 0, 0.0
     for _ in range(2000):
-        length = stakes.cut(1, [0.97] * 8, ratio)
+        length = stakes.cut(1, [0.97] * 8, extra)
         accepted = 0
         while accepted < length and rng.random() < chance:
             accepted += 1
-        tokens, cost = tokens + accepted + 1, cost + ratio(1 + length)
-        stakes.settle(1, accepted + 1, ratio(1 + length))
+        tokens, cost = tokens + accepted + 1, cost + 1.0 + extra[length]
+        stakes.settle(1, accepted + 1, 1.0 + extra[length])
     # One draft may overdraw the stake by what its rows cost; then nothing is drafted until that is earned.
-    assert cost <= tokens * (1 + SHARE) + START + ratio(9)
+    assert cost <= tokens * (1 + SHARE) + START + 1.0 + extra[8]
 
 
 def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
@@ -80,3 +81,30 @@ def test_a_single_long_answer_says_little() -> None:
         stakes.forget(request, written=500)
     stakes.start(30)
     assert 0 < once < stakes.cut(30, [0.97] * 60, linear(0.5))
+
+
+def test_the_first_answer_gets_a_small_advance() -> None:
+    stakes = Stakes()
+    stakes.start(1)
+    assert stakes.cut(1, [0.95] * 20, linear(0.5)) > Stakes().cut(1, [0.95] * 20, linear(0.5))
+    assert stakes.cut(1, [0.3] * 20, linear(0.5)) == 0, "it is for certain drafts"
+    stakes.start(2, most=1)
+    assert stakes.cut(2, [0.95] * 20, linear(0.5)) == Stakes().cut(2, [0.95] * 20, linear(0.5))
+
+
+def test_answers_of_an_earlier_run_count() -> None:
+    before, after, fresh = Stakes(), Stakes(), Stakes()
+    for request in range(40):
+        before.forget(request, written=400 + request)
+    after.restore(before.export())
+    for stakes in (before, after, fresh):
+        stakes.start(50)
+    lengths = [stakes.cut(50, [0.97] * 40, linear(0.5)) for stakes in (before, after, fresh)]
+    assert lengths[0] == lengths[1] > lengths[2]
+    assert after.export() == list(range(408, 440))
+
+
+def test_lengths_that_are_damaged_are_left_out() -> None:
+    stakes = Stakes()
+    stakes.restore([0, -3, "9", None, True, 2.5, [7], 11])
+    assert stakes.export() == [11]

@@ -1,0 +1,123 @@
+"""How much of a text's end stood in it before: a hint, after every token, whether asking for a draft may pay.
+
+A drafter that copies says the same and better, but asking it takes some tenths of a millisecond between two
+forwards. This takes a few microseconds: where the last two tokens came last is looked up, how much before
+them is the same is counted once, and from then on every token that comes as it came there makes the match
+longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foretoken.protocols import RequestView
+
+WIDTH = 2
+"""Tokens that are looked up. In recorded answers the newest place of two tokens is the longest match, or one
+as long, in 98 of 100 cases."""
+
+LONGEST = 48
+"""Tokens up to which a new match is measured."""
+
+BULK = 64
+"""From this many unread tokens on numpy is faster than reading them one by one."""
+
+_FIRST = 0x9E3779B97F4A7C15
+_SECOND = 0xD6E8FEB86659FD93
+_MASK = (1 << 64) - 1
+_LEAST_BITS = 10
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is known of one request's text. `places[slot of two tokens]`: the position after their last
+    occurrence, 0 for none; two pairs in one slot are told apart by looking. `at`: the position that is
+    expected to come again, `length` how many tokens before it and before the text's end are the same.
+    """
+
+    places: npt.NDArray[np.int32]
+    cells: memoryview
+    shift: int
+    read: int = 0
+    at: int = 0
+    length: int = 0
+
+
+class Echo:
+    """The texts of all requests. Memory: 8 to 16 bytes a token."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, _Text] = {}
+
+    def length(self, request: RequestView) -> int:
+        """How many tokens the text's end has in common with what came before an earlier place in it; 0 if
+        not even two. A text of which a part was removed is read anew.
+        """
+        tokens = request.tokens
+        text = self._texts.get(request.id)
+        if text is None or len(tokens) < text.read or 2 * len(tokens) > len(text.places):
+            text = self._texts[request.id] = _read(tokens)
+        elif len(tokens) - text.read > BULK:
+            _read_on(text, tokens)
+        else:
+            for end in range(text.read + 1, len(tokens) + 1):
+                _step(text, tokens, end)
+        return text.length
+
+    def forget(self, request: int) -> None:
+        """The request is over."""
+        self._texts.pop(request, None)
+
+
+def _read(tokens: Sequence[int]) -> _Text:
+    bits = max(_LEAST_BITS, (4 * len(tokens)).bit_length())
+    places = np.zeros(1 << bits, np.int32)
+    text = _Text(places, places.data, 64 - bits)
+    _read_on(text, tokens)
+    return text
+
+
+def _read_on(text: _Text, tokens: Sequence[int]) -> None:
+    """Read what was not read yet, all but the last token at once."""
+    first = max(0, text.read - 1)
+    ids = np.asarray(tokens[first:-1], np.int64).astype(np.uint64)
+    if len(ids) > 1:
+        slots = (ids[:-1] * np.uint64(_FIRST) + ids[1:]) * np.uint64(_SECOND) >> np.uint64(text.shift)
+        text.places[slots] = np.arange(first + WIDTH, first + len(ids) + 1, dtype=np.int32)
+    text.at = text.length = 0
+    text.read = max(0, len(tokens) - 1)
+    if tokens:
+        _step(text, tokens, len(tokens))
+
+
+def _step(text: _Text, tokens: Sequence[int], end: int) -> None:
+    """Read the token before position `end`."""
+    text.read = end
+    last = tokens[end - 1]
+    if text.at and tokens[text.at] == last:
+        text.at += 1
+        text.length += 1
+    else:
+        text.at = text.length = 0
+    if end < WIDTH:
+        return
+    slot = ((tokens[end - 2] * _FIRST + last) * _SECOND & _MASK) >> text.shift
+    place = text.cells[slot]
+    text.cells[slot] = end
+    if not text.at and 0 < place < end:
+        length = _common(tokens, place, end)
+        if length >= WIDTH:
+            text.at, text.length = place, length
+
+
+def _common(tokens: Sequence[int], place: int, end: int) -> int:
+    """How many tokens before two positions are the same, at most `LONGEST`."""
+    most = min(place, LONGEST)
+    for length in range(most):
+        if tokens[place - 1 - length] != tokens[end - 1 - length]:
+            return length
+    return most

@@ -1,0 +1,116 @@
+"""Whether asking for a draft may pay, told before it is asked from the match at a text's end (`echo`).
+
+Credit for asking is spent where nothing is known; this says where something is. What a match of so many
+tokens promises is compared with what its rows and the question cost, and with what the request may lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+
+import numpy as np
+
+from foretoken.planner.cost import CostCurve
+from foretoken.planner.echo import Echo
+from foretoken.planner.ratios import LONGEST
+from foretoken.planner.stake import Stakes
+from foretoken.protocols import RequestView
+
+# How often the next token came as it came after the match, by the match's length in tokens. Measured on
+# greedy answers of a 135M model; each value holds up to the next.
+_RIGHT = {0: 0.0, 1: 0.25, 2: 0.52, 3: 0.6, 4: 0.74, 6: 0.78, 8: 0.89, 16: 0.93, 24: 0.945, 32: 0.98}
+_LONG = 64
+"""Matches longer than this count as this long."""
+
+_FRESH = 64
+"""Rounds after which what pays is computed anew."""
+
+_RISKED = 4
+"""Tokens of which a request's stake must cover one or more."""
+
+
+def _expected() -> list[list[float]]:
+    """For each length of a match the survival of the tokens after it, as many as a draft may have."""
+    chances: list[float] = []
+    for length in range(_LONG + LONGEST + 1):
+        chances.append(_RIGHT.get(length, chances[-1] if chances else 0.0))
+    return [list(accumulate(chances[length : length + LONGEST], mul)) for length in range(_LONG + 1)]
+
+
+SURVIVAL = _expected()
+_COMMITTED = np.cumsum(np.array(SURVIVAL), axis=1)
+"""Expected tokens of a draft, of shape (length of the match, length of the draft less one)."""
+
+GROWN = 1.5
+"""A match that was promising, and brought no draft, is so again when it is this many times as long."""
+
+
+class Hints:
+    """What the texts of all requests say about asking."""
+
+    def __init__(self, curve: CostCurve, stakes: Stakes) -> None:
+        self._curve = curve
+        self._stakes = stakes
+        self._echo = Echo()
+        self._of: tuple[int, int] | None = None
+        self._least = 0
+        self._extra: list[float] = []
+        self._told: dict[int, tuple[int, int]] = {}  # the match's length last seen, and the next promising
+
+    def weigh(self, cost: float, decoding: int) -> None:
+        """From now on asking for one request costs `cost` plain rounds, where so many decode together.
+
+        A match is long enough if the best draft after it brings more than its rows and the question take.
+        """
+        of = self._curve.rounds // _FRESH, decoding
+        if of == self._of:
+            return
+        self._of = of
+        plain = self._curve.ratio(decoding)
+        rows = np.array(self._curve.ratios(decoding + 1, LONGEST)) - plain + self._curve.resize
+        gains = (_COMMITTED * (plain / decoding) - rows).max(axis=1)
+        pays = gains > cost
+        self._least = int(pays.argmax()) if pays.any() else _LONG + 1
+        self._extra = [0.0, *(rows[:_RISKED] / plain).tolist()]
+
+    def rest(self) -> None:
+        """Asking costs next to nothing: nobody needs a hint."""
+        self._of = None
+
+    def promising(self, requests: Sequence[RequestView]) -> set[int]:
+        """The requests whose text has come to where a draft is likely to pay, by what was last weighed."""
+        found: set[int] = set()
+        if self._of is None:
+            return found
+        for request in requests:
+            length = self._echo.length(request)
+            if length >= self._least and self._news(request.id, length):
+                found.add(request.id)
+        return found
+
+    def _news(self, request: int, length: int) -> bool:
+        """Whether a match that is long enough says more than when it was last promising."""
+        last, needed = self._told.get(request, (0, 0))
+        if last <= length < needed:
+            self._told[request] = length, needed
+            return False
+        if not self._covered(request, length):
+            return False
+        self._told[request] = length, max(length + 1, int(length * GROWN))
+        return True
+
+    def _covered(self, request: int, length: int) -> bool:
+        """Whether the request's stake covers a draft after a match of so many tokens."""
+        survival = SURVIVAL[min(length, _LONG)][:_RISKED]
+        return self._stakes.cut(request, survival, self._extra) > 0
+
+    def drafted(self, request: int) -> None:
+        """A draft of the request was verified: its match goes on being worth a question."""
+        self._told.pop(request, None)
+
+    def forget(self, request: int) -> None:
+        """The request is over."""
+        self._told.pop(request, None)
+        self._echo.forget(request)

@@ -1,0 +1,150 @@
+"""Asking where it may pay: after matches that are long enough for the curve, the stake and the price."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from foretoken.bench.trace import Trace
+from foretoken.drafters.suffix import SuffixDrafter
+from foretoken.engine.engine import Engine
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.attention import INCOME, START
+from foretoken.planner.cost import CostCurve
+from foretoken.planner.hints import GROWN, SURVIVAL, Hints
+from foretoken.planner.stake import Stakes
+from foretoken.protocols import RequestView
+from foretoken.types import Draft, DraftLimit
+from planner_rounds import linear, teach
+from virtual_time import CountingModel, ask, curve, noise, trace_set
+
+DEAR = 0.08
+LONGEST = 64
+SHARE = 0.045
+
+
+def known(slope: float) -> CostCurve:
+    costs = CostCurve()
+    for rows in (1, 1, *range(2, 65)):
+        costs.tick()
+        costs.add(rows, 10.0 * linear(slope)(rows))
+    return costs
+
+
+def shortest(slope: float, *, cost: float = DEAR, decoding: int = 1, won: int = 1000) -> int:
+    """The shortest match that is promising; LONGEST if none is."""
+    stakes = Stakes()
+    stakes.settle(1, committed=won, cost=1.0)
+    hints = Hints(known(slope), stakes)
+    hints.weigh(cost, decoding)
+    passage = list(range(100, 200))
+    for length in range(2, LONGEST):
+        view = RequestView(1, [*passage, 1, *passage[:length]])
+        if hints.promising([view]):
+            return length
+        hints.forget(1)
+    return LONGEST
+
+
+def test_the_dearer_a_row_the_longer_the_match() -> None:
+    found = [shortest(slope) for slope in (0.05, 0.45, 0.75, 0.9)]
+    assert found == sorted(set(found)), found
+    assert shortest(1.1) == LONGEST, "where no draft pays no match is long enough"
+
+
+def test_the_dearer_the_question_the_longer_the_match() -> None:
+    assert shortest(0.75, cost=1.5) > shortest(0.75, cost=0.02)
+
+
+def test_rows_cost_more_in_company() -> None:
+    """Eight requests share what one forward costs: a token is worth what it takes each of them."""
+    assert shortest(0.45, decoding=8) > 2 * shortest(0.45)
+    assert shortest(0.05, decoding=8) > shortest(0.05)
+
+
+def test_a_request_that_may_not_lose_anything_is_not_promising() -> None:
+    assert shortest(0.45, won=0) > shortest(0.45)
+
+
+def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=100, cost=1.0)
+    hints, view = Hints(known(0.1), stakes), RequestView(1, [*range(50), *range(20)])
+    assert not hints.promising([view]), "nothing was weighed yet"
+    hints.weigh(DEAR, 1)
+    assert hints.promising([view, RequestView(2, [5, 6])]) == {1}
+    hints.rest()
+    assert not hints.promising([view])
+
+
+def test_a_match_that_brought_nothing_must_grow_first() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=1000, cost=1.0)
+    hints = Hints(known(0.45), stakes)
+    hints.weigh(DEAR, 1)
+    passage = list(range(100, 200))
+    view = RequestView(1, [*passage, 1])
+    told = []
+    for length, token in enumerate(passage[:60], 1):
+        view.tokens.append(token)
+        if hints.promising([view]):
+            told.append(length)
+    assert all(longer >= int(GROWN * shorter) for shorter, longer in pairwise(told))
+    assert len(told) > 3
+    view.tokens.append(passage[60])
+    assert not hints.promising([view])
+    hints.drafted(1)
+    assert hints.promising([view]), "one that brought a draft goes on"
+    view.tokens += [7, *passage[:10]]
+    assert hints.promising([view]), "and another match is another one"
+
+
+def test_longer_matches_promise_more() -> None:
+    for shorter, longer in pairwise(SURVIVAL):
+        assert all(a <= b for a, b in zip(shorter, longer, strict=True))
+    assert all(0.0 <= survival < 1.0 for survivals in SURVIVAL for survival in survivals)
+
+
+class DearSuffix(SuffixDrafter):
+    """Takes a share of a plain round for every request that it is asked for."""
+
+    def __init__(self, model: CountingModel, ms: float) -> None:
+        super().__init__()
+        self._model, self._ms = model, ms
+        self.asked = 0
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        self.asked += len(requests)
+        self._model.seconds += len(requests) * self._ms / 1e3
+        return super().draft(requests)
+
+
+def answered(trace: Trace, name: str) -> tuple[CountingModel, DearSuffix]:
+    """A trace as the first answer of a process, where asking takes `SHARE` of a plain round."""
+    model = CountingModel(trace_set([trace]), curve(name))
+    drafter = DearSuffix(model, SHARE * curve(name).v1_ms)
+    planner = AdaptivePlanner()
+    teach(planner, curve(name).ratio)
+    with Engine(model, drafters=[drafter], planner=planner, clock=model.clock) as engine:
+        engine.run([ask(engine, trace)])
+    return model, drafter
+
+
+@pytest.mark.parametrize("name", ["steep", "cpu-q4_0"])
+def test_the_first_copy_of_a_process_is_soon_drafted(name: str) -> None:
+    rng = random.Random(3)
+    prompt = noise(150, rng)
+    model, _ = answered(Trace("copy", "copy", prompt, (*noise(8, rng), *prompt[20:100])), name)
+    first = next(i for i, rows in enumerate(model.sizes) if rows > 1)
+    assert first < 8 + 16
+    assert model.seconds < 0.75 * 88 * curve(name).v1_ms / 1e3
+
+
+def test_text_that_nothing_promises_is_asked_about_seldom() -> None:
+    rng = random.Random(4)
+    model, drafter = answered(Trace("noise", "noise", noise(150, rng), noise(400, rng)), "steep")
+    assert drafter.asked <= 0.5 * (START + INCOME * 400) / SHARE, "half of the credit is saved"
+    assert model.seconds < 400 * curve("steep").v1_ms / 1e3 / 0.985
