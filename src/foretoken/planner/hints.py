@@ -54,7 +54,7 @@ class Hints:
         self._curve = curve
         self._stakes = stakes
         self._echo = Echo()
-        self._of: tuple[int, int] | None = None
+        self._weighed: tuple[int, int] | None = None  # in which rounds, with how many decoding
         self._least = 0
         self._extra: list[float] = []
         self._told: dict[int, tuple[int, int]] = {}  # the match's length last seen, and the next promising
@@ -64,10 +64,10 @@ class Hints:
 
         A match is long enough if the best draft after it brings more than its rows and the question take.
         """
-        of = self._curve.rounds // _FRESH, decoding
-        if of == self._of:
+        now = self._curve.rounds // _FRESH, decoding
+        if now == self._weighed:
             return
-        self._of = of
+        self._weighed = now
         plain = self._curve.ratio(decoding)
         rows = np.array(self._curve.ratios(decoding + 1, LONGEST)) - plain + self._curve.resize
         gains = (_COMMITTED * (plain / decoding) - rows).max(axis=1)
@@ -77,12 +77,12 @@ class Hints:
 
     def rest(self) -> None:
         """Asking costs next to nothing: nobody needs a hint."""
-        self._of = None
+        self._weighed = None
 
     def promising(self, requests: Sequence[RequestView]) -> set[int]:
         """The requests whose text has come to where a draft is likely to pay, by what was last weighed."""
         found: set[int] = set()
-        if self._of is None:
+        if self._weighed is None:
             return found
         for request in requests:
             length = self._echo.length(request)

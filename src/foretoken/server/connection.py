@@ -22,7 +22,7 @@ MOST_HEAD = 64 * 1024
 """Bytes of a request line and headers, as in most servers."""
 
 STOPPING_S = 10.0
-"""The same for all of it while the server stops."""
+"""Seconds for each part of `Patience` while the server stops."""
 
 _OFFER = (b"upgrade", b"http2-settings")
 """Headers of an offer, and names of them in the header `connection`."""
@@ -31,7 +31,7 @@ _OFFER = (b"upgrade", b"http2-settings")
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds that a client may take: for a request's head, between two pieces of its body, and between two
-    pieces of the answer that it reads. The last are what the system keeps for it, megabytes.
+    pieces of the answer that it reads. The system keeps megabytes of an answer, and asks for more only then.
     """
 
     head_s: float = 30.0

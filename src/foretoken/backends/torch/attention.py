@@ -89,16 +89,16 @@ def _run(
     layer: Layer, batch: Batch, run: Sequence[Segment], qkv: tuple[Any, Any, Any], *, style: Style
 ) -> Any:
     """Of neighbouring sequences."""
-    if (run[0].first, run[-1].end) != (0, len(qkv[0])):
-        q, k, v = (part[run[0].first : run[-1].end] for part in qkv)
-    else:
-        q, k, v = qkv
+    first, end = run[0].first, run[-1].end
+    q, k, v = qkv if end - first == len(qkv[0]) else (part[first:end] for part in qkv)
     if run[0].branches:
         return _tree(layer, batch, run[0], (q, k, v), style=style)
-    for segment in run:
-        at, many = segment.first - run[0].first, len(run) > 1
-        rows = slice(at, at + segment.count)
-        _write(layer, segment.seq, segment.start, *((k[rows], v[rows]) if many else (k, v)))
+    if len(run) == 1:
+        _write(layer, run[0].seq, run[0].start, k, v)
+    else:
+        for segment in run:
+            rows = slice(segment.first - first, segment.end - first)
+            _write(layer, segment.seq, segment.start, k[rows], v[rows])
     return _in_chunks(layer, batch, run[0].seq, q, tuple(segment.start for segment in run), style=style)
 
 
