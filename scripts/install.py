@@ -1,11 +1,16 @@
 """Install Foretoken with an extra into this interpreter's environment, and show that it is alive.
 
 llama-cpp-python has no binary wheel: pip compiles llama.cpp, which takes minutes and is silent. This says so
-and shows the time and how far the compiler is. pip keeps the wheel, so it happens once for a machine.
+and shows the time and how far the compiler is. pip keeps the wheel, so it happens once for a machine. For a
+processor with AMX it is compiled with GCC's fault mended (`amx_tiles.h`), and the wheel is kept apart.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,34 +19,72 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
 TICK_SECONDS = 5
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+LLAMA_CPP = "llama-cpp-python==0.3.36"
+"""What is installed here; users of the package may have newer ones."""
 
 PINNED = {"dev": ("torch==2.13.0",)}
 """What an extra is installed with besides: the torch that tests are known to pass with."""
+
+AMX_TILES = ROOT / "src/foretoken/backends/llamacpp/amx_tiles.h"
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 def main() -> int:
     """Install `foretoken[EXTRA]` in editable mode; returns pip's exit code."""
     extra = sys.argv[1] if len(sys.argv) > 1 else "demo"
+    wanted = [f"{ROOT}[{extra}]", LLAMA_CPP, *PINNED.get(extra, ())]
     if find_spec("llama_cpp") is None:
         print(
             "Installing Foretoken. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."
         )
+        if wheels := amx_wheels():
+            compiled = [*PIP, "wheel", "--no-deps", "--no-cache-dir", "-w", str(wheels), LLAMA_CPP]
+            if not any(wheels.glob("*.whl")) and (code := run(compiled, CXXFLAGS=amx_flags())):
+                return code
+            wanted = ["--find-links", str(wheels), *wanted]
     else:
         print("Installing Foretoken.")
-    root = Path(__file__).parent.parent
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "-e",
-        f"{root}[{extra}]",
-        *PINNED.get(extra, ()),
-    ]
+    return run([*PIP, "install", "-e", *wanted])
+
+
+def amx_flags() -> str:
+    """What the compiler is told besides."""
+    return f"{os.environ.get('CXXFLAGS', '')} -include {shlex.quote(str(AMX_TILES))}".strip()
+
+
+def amx_wheels() -> Path | None:
+    """The folder of wheels compiled for this processor by this compiler; None for one without AMX."""
+    try:
+        text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    if not {"amx_tile", "amx_int8"} <= set(flags.split()):
+        return None
+    identity = "|".join((LLAMA_CPP, AMX_TILES.read_text(), flags, compiler(), platform.python_version()))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "foretoken" / "wheels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def compiler() -> str:
+    """What the C++ compiler calls itself; nothing where there is none."""
+    try:
+        command = [os.environ.get("CXX", "c++"), "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    except OSError:
+        return ""
+
+
+def run(command: list[str], **variables: str) -> int:
+    """Run pip, with a line that shows what it is doing; its exit code. What it said is shown if it failed."""
     with tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False) as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603 - our own words
+        process = subprocess.Popen(  # noqa: S603 - our own words
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables
+        )
         done = threading.Event()
         watcher = threading.Thread(target=watch, args=(Path(log.name), done), daemon=True)
         watcher.start()
@@ -81,7 +124,7 @@ def current_step(text: str) -> str:
     if not lines:
         return "starting"
     if "Building wheel for llama-cpp-python" in lines[-1]:
-        return "compiling llama.cpp (once; pip keeps the result)"
+        return "compiling llama.cpp (once; the result is kept)"
     return lines[-1][:80]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretoken import library
 from foretoken.backends.cpu import physical_cores
@@ -28,6 +29,9 @@ from foretoken.engine.warmup import measure_costs
 from foretoken.planner import profile as profiles
 from foretoken.protocols import Model
 from foretoken.registry import BACKENDS, DRAFTERS, drafter_names
+
+if TYPE_CHECKING:
+    from foretoken.backends.llamacpp.amx import Amx
 
 BATCHES = (2, 4, 8, 16)
 """Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
@@ -95,7 +99,7 @@ class Machine:
     """The processor and memory, and what of them llama.cpp uses.
 
     `features` are those llama.cpp was built with, `unused` those the processor has besides; both are empty
-    where that cannot be asked. `memory` is in bytes, 0 for unknown.
+    where that cannot be asked. `memory` is in bytes, 0 for unknown. `amx`: None where there is none.
     """
 
     processor: str
@@ -105,6 +109,7 @@ class Machine:
     unused: tuple[str, ...]
     gpu_offload: bool
     devices: tuple[Device, ...]
+    amx: Amx | None
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
@@ -119,6 +124,7 @@ def machine(llama: LlamaCpp | None) -> Machine:
         unused=tuple(name for name in has if name not in features) if llama else (),
         gpu_offload=llama.gpu_offload if llama else False,
         devices=llama.devices if llama else (),
+        amx=llama.amx if llama else None,
     )
 
 

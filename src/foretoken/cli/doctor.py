@@ -166,6 +166,10 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "not used", f"[yellow]{' '.join(machine.unused)}[/]: building on this machine does: {build}"
     if llama is None:
         return
+    if (amx := machine.amx) is not None:
+        yield "AMX", f"{'used' if amx.used else '[yellow]left alone[/]'}: {escape(amx.note)}"
+        if amx.remedy:
+            yield "to use AMX", escape(amx.remedy)
     yield "GPU offload", "yes" if machine.gpu_offload else "no: llama-cpp-python was built for the CPU only"
     for device in machine.devices:
         memory = f", {size_text(device.memory_bytes)}" if device.memory_bytes else ""

@@ -239,6 +239,23 @@ def test_what_the_machine_has_and_llama_cpp_does_not_use() -> None:
     assert ("not used" in rows) is bool(has)
 
 
+def test_amx_is_said_to_be_used_or_why_it_is_not() -> None:
+    from foretoken.backends.llamacpp.amx import Amx
+    from foretoken.backends.llamacpp.system import LlamaCpp
+
+    def rows(amx: Amx | None) -> dict[str, str]:
+        llama = LlamaCpp("1.0", False, (), (), amx)
+        return dict(doctor._machine_rows(diagnosis.machine(llama), llama))
+
+    assert "AMX" not in rows(None)
+    assert rows(Amx(used=True, note="all right"))["AMX"] == "used: all right"
+    assert "to use AMX" not in rows(Amx(used=True, note="all right"))
+    alone = rows(Amx(used=False, note="ended by signal 11"))
+    assert alone["AMX"].endswith("left alone[/]: ended by signal 11")
+    assert "amx_tiles.h" in alone["to use AMX"]
+    assert "pip install --force-reinstall" in alone["to use AMX"]
+
+
 def test_plugins_are_named(foretoken: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "foretoken_echo-1.0.dist-info"
     info.mkdir()

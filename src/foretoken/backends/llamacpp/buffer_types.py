@@ -1,16 +1,8 @@
-"""Which buffers llama.cpp may lay weights out in: all that it knows but AMX's.
-
-On a processor with AMX, llama.cpp rearranges quantised weights for AMX's tiles. GCC 12 takes the instruction
-that configures the tiles to read 8 bytes where it reads 64, and leaves out the stores of the other 56
-(llama.cpp's issue 20824): whatever then lies on the stack is loaded, and the first forward ends the program.
-Which compiler built the installed llama.cpp is not known here, and a crash cannot be caught. Without AMX the
-same weights are rearranged for AVX-512 or AVX2, where one row and many are computed alike (exactness.md).
-"""
+"""The list of buffers that llama.cpp lays weights out in and computes with, and AMX's place on it (`amx`)."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import llama_cpp._ggml as ggml
@@ -20,24 +12,30 @@ _CPU = 0  # ggml-backend.h: GGML_BACKEND_DEVICE_TYPE_CPU
 _Buffers = ctypes.POINTER(ctypes.c_void_p)
 
 
-@cache
-def without_amx() -> bool:
-    """Take AMX's buffers off the list that llama.cpp chooses from, in this process. Returns whether they were
-    on it.
+def offers_amx() -> bool:
+    """Whether AMX's buffers are on the list: the processor has AMX, and llama.cpp was built for it."""
+    return AMX in map(_name, _entries())
+
+
+def without_amx() -> None:
+    """Take AMX's buffers off the list, in this process. No weights may lie in them by then: llama.cpp goes by
+    the list when it computes, too.
     """
+    entries = _entries()
+    kept = [entry for entry in entries if _name(entry) != AMX]
+    if len(kept) == len(entries):
+        return
     listed = _extra_buffers()
-    if listed is None:
-        return False
-    kept, found, count = 0, False, 0
-    while listed[count]:
-        if _name(listed[count]) == AMX:
-            found = True
-        else:
-            listed[kept] = listed[count]
-            kept += 1
-        count += 1
-    listed[kept] = None
-    return found
+    for at, entry in enumerate([*kept, None]):
+        listed[at] = entry
+
+
+def _entries() -> list[int]:
+    listed = _extra_buffers()
+    entries: list[int] = []
+    while listed and listed[len(entries)]:
+        entries.append(listed[len(entries)])
+    return entries
 
 
 def _extra_buffers() -> Any:

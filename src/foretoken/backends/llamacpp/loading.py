@@ -15,8 +15,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from foretoken.backends.cpu import physical_cores
-from foretoken.backends.llamacpp import log
-from foretoken.backends.llamacpp.buffer_types import without_amx
+from foretoken.backends.llamacpp import amx, log
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -69,6 +68,8 @@ class ContextSettings:
         chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
+        if (tiles := amx.settled()) and tiles.used:
+            chosen.append("AMX")
         return "|".join(map(str, (*kernels, *chosen)))
 
 
@@ -76,7 +77,7 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
     check_file(path)
     log.install()
-    without_amx()
+    amx.settled()
     device, types = _device(options), named_types(options.kv_type)
     weights = _load_weights(path, options)
     try:

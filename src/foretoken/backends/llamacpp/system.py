@@ -9,11 +9,14 @@ import ctypes
 import os
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretoken import cpu_info
 from foretoken.errors import BackendError
 from foretoken.registry import missing_dependency
+
+if TYPE_CHECKING:
+    from foretoken.backends.llamacpp.amx import Amx
 
 FLAGS = {
     "f16c": "F16C",
@@ -46,13 +49,14 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
     """The installed llama.cpp: `gpu_offload` is whether it was built to use a GPU, `features` the processor
-    features it was built with (those of `FLAGS`).
+    features it was built with (those of `FLAGS`), `amx` whether AMX is used (None: there is none).
     """
 
     version: str
     gpu_offload: bool
     features: tuple[str, ...]
     devices: tuple[Device, ...]
+    amx: Amx | None = None
 
 
 def llama_cpp_facts() -> LlamaCpp:
@@ -61,7 +65,7 @@ def llama_cpp_facts() -> LlamaCpp:
         import llama_cpp
         from llama_cpp import llama_cpp as lib
 
-        from foretoken.backends.llamacpp import log
+        from foretoken.backends.llamacpp import amx, log
     except ModuleNotFoundError as exc:
         raise missing_dependency("llama_cpp", "Running GGUF models") from exc
     except (ImportError, OSError, RuntimeError) as exc:
@@ -76,6 +80,7 @@ def llama_cpp_facts() -> LlamaCpp:
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
         features=tuple(name for name in FLAGS.values() if name in built_with),
         devices=_devices(lib._lib),
+        amx=amx.settled(),
     )
 
 

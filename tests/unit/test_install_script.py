@@ -1,0 +1,107 @@
+"""`scripts/install.py`: what pip is asked for, on a processor with AMX and without."""
+
+from __future__ import annotations
+
+import runpy
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "install.py"
+WITH_AMX = "processor : 0\nflags\t\t: fpu avx512f amx_tile amx_int8\n"
+WITHOUT = "processor : 0\nflags\t\t: fpu avx2\n"
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """The script's names, with what pip was run with in `ran`; pip answers `code`."""
+    names: dict[str, Any] = runpy.run_path(str(SCRIPT))
+    script = SimpleNamespace(ran=[], code=0, **names)
+
+    def run(command: list[str], **variables: str) -> int:
+        script.ran.append((command, variables))
+        code: int = script.code
+        return code
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXXFLAGS", raising=False)
+    monkeypatch.setattr("sys.argv", ["install.py", "dev"])
+    globals_of = names["main"].__globals__
+    monkeypatch.setitem(globals_of, "run", run)
+    monkeypatch.setitem(globals_of, "find_spec", lambda name: None)
+    script.set = lambda name, value: monkeypatch.setitem(globals_of, name, value)
+    return script
+
+
+def processor(install: SimpleNamespace, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    install.set("CPU_INFO", file)
+
+
+def test_without_amx_pip_is_run_once(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, WITHOUT)
+    assert install.main() == 0
+    [(command, variables)] = install.ran
+    assert command[4:6] == ["install", "-e"]
+    assert {install.LLAMA_CPP, "torch==2.13.0"} <= set(command)
+    assert not variables
+
+
+def test_with_amx_llama_cpp_is_compiled_with_the_mended_header(
+    install: SimpleNamespace, tmp_path: Path
+) -> None:
+    processor(install, tmp_path, WITH_AMX)
+    assert install.main() == 0
+    (compiled, variables), (installed, _) = install.ran
+    assert compiled[4] == "wheel"
+    assert compiled[-1] == install.LLAMA_CPP
+    include, header = shlex.split(variables["CXXFLAGS"])
+    assert include == "-include"
+    assert "ldtilecfg" in Path(header).read_text()
+    wheels = Path(compiled[compiled.index("-w") + 1])
+    assert installed[installed.index("--find-links") + 1] == str(wheels)
+    wheels.mkdir(parents=True)
+    (wheels / "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl").touch()
+    install.ran.clear()
+    assert install.main() == 0
+    [(again, _)] = install.ran
+    assert again[4] == "install"
+    assert str(wheels) in again
+
+
+def test_what_was_compiled_for_another_processor_or_by_another_compiler_is_not_taken(
+    install: SimpleNamespace, tmp_path: Path
+) -> None:
+    processor(install, tmp_path, WITH_AMX)
+    first = install.amx_wheels()
+    assert first == install.amx_wheels()
+    processor(install, tmp_path, WITH_AMX.replace("fpu", "fpu avx10"))
+    assert install.amx_wheels() != first
+    processor(install, tmp_path, WITH_AMX)
+    install.set("compiler", lambda: "another one")
+    assert install.amx_wheels() not in (first, None)
+
+
+def test_a_compiler_that_fails_ends_the_installation(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, WITH_AMX)
+    install.code = 7
+    assert install.main() == 7
+    assert len(install.ran) == 1
+
+
+def test_what_is_installed_already_is_not_compiled_again(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, WITH_AMX)
+    install.set("find_spec", lambda name: object())
+    assert install.main() == 0
+    [(command, _)] = install.ran
+    assert command[4] == "install"
+    assert "--find-links" not in command
+
+
+def test_a_system_that_does_not_describe_its_processor(install: SimpleNamespace, tmp_path: Path) -> None:
+    install.set("CPU_INFO", tmp_path / "none")
+    assert install.amx_wheels() is None
