@@ -6,6 +6,7 @@ template of `gguf_factory`.
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = RECURRENT | {
         TINY | {"tie_word_embeddings": False, "sliding_window": 16, "num_hidden_layers": 6},
     ),
     "phi": ("PhiConfig", TINY),
+    "phi3": (
+        "Phi3Config",
+        {name: value for name, value in TINY.items() if name != "head_dim"} | {"sliding_window": None},
+    ),
     "gpt_neox": ("GPTNeoXConfig", TINY),
     "olmo2": ("Olmo2Config", TINY),
     "gpt_oss": (
@@ -228,6 +233,20 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = RECURRENT | {
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "qwen2_moe": ("Qwen2MoeConfig", TINY | EXPERTS),
+    "llama4": (
+        "Llama4TextConfig",
+        TINY
+        | {
+            "num_hidden_layers": 4,
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 2,
+            "moe_layers": [],
+            "no_rope_layers": [1, 1, 1, 0],
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
         },
     ),
     "gptj": (
@@ -255,7 +274,7 @@ def make_model(folder: Path, architecture: str = "llama", *, seed: int = 0, **ch
     import transformers
 
     name, arguments = ARCHITECTURES[architecture]
-    config = getattr(transformers, name)(**{**arguments, **changes})
+    config = getattr(transformers, name)(**copy.deepcopy({**arguments, **changes}))  # it changes them
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

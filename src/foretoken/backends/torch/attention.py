@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from foretoken.backends.torch.batch import Batch, Segment, ancestors
-from foretoken.backends.torch.exact_sizes import alike, telling_weight
+from foretoken.backends.torch.exact_sizes import alike, measured_with_threads, telling_weight
 from foretoken.backends.torch.kv import BLOCK, Layer
 
 LEAST_ROWS = 4
@@ -207,7 +207,7 @@ def _seen(key: tuple[int, int, int], layer: Layer) -> tuple[Any, tuple[Any, ...]
     return keys, layer.values[seq : seq + many, :, :cells].flatten(0, 1).split(BLOCK, 1)
 
 
-@cache
+@measured_with_threads
 def least_rows(size: int) -> int:
     """The fewest rows of a product with keys of `size` numbers that are added up as those of many are.
 

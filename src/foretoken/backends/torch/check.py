@@ -12,7 +12,7 @@ import torch
 
 from foretoken.backends.torch.batch import make_batch
 from foretoken.backends.torch.model import Forward
-from foretoken.errors import UnsupportedModelError
+from foretoken.errors import CapacityError, UnsupportedModelError
 from foretoken.types import Rows
 
 PREFIX = 5
@@ -26,20 +26,38 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """How far apart the same logits may be, as a share of the largest one: rounding only."""
 
 
+AS_GGUF = "Convert the model to GGUF and run it with the llama.cpp backend."
+
+
 def _text(vocab_size: int) -> list[int]:
     return [(17 + 31 * i) % vocab_size for i in range(PREFIX + len(TREE))]
 
 
 def reference_logits(source: Any) -> Any:
-    """What transformers computes, shape (1 + rows of the tree, vocabulary), before anything is changed."""
+    """What transformers computes, shape (1 + rows of the tree, vocabulary), before anything is changed.
+
+    Raises UnsupportedModelError where it cannot compute a text and nothing else.
+    """
     text = _text(source.get_output_embeddings().weight.shape[0])
     prefix, tree = text[:PREFIX], text[PREFIX:]
     rows = []
-    with torch.inference_mode():
-        for path in ((), *PATHS):
-            tokens = [*prefix, *(tree[row] for row in path)]
-            ids = torch.tensor([tokens], device=source.device)
-            rows.append(source(input_ids=ids, use_cache=False).logits[0, -1].float())
+    try:
+        with torch.inference_mode():
+            for path in ((), *PATHS):
+                tokens = [*prefix, *(tree[row] for row in path)]
+                ids = torch.tensor([tokens], device=source.device)
+                rows.append(source(input_ids=ids, use_cache=False).logits[0, -1].float())
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"The device has no memory left to compute with ({str(error).splitlines()[0]}).",
+            hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - whatever hundreds of architectures raise
+        raise UnsupportedModelError(
+            f"transformers cannot compute a text with {type(source).__name__} alone "
+            f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}).",
+            hint=AS_GGUF,
+        ) from None
     return torch.stack(rows)
 
 
@@ -64,5 +82,5 @@ def check_forward(
     if not difference <= tolerance:
         raise UnsupportedModelError(
             f"Foretoken does not compute what transformers does for {name} (logits {difference:.3g} apart).",
-            hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+            hint=AS_GGUF,
         )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import transformers
 
-from foretoken.backends.torch.attention import cells_dtype, choose_attention
+from foretoken.backends.torch.attention import Attention, cells_dtype, choose_attention
 from foretoken.backends.torch.cached import CachedForward, OwnCaches
-from foretoken.backends.torch.check import CHAIN, PREFIX, check_forward, reference_logits
-from foretoken.backends.torch.generic import GenericForward, is_supported
-from foretoken.backends.torch.half import Products, choose_products
+from foretoken.backends.torch.check import AS_GGUF, CHAIN, PREFIX, check_forward, reference_logits
+from foretoken.backends.torch.generic import GenericForward, UnseenWindowError, is_supported
+from foretoken.backends.torch.half import choose_products
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lanes import align_activations
 from foretoken.backends.torch.lean import LeanForward, is_lean
@@ -55,69 +55,101 @@ def choose_forward(
         expected = reference_logits(weights)
     replaced = replace_products(weights, linear)
     align_activations(weights)
-
-    def check(forward: Forward, *, tree: bool) -> None:
-        check_forward(forward, expected, name, dtype=dtype, device=device, tree=tree)
-
-    def settle(forward: Forward, *, tree: bool) -> None:
-        check(forward, tree=tree)
-        if linear.copies:
-            drop_weights(replaced, lambda: check(forward, tree=tree))
-
-    def own_cache() -> Computation:
-        caches = OwnCaches(sequences, context_length, weights.config)
-        return _with_own_cache(weights, caches, check, linear)
-
+    judge = _Judge(expected, name, dtype, device, replaced if linear.copies else [])
     layers, states = Layers(weights, linear), States(cells)
-    size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
+    found = None
     if layers.take_over(states):
-        replaced = [entry for entry in replaced if entry[0] not in layers.multiplied]
+        found = _recurrent(weights, cells, attention, judge, layers=layers, states=states)
+    elif is_supported(weights):
+        found = _generic(weights, cells, attention, judge)
+    if found is None:
+        layers.give_back()
+        found = _with_own_cache(weights, OwnCaches(sequences, context_length, weights.config), judge)
+    found.settings["products"] = linear.describe()
+    return found
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Compares forwards with what transformers computed before anything was changed (check.py)."""
+
+    expected: Any
+    name: str
+    dtype: Any
+    device: Any
+    replaced: list[tuple[Any, Any]]
+    """Layers whose weights nobody needs any more, if a forward does without."""
+
+    def check(self, forward: Forward, *, tree: bool) -> None:
+        """Raises UnsupportedModelError."""
+        check_forward(forward, self.expected, self.name, dtype=self.dtype, device=self.device, tree=tree)
+
+    def settle(self, forward: Forward, generic: GenericForward, *, tree: bool, most: int) -> None:
+        """Check the forward, in which transformers' own is `generic`, for a context of `most` tokens; closes
+        it where it does not pass.
+        """
         try:
-            with _quietly():
-                recurrent = RecurrentForward(GenericForward(weights, cells, attention), states)
-            settle(recurrent, tree=False)
-        except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError) as error:
-            layers.give_back()  # it has layers that our kernels are not meant for
-            if layers.needed:
-                raise _without_a_cache(weights, error) from None
-            return own_cache()
-        states.keep(size)
-        states.release(0)
-        settings = {
-            "forward": "transformers, recurrent",
-            "products": linear.describe(),
-            "rollback": states.describe(),
-        }
-        return Computation(recurrent, states, settings, Rollback.BOUNDED, trees=False, model=RecurrentModel)
-    if is_supported(weights):
-        generic = GenericForward(weights, cells, attention)
-        settle(generic, tree=True)
-        return Computation(generic, cells, {"forward": "transformers", "products": linear.describe()})
-    return own_cache()
+            self.check(forward, tree=tree)
+            if self.replaced:
+                drop_weights(self.replaced, lambda: self.check(forward, tree=tree))
+            generic.check_windows(most)
+        except BaseException:
+            forward.close()  # transformers refers to it by name, and it to the weights
+            raise
 
 
-def _with_own_cache(
-    weights: Any, own: OwnCaches, check: Callable[..., None], linear: Products
-) -> Computation:
+def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) -> Computation | None:
+    """Our attention in transformers' forward; None where that would not see what it should."""
+    generic = GenericForward(weights, cells, attention)
+    try:
+        judge.settle(generic, generic, tree=True, most=cells.context_length)
+    except UnseenWindowError:
+        return None
+    return Computation(generic, cells, {"forward": "transformers"})
+
+
+def _recurrent(
+    weights: Any, cells: KVCache, attention: Attention, judge: _Judge, *, layers: Layers, states: States
+) -> Computation | None:
+    """The same with recurrent layers, which were taken over; None where these are not what they seem."""
+    size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
+    judge.replaced = [entry for entry in judge.replaced if entry[0] not in layers.multiplied]
+    try:
+        with _quietly():
+            generic = GenericForward(weights, cells, attention)
+        recurrent = RecurrentForward(generic, states)
+        judge.settle(recurrent, generic, tree=False, most=cells.context_length)
+    except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError) as error:
+        if layers.needed:
+            raise _without_a_cache(weights, error) from None
+        return None
+    states.keep(size)
+    states.release(0)
+    settings = {"forward": "transformers, recurrent", "rollback": states.describe()}
+    return Computation(recurrent, states, settings, Rollback.BOUNDED, trees=False, model=RecurrentModel)
+
+
+def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
+    """All of transformers, its cache too. Raises UnsupportedModelError."""
     cached = CachedForward(weights, own)
     try:
-        check(cached, tree=False)
+        judge.check(cached, tree=False)
     except UnsupportedModelError:
         if own.croppable:
             raise
         cached.one_by_one = True
         own.release(0)
-        check(cached, tree=False)
+        judge.check(cached, tree=False)
     except (AttributeError, TypeError) as error:
         raise UnsupportedModelError(
             f"transformers wants another kind of cache for {type(weights).__name__} ({error}).",
-            hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+            hint=AS_GGUF,
         ) from None
     own.learn(PREFIX + CHAIN)
     return Computation(
         cached,
         own,
-        {"forward": "transformers, with its own cache", "products": linear.describe()},
+        {"forward": "transformers, with its own cache"},
         rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
         trees=False,
     )
@@ -127,7 +159,7 @@ def _without_a_cache(weights: Any, error: Exception) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{type(weights).__name__} keeps its recurrent state outside of transformers' caches, and what "
         f"Foretoken computes in the place of its layers is something else ({error}).",
-        hint="Convert the model to GGUF and run it with the llama.cpp backend.",
+        hint=AS_GGUF,
     )
 
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 
-from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
+from foretoken.backends.torch.exact_sizes import (
+    alike,
+    in_exact_sizes,
+    measured_with_threads,
+    telling_weight,
+)
 from foretoken.backends.torch.linear import Linear, choose_linear, packed_linear
 
 MOST = 120
@@ -108,7 +112,7 @@ def _exact_power(weight: Any) -> int | None:
     return power
 
 
-@cache
+@measured_with_threads
 def exact_sizes(inputs: int) -> tuple[int, ...] | None:
     """For each number of rows up to `MOST`, how many to multiply instead (that many or more), so that every
     row is added up alike; None where no way is found.
@@ -129,7 +133,7 @@ def exact_sizes(inputs: int) -> tuple[int, ...] | None:
     return (0, *reversed(sizes))
 
 
-@cache
+@measured_with_threads
 def _has_halves() -> bool:
     """Whether this torch was built with FBGEMM, and this processor can run it."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:

@@ -11,7 +11,6 @@ processor's bf16 instructions (AMX, AVX512_BF16).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -19,7 +18,12 @@ from typing import Any, TypeAlias
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
+from foretoken.backends.torch.exact_sizes import (
+    alike,
+    in_exact_sizes,
+    measured_with_threads,
+    telling_weight,
+)
 from foretoken.errors import ForetokenError
 
 Linear: TypeAlias = Callable[[Any], Any]
@@ -48,7 +52,7 @@ def packed_linear(weight: Any, bias: Any = None) -> Linear:
     """The product of oneDNN over a copy of the weights in its own layout."""
     outputs, inputs = weight.shape
     multiply = _over_copy(weight, bias)
-    sizes = exact_sizes(min(outputs, _OUTPUTS), inputs, weight.dtype, torch.get_num_threads())
+    sizes = exact_sizes(min(outputs, _OUTPUTS), inputs, weight.dtype)
     return multiply if sizes is None else in_exact_sizes(multiply, inputs, sizes)
 
 
@@ -62,11 +66,10 @@ def _over_copy(weight: Any, bias: Any) -> Linear:
     return apply
 
 
-@cache
-def exact_sizes(outputs: int, inputs: int, dtype: Any, _threads: int) -> tuple[int, ...] | None:
+@measured_with_threads
+def exact_sizes(outputs: int, inputs: int, dtype: Any) -> tuple[int, ...] | None:
     """For each number of rows how many to multiply instead, so that every row is added up alike, up to the
-    most that are; None where any number will do, or no way is found. It is measured, with as many
-    threads as torch uses now.
+    most that are; None where any number will do, or no way is found. It is measured.
     """
     weight, row = telling_weight(outputs, inputs, dtype)
     kinds = alike(_over_copy(weight, None), row, _COUNTS)

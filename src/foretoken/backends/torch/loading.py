@@ -16,16 +16,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from foretoken.backends.cpu import physical_cores
 from foretoken.backends.probe import measure, with_measured
+from foretoken.backends.torch.check import AS_GGUF
 from foretoken.backends.torch.forwards import choose_forward
 from foretoken.backends.torch.lean import is_lean
 from foretoken.backends.torch.model import VERIFY_ROWS, TorchModel
 from foretoken.backends.torch.offload import SETTINGS as OFFLOAD
 from foretoken.backends.torch.offload import Accelerator, find_accelerator, lean_on
+from foretoken.backends.torch.rotary import settle_rotary, short_context
 from foretoken.backends.torch.tokenizer import TorchTokenizer
 from foretoken.config import Dtype, ModelOptions
 from foretoken.cpu_info import this_processor
 from foretoken.errors import (
     CapacityError,
+    ConfigError,
     ContextLengthError,
     ForetokenError,
     ModelFormatError,
@@ -73,6 +76,10 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
 
     Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
     """
+    if options.dtype not in {"auto", *DTYPES}:
+        raise ConfigError(
+            f"There is no number format {options.dtype!r}.", hint=f"One of auto, {', '.join(DTYPES)}."
+        )
     source = _find(path)
     threads = options.threads or physical_cores()
     torch.set_num_threads(threads)
@@ -81,8 +88,9 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
         dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
         context_length = _context_length(path, config, options)
-        tokenizer = AutoTokenizer.from_pretrained(source.folder, **source.keywords())
+        tokenizer = _load_tokenizer(source, path)
         weights = _load_weights(source, path, DTYPES[dtype])
+        settle_rotary(weights, context_length)
         if accelerator is None or not is_lean(weights, context_length):
             weights, accelerator = weights.to(device), None
     if options.progress is not None:
@@ -153,6 +161,10 @@ def _find(path: Path) -> Source:
     else:
         source = Source(path if path.is_dir() else path.parent)
     missing = [file for file in source.files() if not file.is_file()]
+    if missing and (source.folder / "config.json").is_file():
+        raise ModelFormatError(
+            f"{path.name} is not whole: there is no file {missing[0]}.", hint="Pull the repository again."
+        )
     if missing:
         raise ModelNotFoundError(
             f"There is no file {missing[0]}.", hint="'foretoken models list' shows the models you have."
@@ -197,7 +209,8 @@ def _context_length(path: Path, config: Any, options: ModelOptions) -> int:
             f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
             hint=f"Use a context of at most {trained}.",
         )
-    return options.context_length or min(trained or options.context_at_most, options.context_at_most)
+    most = min(trained or options.context_at_most, options.context_at_most)
+    return options.context_length or min(short_context(config) or most, most)
 
 
 def _trained_context(config: Any) -> int:
@@ -205,10 +218,32 @@ def _trained_context(config: Any) -> int:
     return int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
 
 
+def _load_tokenizer(source: Source, path: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source.folder, **source.keywords())
+    except (OSError, ValueError) as error:
+        raise ModelFormatError(
+            f"transformers finds no tokenizer that it can read in {path.name} ({_line(error)}).",
+            hint="The repository needs a tokenizer.json, and some of its kind another package: "
+            "pip install sentencepiece tiktoken",
+        ) from None
+
+
 def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
     weights, report = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=dtype, output_loading_info=True, **source.keywords()
+        source.folder,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # it would raise an error that does not say which
+        **source.keywords(),
     )
+    if mismatched := sorted(report["mismatched_keys"]):
+        tensor, found, expected = mismatched[0]
+        raise ModelFormatError(
+            f"In {path.name} the tensor {tensor} has the shape {tuple(found)}, which its configuration says "
+            f"is {tuple(expected)}.",
+            hint="Files of two models may be mixed up: download the repository again.",
+        )
     missing = sorted(report["missing_keys"])
     if missing:  # transformers fills them with noise
         raise ModelFormatError(
@@ -270,6 +305,10 @@ def _assemble(
 ) -> TorchModel:
     config = weights.config
     head = weights.get_output_embeddings()
+    if head is None:
+        raise UnsupportedModelError(
+            f"{type(weights).__name__} has no layer that gives a text's next token.", hint=AS_GGUF
+        )
     tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
     parameters = sum(parameter.numel() for parameter in weights.parameters())
     where = {"name": source.name, "context_length": context_length, "dtype": DTYPES[dtype]}

@@ -48,7 +48,12 @@ class Forward(Protocol):
 
 
 class TorchModel:
-    """Owns a forward and the cache that it computes over."""
+    """Owns a forward and the cache that it computes over.
+
+    It computes with as many threads as torch has where it is made: which products are added up alike was
+    measured with these. In torch that number belongs to a thread of the process, and another model may have
+    set another one since.
+    """
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class TorchModel:
         self._forward = forward
         self._cache = cache
         self._device = device
+        self._threads = torch.get_num_threads()
         self._closed = False
 
     def with_capabilities(self, **changes: Any) -> TorchModel:
@@ -96,6 +102,8 @@ class TorchModel:
         )
         if not batch:
             return np.empty((0, self.info.vocab_size), np.float32)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode():
                 logits = self._forward(make_batch(batch, self._device)).float().cpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
     def make(architecture: str = "llama", **changes: Any) -> Path:
         name = "-".join([architecture, *(f"{key}={value}" for key, value in sorted(changes.items()))])
-        path = root / name.replace("/", "_").replace(" ", "")
+        path = root / (name if len(name) < 100 else f"{architecture}-{crc32(name.encode())}")
         if not path.exists():
             torch_factory.make_model(path, architecture, **changes)
         return path

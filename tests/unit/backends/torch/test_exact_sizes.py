@@ -84,5 +84,6 @@ def test_the_sizes_of_a_product_are_the_most_that_are_alike(
 ) -> None:
     multiply, _ = multiplier(other, [])
     monkeypatch.setattr(linear, "_over_copy", lambda _weight, _bias: multiply)
-    sizes = linear.exact_sizes.__wrapped__(OUTPUTS, INPUTS, torch.float32, 1)
+    measure = linear.exact_sizes.__wrapped__  # type: ignore[attr-defined]
+    sizes = measure(OUTPUTS, INPUTS, torch.float32)
     assert (sizes and (sizes[1], len(sizes) - 1)) == (most and (least, most))

@@ -13,6 +13,7 @@ import torch
 import torch_factory
 from foretoken import Engine
 from foretoken.backends.torch import half
+from foretoken.backends.torch.exact_sizes import telling_weight
 from foretoken.backends.torch.half import choose_products, exact_sizes, half_linear
 from foretoken.backends.torch.linear import choose_linear, packed_linear
 from foretoken.protocols import Model
@@ -118,16 +119,24 @@ def test_a_weight_of_nothing_gives_nothing() -> None:
 
 
 @needs_fbgemm
-def test_sizes_are_padded_upwards_and_measured_once_for_each_number_of_inputs() -> None:
-    exact_sizes.cache_clear()
-    sizes = exact_sizes(96)
+def test_sizes_are_padded_upwards_and_measured_once_for_each_number_of_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[int] = []
+
+    def watched(outputs: int, inputs: int, dtype: Any) -> tuple[Any, Any]:
+        measured.append(inputs)
+        return telling_weight(outputs, inputs, dtype)
+
+    monkeypatch.setattr(half, "telling_weight", watched)
+    sizes = exact_sizes(93)  # of which no other test knows
     assert sizes is not None
     assert len(sizes) == half.MOST + 1
     assert all(count <= size <= half.MOST for count, size in enumerate(sizes))
     assert all(sizes[size] == size for size in sizes)
-    half_linear(torch.ones(4, 96))
-    half_linear(torch.ones(9, 96))
-    assert exact_sizes.cache_info().misses == 1
+    half_linear(torch.ones(4, 93))
+    half_linear(torch.ones(9, 93))
+    assert measured == [93]
 
 
 @needs_fbgemm
@@ -163,7 +172,8 @@ def test_without_fbgemm_products_are_as_they_were(missing: str, monkeypatch: pyt
         monkeypatch.setattr(engines, "supported_engines", ["qnnpack", "none"])
     else:
         monkeypatch.setattr(half, "exact_sizes", refuse if missing == "operator" else lambda _: None)
-    monkeypatch.setattr(half, "_has_halves", half._has_halves.__wrapped__)
+    unknown = half._has_halves.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setattr(half, "_has_halves", unknown)
     products = choose_products(torch.float32, CPU)
     rows, weight = draw(3, 256, seed=1), draw(4, 256).half().float()
     assert torch.equal(products(weight)(rows), packed_linear(weight)(rows))

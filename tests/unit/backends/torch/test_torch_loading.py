@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,10 +20,11 @@ import torch_factory
 from foretoken import Engine, registry
 from foretoken.backends.torch import BACKEND
 from foretoken.backends.torch.loading import choose_dtype
-from foretoken.config import ModelOptions
+from foretoken.config import Dtype, ModelOptions
 from foretoken.errors import (
     BackendError,
     CapacityError,
+    ConfigError,
     ContextLengthError,
     ForetokenError,
     ModelError,
@@ -165,6 +166,87 @@ def test_missing_tensors_are_not_replaced_by_noise(own: Path) -> None:
         ModelFormatError, match=r"lacks 1 of the model's tensors, model\.layers\.1\.mlp\.up_proj"
     ):
         load(own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor"),
+    [({"vocab_size": 400}, "embed_tokens"), ({"intermediate_size": 32}, r"layers\.0\.mlp\.down_proj")],
+    ids=["vocabulary", "layer"],
+)
+def test_a_tensor_of_another_shape_is_named(own: Path, changes: dict[str, int], tensor: str) -> None:
+    change_config(own, **changes)
+    with pytest.raises(ModelFormatError, match=rf"{tensor}\.weight has the shape \(\d+, \d+\), which"):
+        load(own)
+
+
+@pytest.fixture
+def parts(own: Path, tmp_path: Path) -> Path:
+    """The same model in several files."""
+    transformers.AutoModelForCausalLM.from_pretrained(own).save_pretrained(
+        tmp_path / "parts", max_shard_size="100KB"
+    )
+    torch_factory.make_tokenizer().save_pretrained(tmp_path / "parts")
+    return tmp_path / "parts"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("missing", r"not whole: there is no file .*model-00002-of-\d+\.safetensors"),
+        ("truncated", "cannot load parts"),
+        ("empty", "cannot load parts"),
+        ("mixed up", r"lacks \d+ of the model's tensors"),
+    ],
+)
+def test_so_is_what_is_wrong_with_a_part(parts: Path, damage: str, message: str) -> None:
+    load(parts).close()
+    first, second = sorted(parts.glob("model-*.safetensors"))[:2]
+    if damage == "missing":
+        second.unlink()
+    else:
+        content = {"truncated": second.read_bytes()[:-500], "empty": b"", "mixed up": first.read_bytes()}
+        second.write_bytes(content[damage])
+    with pytest.raises(ModelFormatError, match=message) as caught:
+        load(parts)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'])
+def test_so_is_an_index_of_nothing(parts: Path, index: str) -> None:
+    (parts / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ModelFormatError, match=r"index\.json"):
+        load(parts)
+
+
+def test_without_a_tokenizer_the_error_says_so(own: Path) -> None:
+    (own / "tokenizer.json").unlink()
+    with pytest.raises(ModelFormatError, match="finds no tokenizer that it can read in own") as caught:
+        load(own)
+    assert "tokenizer.json" in str(caught.value.hint)
+
+
+def test_a_number_format_that_nobody_has(own: Path) -> None:
+    with pytest.raises(ConfigError, match="no number format 'fp64'") as caught:
+        load(own, cast("Dtype", "fp64"))
+    assert "bf16" in str(caught.value.hint)
+    change_config(own, dtype="float17")
+    with pytest.raises(ModelError, match="float17"):
+        load(own)
+
+
+def test_what_gives_no_next_token_is_unsupported(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "get_output_embeddings", lambda _: None)
+    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM has no layer"):
+        load(own)
+
+
+def test_what_needs_more_than_a_text_is_unsupported(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(*_: object, pixels: object, **__: object) -> None:
+        """Of a model that wants pictures."""
+
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", forward)
+    with pytest.raises(UnsupportedModelError, match="cannot compute a text with GPT2LMHeadModel"):
+        load(folder("gpt2"))
 
 
 def test_an_unknown_architecture_is_unsupported(own: Path) -> None:

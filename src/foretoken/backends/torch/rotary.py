@@ -1,0 +1,48 @@
+"""Rotary positions whose frequencies depend on the longest position of a forward, made to depend on none.
+
+LongRoPE (Ding et al. 2024, arXiv 2402.13753) has frequencies for short texts and others for long ones, and
+transformers takes those of the longest text in a forward, for all its rows. Here a forward has rows of
+several texts, a prompt may come in parts, and a draft reaches further than the row it follows: a row would be
+rotated one way in one company and another way in another. So the context decides: in one that short texts
+fit, every row is rotated as in a short text, in a longer one as in a long text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_ADAPTING = frozenset({"longrope", "dynamic"})
+
+
+def short_context(config: Any) -> int | None:
+    """How many tokens have the frequencies of short texts; None where all have the same ones."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # of each kind of layers
+    lengths = [
+        int(kind["original_max_position_embeddings"])
+        for kind in kinds
+        if kind.get("rope_type") == "longrope" and kind.get("original_max_position_embeddings")
+    ]
+    return min(lengths, default=None)
+
+
+def settle_rotary(source: Any, context_length: int) -> None:
+    """Let transformers' model `source` rotate every row as in a text as long as the context."""
+    for module in source.modules():
+        kinds = getattr(module, "rope_type", None)
+        if _ADAPTING & set(kinds.values() if isinstance(kinds, dict) else [kinds]):
+            module.forward = _as_in_a_text_of(context_length, module.forward)
+
+
+def _as_in_a_text_of(length: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's forward with one more row, the last one of such a text, which is left out of the result."""
+
+    def apply(x: Any, position_ids: Any, *rest: Any, **options: Any) -> Any:
+        last = position_ids.new_full((*position_ids.shape[:-1], 1), length - 1)
+        made = forward(x, torch.cat([position_ids, last], -1), *rest, **options)
+        return tuple(part[:, :-1] for part in made) if isinstance(made, tuple) else made[:, :-1]
+
+    return apply

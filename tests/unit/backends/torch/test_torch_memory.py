@@ -1,0 +1,68 @@
+"""Memory: what requests take, they give back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken.protocols import Model
+from foretoken.types import Rollback, Rows
+from model_cases import prefill, text_tokens
+from torch_cases import load
+
+Make = Callable[..., Path]
+REQUESTS = 40
+
+
+def held() -> int:
+    """The bytes of all tensors but oneDNN's, each stretch of memory once."""
+    gc.collect()
+    kinds = {torch.Tensor, torch.nn.Parameter}
+    tensors = [value for value in gc.get_objects() if type(value) in kinds and value.layout is torch.strided]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def serve(model: Model, number: int) -> None:
+    """A request of some length in one of three sequences, beside another one: drafts, copies, an end."""
+    seq, other = number % 3, (number + 1) % 3
+    tokens = text_tokens(10 + 37 * number % 200, seed=number)
+    prefill(model, other, tokens[:5])
+    prefill(model, seq, tokens)
+    start = model.length(seq)
+    model.forward([Rows(seq, start, tokens[:4], 4), Rows(other, 5, tokens[:1], 1)])
+    if model.capabilities.rollback is Rollback.TRUNCATE:
+        model.keep_path(seq, start, (0, 1))
+        model.fork(seq, other, start)
+    snapshot = model.snapshot(seq)
+    model.release(seq)
+    model.restore(seq, snapshot)
+    for sequence in range(3):
+        model.release(sequence)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "falcon_h1", "rwkv", "gptj"])
+def test_requests_leave_nothing_behind(folder: Make, architecture: str) -> None:
+    model = load(folder(architecture), sequences=3)
+    for number in range(4):
+        serve(model, number)
+    before = held()
+    for number in range(4, REQUESTS):
+        serve(model, number)
+    assert held() <= before
+    model.close()
+
+
+def test_views_of_the_cache_do_not_add_up(folder: Make) -> None:
+    model = load(folder(), sequences=8, context_length=1024, batch=1024)
+    for number in range(100):
+        seq = number % 8
+        model.release(seq)
+        tokens = text_tokens(1 + 97 * number % 1000, seed=number)
+        prefill(model, seq, tokens)
+    layers = model._cache._layers.values()  # type: ignore[attr-defined]
+    assert all(0 < len(layer.views) <= 32 for layer in layers)
+    model.close()
