@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -17,14 +17,22 @@ import uvicorn
 from foretoken.server.connection import MOST_HEAD, Connection, Patience, watch
 
 BRIEF = Patience(head_s=0.3, body_s=0.3, answer_s=0.3)
+STOPPING = Patience(head_s=0.3, body_s=0.3, answer_s=0.3, since=0.0)
 LONG = Patience(3600, 3600, 3600)
 LARGE = 40_000_000
 """Bytes of an answer: more than the system keeps for a client that does not read."""
+
+LEFT = threading.Event()
+"""Set when a client has left while it was answered at /left."""
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """Answers with what it was asked, or at /large with much."""
     if scope["type"] != "http":
+        return
+    if scope["path"] == "/refused":
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
         return
     body = b""
     while (message := await receive())["type"] == "http.request":
@@ -32,6 +40,11 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         if not message["more_body"]:
             break
     else:
+        return
+    if scope["path"] == "/left":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        LEFT.set()
         return
     facts = {name: scope[name] for name in ("method", "path")}
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -78,6 +91,12 @@ def patient() -> Iterator[uvicorn.Server]:
 @pytest.fixture(scope="module")
 def brief() -> Iterator[uvicorn.Server]:
     with serving(BRIEF) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stopping() -> Iterator[uvicorn.Server]:
+    with serving(STOPPING) as server:
         yield server
 
 
@@ -244,3 +263,107 @@ def test_a_connection_that_is_kept_is_not_begun_anew(brief: uvicorn.Server) -> N
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
             assert facts_of(one_reply(client))["path"] == path
             threading.Event().wait(0.6)
+
+
+def test_who_reads_a_little_now_and_then_does_not_keep_a_server_from_stopping(
+    stopping: uvicorn.Server,
+) -> None:
+    with connect(stopping) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        size = 0
+        with suppress(ConnectionResetError):
+            while piece := client.recv(1 << 16):
+                size += len(piece)
+                threading.Event().wait(0.05)
+        assert size < LARGE
+
+
+def test_nor_does_a_body_that_comes_byte_by_byte(stopping: uvicorn.Server) -> None:
+    with connect(stopping) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n")
+        assert not takes(client, b"a", 800, pause_s=0.02)
+
+
+@pytest.mark.parametrize("path", ["/large", "/small"])
+def test_who_reads_in_time_gets_everything_while_it_stops(path: str) -> None:
+    with serving(Patience(20, 20, 20, since=0.0)) as server, connect(server) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        assert rest_of(client).endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "more"),
+    [
+        (b"POST /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 9000\r\n\r\n", b"a"),
+        (b"GET /refused HTTP/1.1\r\nHost: h\r\n\r\n", b"\r\n"),
+    ],
+)
+def test_a_connection_that_was_answered_is_not_held_open_byte_by_byte(
+    brief: uvicorn.Server, request_: bytes, more: bytes
+) -> None:
+    with connect(brief) as client:
+        client.sendall(request_)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 401")
+        assert not takes(client, more, 500, pause_s=0.02)
+
+
+def test_who_asks_twice_and_leaves_ends_what_runs(patient: uvicorn.Server) -> None:
+    LEFT.clear()
+    with connect(patient) as client:
+        client.sendall(b"GET /left HTTP/1.1\r\nHost: h\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n")
+        while not patient.server_state.tasks:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)
+    assert LEFT.wait(10)
+
+
+def test_a_server_that_stops_begins_no_request_that_waits() -> None:
+    with serving(LONG) as server, connect(server) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
+        assert client.recv(10) == b"HTTP/1.1 2"
+        server.should_exit = True
+        while any(listener.is_serving() for listener in server.servers):
+            threading.Event().wait(0.01)
+        rest = rest_of(client)
+    assert rest.endswith(b"0\r\n\r\n")
+    assert rest.count(b"HTTP/1.1 200 OK") == 0
+
+
+class _Transport(asyncio.Transport):
+    """A transport with so many bytes that the client has not read."""
+
+    unread = 0
+    aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        pass
+
+
+def test_a_server_that_stops_counts_from_when_the_client_fell_behind() -> None:
+    """Not from the stop: an answer may take long, and its client read all that has come of it."""
+    config = uvicorn.Config(application, http=Connection, lifespan="off", log_config=None)
+    config.load()
+    transport = _Transport()
+    with closing(asyncio.new_event_loop()) as loop:
+        connection = Connection(config, uvicorn.server.ServerState(), {}, loop)
+        connection.connection_made(transport)
+        patience = Patience(5, 5, 5, since=100.0)
+        for now, unread, aborted in (
+            (80.0, 0, False),
+            (90.0, 7, False),  # before the stop
+            (104.0, 6, False),
+            (104.5, 0, False),  # it has read everything
+            (310.0, 0, False),
+            (310.1, 5, False),
+            (314.0, 4, False),
+            (315.1, 3, True),
+        ):
+            transport.unread = unread
+            connection.check(now, patience if now >= 100 else LONG)
+            assert transport.aborted is aborted, now

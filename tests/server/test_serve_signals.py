@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -100,6 +101,55 @@ def test_a_server_ends_alike_and_closes_its_record(folder: Path, number: signal.
     assert rest.count("Stopped.") == 1
     assert "Recorded 1 answer in" in rest
     assert "Traceback" not in rest
+
+
+STREAM = {"prompt": "one", "max_tokens": 400, "ignore_eos": True, "stream": True, "logprobs": 20}
+"""Some hundred kilobytes: more than a client with a small window takes without reading."""
+
+
+@contextmanager
+def stalled(url: str, requests: bytes) -> Iterator[socket.socket]:
+    """A client that has sent requests and read only the beginning of what came."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
+        client.sendall(requests)
+        assert client.recv(10) == b"HTTP/1.1 2"
+        yield client
+
+
+def test_a_client_that_reads_a_trickle_does_not_keep_a_server_from_stopping(folder: Path) -> None:
+    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+        many = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
+        with stalled(said[-1].split()[-1], many) as client:
+            process.send_signal(signal.SIGTERM)
+            for _ in range(100):
+                if process.poll() is not None:
+                    break
+                with suppress(ConnectionResetError):
+                    client.recv(50)
+                time.sleep(0.3)
+            assert process.poll() == 143
+        assert process.stderr is not None
+        assert process.stderr.read() == "Unloading tiny\nStopped.\n"
+
+
+def test_a_stream_whose_client_reads_again_ends_properly(folder: Path) -> None:
+    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+        body = json.dumps(STREAM).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        request = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with stalled(said[-1].split()[-1], request) as client:
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(1)
+            found = b""
+            while piece := client.recv(1 << 16):
+                found += piece
+        assert found.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b'"finish_reason":"length"' in found
+        assert process.wait(60) == 143
 
 
 def test_a_log_that_nobody_reads_any_more_fails_no_request(folder: Path) -> None:

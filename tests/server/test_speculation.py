@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 from foretoken import Engine
+from foretoken.errors import CapacityError
 from foretoken.planner.decision import Why
 from foretoken.server.auth import hash_key
 from foretoken.server.extras.speculation import describe
@@ -104,6 +106,22 @@ def test_another_key_learns_no_text_and_whose_it_was() -> None:
     allowed = PARTS | ASKED | drafters | {"round", "rows", "ms", "requests", "length", *Why}
     assert set(strings(state["decisions"])) <= allowed
     assert set(strings(state["drafters"])) == drafters | {"drafts", "drafted", "accepted", "ms"}
+
+
+def test_a_model_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving("here", "gone") as running:
+        for name in ("here", "gone"):
+            httpx.post(f"{running.url}/v1/models/{name}/load")
+        leaving = running.engines["gone"]
+
+        def asked(engine: Engine) -> dict[str, Any]:
+            if engine is leaving:
+                raise CapacityError("The model is not loaded.")
+            return describe(engine)
+
+        monkeypatch.setattr("foretoken.server.extras.speculation.describe", asked)
+        answer = httpx.get(f"{running.url}/v1/speculation")
+        assert (answer.status_code, list(answer.json())) == (200, ["here"])
 
 
 def test_without_drafters_nothing_was_decided() -> None:

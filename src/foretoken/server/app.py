@@ -53,7 +53,14 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
         sweeping.cancel()
         await pool.close()
 
-    app = FastAPI(title="Foretoken", version=version("foretoken"), lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(
+        title="Foretoken",
+        version=version("foretoken"),
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
     errors.install(app)
     app.openapi = partial(documented, app.openapi, lambda: pool.settings.limits)  # type: ignore[method-assign]
     app.add_middleware(Gate, current=lambda: pool.settings, allow_public=allow_public)

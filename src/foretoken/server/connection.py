@@ -3,6 +3,9 @@
 uvicorn waits for ever for a request's head or body, keeps however long a head in memory, and does not stop
 while an answer is not read to its end. None of that takes a key.
 
+Of requests that are sent before the answer to the one before them, it forgets the one that runs: that would
+go on for a client that has left, and those that wait would be begun by a server that stops.
+
 It also loses the body of a request that offers to go on in another protocol, as Java's HttpClient does with
 every first request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and here it is.
 """
@@ -16,13 +19,16 @@ from time import monotonic
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MOST_HEAD = 64 * 1024
 """Bytes of a request line and headers, as in most servers."""
 
-STOPPING_S = 10.0
-"""Seconds for each part of `Patience` while the server stops."""
+STOPPING_S = 5.0
+"""Seconds in all for each part of `Patience` while the server stops."""
+
+STOPPING_LOOK_S = 0.1
+"""Seconds between two looks at the connections while the server stops."""
 
 _OFFER = (b"upgrade", b"http2-settings")
 """Headers of an offer, and names of them in the header `connection`."""
@@ -32,11 +38,15 @@ _OFFER = (b"upgrade", b"http2-settings")
 class Patience:
     """Seconds that a client may take: for a request's head, between two pieces of its body, and between two
     pieces of the answer that it reads. The system keeps megabytes of an answer, and asks for more only then.
+
+    From the moment `since` on (as `time.monotonic` gives it) pieces count no longer: the seconds are for all
+    of the head, of the body, and of what waits to be read.
     """
 
     head_s: float = 30.0
     body_s: float = 60.0
     answer_s: float = 120.0
+    since: float | None = None
 
 
 class Connection(HttpToolsProtocol):
@@ -47,8 +57,9 @@ class Connection(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._offered = False
-        self._heard = self._head_began = self._read = monotonic()
+        self._heard = self._head_began = self._read = self._behind = self._busy = monotonic()
         self._unread = 0
+        self._cycles: list[RequestResponseCycle] = []  # the one that runs, and those that wait for its end
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
@@ -87,35 +98,59 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is there."""
-        self._in_head = False
+        self._in_head, self._busy = False, monotonic()
         self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if not self._offered:
             super().on_headers_complete()
+            self._cycles = [*self._unanswered(), self.cycle]
 
     def on_message_complete(self) -> None:
         """The body is there. With an offer in the head the parser takes none."""
         if not self._offered:
             super().on_message_complete()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone: so has every request of its."""
+        for cycle in self._unanswered():
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops: what runs is finished, what waits is not begun."""
+        self.pipeline.clear()
+        self._cycles = self._unanswered()[:1]
+        for cycle in self._cycles:
+            cycle.keep_alive = False
+        if not self._cycles:
+            self.transport.close()
+
+    def _unanswered(self) -> list[RequestResponseCycle]:
+        return [cycle for cycle in self._cycles if not cycle.response_complete]
+
     def check(self, now: float, patience: Patience) -> None:
         """End the connection if its client takes too long. `now` as `time.monotonic` gives it."""
         unread = self.transport.get_write_buffer_size()
+        if not unread:
+            self._behind = now
         if not unread or unread != self._unread:
             self._unread, self._read = unread, now
-        cycle = self.cycle
-        answering = cycle is not None and not cycle.response_complete
+        since, cycles = patience.since, self._unanswered()
         if unread:
-            if now - self._read > patience.answer_s:
+            if now - (self._read if since is None else max(since, self._behind)) > patience.answer_s:
                 self.transport.abort()  # `close` would wait until it is read
-        elif answering:
-            if cycle.more_body and not self.flow.read_paused and now - self._heard > patience.body_s:
+        elif cycles:
+            self._busy = now
+            heard = self._heard if since is None else since
+            if cycles[-1].more_body and not self.flow.read_paused and now - heard > patience.body_s:
                 self._refuse(b"408 Request Timeout")
-        elif self._in_head and now - self._head_began > patience.head_s:
+        elif self._in_head and now - max(self._head_began, since or 0.0) > patience.head_s:
             self._refuse(b"408 Request Timeout")
+        elif self.timeout_keep_alive_task is None and now - self._busy > patience.body_s:
+            self.transport.close()  # it was answered, and sent more: that stopped uvicorn's own clock
 
     def _refuse(self, status: bytes) -> None:
-        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-        if not begun:
+        if not any(cycle.response_started for cycle in self._unanswered()):
             self.transport.write(
                 b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
             )

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from foretoken.errors import ForetokenError
 from foretoken.server.anthropic.errors import anthropic_error, is_anthropic
+from foretoken.server.strict_json import RepeatedKeyError
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ def error_response(error: ForetokenError, path: str) -> JSONResponse:
         headers["Retry-After"] = str(max(1, ceil(getattr(error, "retry_after", 1.0))))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 415:
+        headers |= {"Accept": "application/json", "Accept-Encoding": "identity"}
     return respond(path, of_error(error), error.status, headers)
 
 
@@ -108,14 +111,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        message, code = str(error.detail), message_code(error.status_code)
+        message, code, param = str(error.detail), message_code(error.status_code), None
         if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
             message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
+            param = error.__cause__.key if isinstance(error.__cause__, RepeatedKeyError) else None
         elif error.status_code == 404:
             message = f"There is no {request.method} {request.url.path} here.{_meant(request)}"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed for {request.url.path}."
-        body = error_body(message, status=error.status_code, code=code)
+        body = error_body(message, status=error.status_code, code=code, param=param)
         return respond(request.url.path, body, error.status_code, error.headers)
 
     @app.exception_handler(UnicodeEncodeError)
@@ -137,6 +141,8 @@ def _unreadable(error: BaseException) -> str:
     """Why Python's parser takes a body for no JSON, where it does not say so itself."""
     if isinstance(error, UnicodeDecodeError):
         return f"is not valid JSON: it is not {error.encoding.upper()} text"
+    if isinstance(error, RepeatedKeyError):
+        return f"has the key {_cut(error.key, MOST_PARAM)!r} twice in one object"
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     if isinstance(error, ValueError):

@@ -33,10 +33,23 @@ class BodyTooLargeError(RequestError):
 
 
 class ContentTypeError(RequestError):
-    """A body of another type than JSON: a web page can send text anywhere without asking, but not JSON."""
+    """A body of another type than JSON: a web page can send text or nothing anywhere without asking, but no
+    JSON.
+    """
 
     code = "unsupported_media_type"
     status = 415
+
+
+class ContentEncodingError(ContentTypeError):
+    """A compressed body: a few kilobytes of it could be gigabytes."""
+
+
+PLAIN = "identity"
+"""The coding of a body that is not compressed."""
+
+FROM_PAGE = ("origin", "sec-fetch-mode")
+"""Headers that browsers send of their own accord, and no page can leave out."""
 
 
 class Gate:
@@ -94,9 +107,13 @@ def plain(scope: Scope) -> Scope:
 
 
 def _check_type(headers: Headers) -> None:
+    """What a page sends needs a type even if it is nothing. Raises ContentTypeError, ContentEncodingError."""
+    coding = headers.get("content-encoding", PLAIN).strip().lower()
+    if coding != PLAIN:
+        raise ContentEncodingError(f"The body is encoded as {coding[:100]!r}.", hint="Send it uncompressed.")
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = "transfer-encoding" in headers or int(headers.get("content-length") or 0)
-    if kind != "application/json" and has_body:
+    if kind != "application/json" and (has_body or any(name in headers for name in FROM_PAGE)):
         raise ContentTypeError(
             f"The body has the type {kind or 'nothing'!r}.",
             hint="Send JSON, as 'Content-Type: application/json'.",

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from time import monotonic
 
 import uvicorn
 
@@ -14,7 +15,13 @@ from foretoken.engine.options import model_options
 from foretoken.errors import CapacityError, ForetokenError
 from foretoken.library import models_dir, resolve, size_of
 from foretoken.server.app import Reload, build_app
-from foretoken.server.connection import STOPPING_S, Connection, Patience, watch
+from foretoken.server.connection import (
+    STOPPING_LOOK_S,
+    STOPPING_S,
+    Connection,
+    Patience,
+    watch,
+)
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
 from foretoken.server.telemetry import Telemetry
@@ -53,16 +60,16 @@ class _Server(uvicorn.Server):
                 self._listening(served.info.name, f"http://{address}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._watch(Patience(STOPPING_S, STOPPING_S, STOPPING_S))
+        self._watch(Patience(STOPPING_S, STOPPING_S, STOPPING_S, since=monotonic()), STOPPING_LOOK_S)
         await super().shutdown(sockets)
         if self._watching is not None:
             self._watching.cancel()
 
-    def _watch(self, patience: Patience) -> None:
+    def _watch(self, patience: Patience, every_s: float = 1.0) -> None:
         """End connections whose clients take longer, from now on."""
         if self._watching is not None:
             self._watching.cancel()
-        self._watching = asyncio.create_task(watch(self.server_state.connections, patience))
+        self._watching = asyncio.create_task(watch(self.server_state.connections, patience, every_s))
 
 
 def run_server(

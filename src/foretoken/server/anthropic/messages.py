@@ -21,12 +21,13 @@ from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.tool_use import ToolUse
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
+from foretoken.server.strict_json import strict_router
 from foretoken.server.worker import Job
 
 
 def messages_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post(PATH, response_model=None)
     async def messages(body: MessagesRequest, request: Request) -> Response:

@@ -67,11 +67,11 @@ class MessagesRequest(CountTokensRequest):
     """POST /v1/messages. There is one tier of service: it is both the best and the standard one."""
 
     max_tokens: MostTokens
-    temperature: Annotated[float, Field(ge=0, le=1)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
     stop_sequences: Stops | None = None
-    stream: bool = False
+    stream: bool | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[None, only([None], why="there are no containers here; leave it out")] = None
@@ -80,7 +80,7 @@ class MessagesRequest(CountTokensRequest):
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
         """The engine's parameters."""
         return SamplingParams(
-            temperature=self.temperature,
+            temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=self.top_k or 0,
             max_tokens=self.max_tokens,

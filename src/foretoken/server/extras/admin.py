@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from foretoken.server.caller import caller_of
 from foretoken.server.openai.schemas import Body
 from foretoken.server.pool import ModelPool
+from foretoken.server.strict_json import strict_router
 
 
 class NoFields(Body):
@@ -17,7 +18,7 @@ class NoFields(Body):
 
 def admin_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post("/v1/models/{name:path}/load")
     async def load(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked

@@ -14,6 +14,7 @@ from fastapi import APIRouter
 
 from foretoken.engine.engine import Engine
 from foretoken.engine.stats import PlainRound, Speedup
+from foretoken.errors import CapacityError
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.decision import Choice, Decision
 from foretoken.server.pool import ModelPool
@@ -27,7 +28,10 @@ def speculation_router(pool: ModelPool) -> APIRouter:
     async def speculation() -> dict[str, Any]:
         states: dict[str, Any] = {}
         for name, served in pool.loaded.items():
-            state = await served.worker.call(describe)
+            try:
+                state = await served.worker.call(describe)
+            except CapacityError:  # it was unloaded meanwhile, or its engine has ended
+                continue
             states[name] = {**state, "tokens_generated": pool.telemetry.tokens(name)}
         return states
 

@@ -11,6 +11,7 @@ from foretoken.protocols import Tokenizer
 from foretoken.server.caller import visit_of
 from foretoken.server.openai.schemas import Body, Ids
 from foretoken.server.pool import ModelPool
+from foretoken.server.strict_json import strict_router
 
 
 class TokenizeRequest(Body):
@@ -32,7 +33,7 @@ class DetokenizeRequest(Body):
 
 def token_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.tool_use import AnswerReader, ToolUse, tool_use
 from foretoken.server.pool import ModelPool, Served
+from foretoken.server.strict_json import strict_router
 from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
 from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
@@ -30,7 +31,7 @@ from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
 
 def chat_router(pool: ModelPool) -> APIRouter:
     """The route, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:

@@ -23,7 +23,11 @@ from foretoken.server.openai.schemas import (
 )
 
 _TEXT_ONLY = "this engine reads and writes text only; leave it out"
-_PART = frozenset({"type", "text"})
+_NO_REASONING = "answers have no reasoning apart from it here; leave it out, or put it into content"
+_NO_REFUSAL = "answers are not refused apart from their text here; leave it out, and say it in content"
+_PART = frozenset({"type", "text", "cache_control"})
+_CACHE_CONTROLS = (None, *({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"})))
+"""Proxies of Anthropic's models put that on content parts. Every prefix is cached, marked or not."""
 _CALL = frozenset({"id", "type", "function", "index"})
 _FUNCTION = frozenset({"name", "arguments", "parsed_arguments"})
 """With what clients add to calls that they hand back: where it stood, and its arguments as an object."""
@@ -39,9 +43,10 @@ class ChatMessage(Body):
     name: str | None = None
     tool_calls: Objects | None = None
     tool_call_id: str | None = None
-    refusal: None = None
+    refusal: Annotated[None, only([None], why=_NO_REFUSAL)] = None
     annotations: Objects | None = None
     parsed: Any = None
+    reasoning_content: Annotated[None, only([None], why=_NO_REASONING)] = None
     audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
     function_call: Annotated[None, only([None], why="send calls as tool_calls")] = None
 
@@ -54,6 +59,8 @@ class ChatMessage(Body):
         for part in self.content if isinstance(self.content, list) else ():
             if part.get("type") == "text":
                 _known(part, _PART, "a content part")
+                if part.get("cache_control") not in _CACHE_CONTROLS:
+                    raise ValueError("cache_control can be {'type': 'ephemeral'}, with a ttl of '5m' or '1h'")
         for call in self.tool_calls or ():
             _known(call, _CALL, "a tool call")
             if call.get("type", "function") != "function":

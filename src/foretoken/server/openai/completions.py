@@ -24,13 +24,14 @@ from foretoken.server.openai.completion_choices import CompletionWriter, Echo, a
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.schemas import CompletionRequest
 from foretoken.server.pool import ModelPool, Served
+from foretoken.server.strict_json import strict_router
 from foretoken.server.worker import Job
 from foretoken.types import FinishEvent
 
 
 def completion_router(pool: ModelPool) -> APIRouter:
     """The route, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:

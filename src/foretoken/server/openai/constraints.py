@@ -70,9 +70,11 @@ def _schema_of(json_constraint: Constraint) -> dict[str, Any]:
 
 
 def _of_format(wanted: ResponseFormat | None) -> Constraint | None:
-    if wanted is None or wanted.type == "text":
-        if wanted is not None and wanted.json_schema is not None:
-            raise RequestError("response_format: json_schema is for the type 'json_schema'.")
+    if wanted is None:
+        return None
+    if wanted.type != "json_schema" and wanted.json_schema is not None:
+        raise RequestError("response_format: json_schema is for the type 'json_schema'.")
+    if wanted.type == "text":
         return None
     if wanted.type == "json_object":
         return Constraint("json_object")

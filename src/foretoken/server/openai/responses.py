@@ -23,12 +23,13 @@ from foretoken.server.openai.response_schemas import ResponseRequest
 from foretoken.server.openai.tool_use import ToolUse, tool_use
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.sse import begun, sse, stream_response, unless_gone
+from foretoken.server.strict_json import strict_router
 from foretoken.server.worker import Job
 
 
 def responses_router(pool: ModelPool) -> APIRouter:
     """The route, for the models of `pool`."""
-    router = APIRouter()
+    router = strict_router()
 
     @router.post("/v1/responses", response_model=None)
     async def responses(body: ResponseRequest, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -23,7 +24,8 @@ Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
-Stop = str | Texts
+NotEmpty = Annotated[str, Field(min_length=1)]
+Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
 Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
 """As many as `limits.max_n` says."""
 
@@ -43,6 +45,13 @@ def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def null_as(default: object, kind: Any) -> BeforeValidator:
+    """Takes null for what is left out, of a field that is of this kind else."""
+    return BeforeValidator(
+        lambda given: default if given is None else given, json_schema_input_type=kind | None
+    )
+
+
 def at_most(entries: int) -> BeforeValidator:
     """Refuses a larger object before its entries are looked at: each wrong one would become an error."""
 
@@ -52,6 +61,11 @@ def at_most(entries: int) -> BeforeValidator:
         return given
 
     return BeforeValidator(check)
+
+
+Switch = Annotated[bool, null_as(default=False, kind=bool)]
+Priority = Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)]
+LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE)]
 
 
 class Body(BaseModel):
@@ -88,7 +102,7 @@ NOT_PADDED = "events are not padded here; leave it out or false"
 class StreamOptions(Body):
     """`include_usage`: a last chunk with the usage. OpenAI's padding of events can only be turned off."""
 
-    include_usage: bool = False
+    include_usage: Switch = False
     include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
 
 
@@ -125,7 +139,7 @@ class Scheduling(Body):
     """When a request runs, and how much is drafted for it. Neither changes its answer."""
 
     speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
-    priority: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] = 0
+    priority: Annotated[Priority, null_as(0, Priority)] = 0
 
     @property
     def max_draft(self) -> int | None:
@@ -172,8 +186,8 @@ class SamplingBody(Choosing, Scheduling):
     n: Answers | None = 1
     logit_bias: Biases | None = None
     user: str | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] = 0
-    ignore_eos: bool = False
+    min_tokens: Annotated[LeastTokens, null_as(0, LeastTokens)] = 0
+    ignore_eos: Switch = False
     stop_token_ids: Ids | None = None
 
     @property
@@ -197,11 +211,14 @@ class SamplingBody(Choosing, Scheduling):
         )
 
 
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
 def _bias(bias: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): value for token, value in bias.items()}
-    except ValueError:
-        raise RequestError("logit_bias: its keys must be token ids.") from None
+    """By token ids. Raises RequestError for other keys: of "07" and "7" one would be ignored."""
+    if not all(map(_TOKEN_ID.fullmatch, bias)):
+        raise RequestError('logit_bias: its keys must be token ids, such as "97".')
+    return {int(token): value for token, value in bias.items()}
 
 
 class JsonSchema(Body):
