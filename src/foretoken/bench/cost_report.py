@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from foretoken.bench.cost_measure import Measurement
 from foretoken.bench.curves import Curve
+from foretoken.bench.report_text import FigureTable
 from foretoken.planner.profile import Profile, ProfileKey
 
 TYPICAL_DEPTH = 512
@@ -84,31 +84,32 @@ def best_chain(points: Sequence[CostPoint]) -> int:
 # --- table ---------------------------------------------------------------------------------------------
 
 
+HEADINGS = ("n", "ms", "V(n)/V(1)", "tokens/s if\nall accepted", "draft", "pays from")
+
+
 def cost_tables(measurement: Measurement) -> Iterator[RenderableType]:
     """What there is to see in a terminal: a table for each depth, and what else was found."""
     for depth, sizes in measurement.profile.curve.items():
-        yield _table(depth, cost_points(sizes))
+        title = Text(f"{depth:,} tokens in the KV cache", style="bold")
+        yield Group(title, _table(cost_points(sizes)))
     yield Group(*map(Text, _remarks(measurement)))
 
 
-def _table(depth: int, points: Sequence[CostPoint]) -> Table:
-    table = Table(
-        title=f"{depth:,} tokens in the KV cache", title_justify="left", title_style="bold", box=None
-    )
-    for heading in ("n", "ms", "V(n)/V(1)", "tokens/s if all accepted", "draft", "pays from"):
-        table.add_column(heading, justify="right")
-    best = best_chain(points)
-    for point in points:
-        table.add_row(
+def _table(points: Sequence[CostPoint]) -> FigureTable:
+    rows = [
+        (
             str(point.rows),
             f"{point.ms:.2f}",
             f"{point.ratio:.2f}",
             f"{point.tokens_per_second:.1f}",
             str(point.draft or "–"),
             _acceptance(point),
-            style="bold" if point.draft and point.draft == best else "",
         )
-    return table
+        for point in points
+    ]
+    best = best_chain(points)
+    bold = next((row for row, point in enumerate(points) if best and point.draft == best), None)
+    return FigureTable(HEADINGS, rows, bold=bold)
 
 
 def _acceptance(point: CostPoint) -> str:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 
+from foretoken.bench.asking_cost import AskingCost, parse_asking, usual_cost
 from foretoken.errors import ConfigError
 
 SHIPPED = "cost_curves.json"
@@ -21,7 +22,7 @@ class Curve:
 
     `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from. `resize` is what a forward
     takes longer, in V(1), whose number of rows is not that of the forward before it (docs/planner.md): V(1)
-    is without it, V(n) with it.
+    is without it, V(n) with it. `asking_ms` is what asking drafters takes, None for the usual.
     """
 
     name: str
@@ -29,6 +30,12 @@ class Curve:
     v1_ms: float = 10.0
     about: str = ""
     resize: float = 0.0
+    asking_ms: AskingCost | None = None
+
+    @property
+    def asking(self) -> AskingCost:
+        """What asking drafters takes beside these forwards."""
+        return usual_cost(self.v1_ms) if self.asking_ms is None else self.asking_ms
 
     def ratio(self, rows: int) -> float:
         """V(rows)/V(1)."""
@@ -130,4 +137,7 @@ def _curve(name: str, value: object, origin: str) -> Curve:
     if not 0.0 <= resize < min(ratio for rows, ratio in points.items() if rows > 1) / points[1]:
         raise ConfigError(f"{origin}: curve {name!r}: 'resize' is a part of a forward, and not negative.")
     scaled = {rows: ratio / points[1] for rows, ratio in points.items()}
-    return Curve(name, scaled, v1_ms, str(value.get("about", "")) if nested else "", resize)
+    about = str(value.get("about", "")) if nested else ""
+    asking = value.get("asking_ms") if nested else None
+    asking_ms = None if asking is None else parse_asking(asking, f"{origin}: curve {name!r}")
+    return Curve(name, scaled, v1_ms, about, resize, asking_ms)

@@ -1,24 +1,33 @@
 """What a live run should have gained: its own answers, replayed on the cost curve of the same run.
 
-A replay knows nothing of caches that are cold, threads that wait, or drafting that takes time. So what a live
-run falls short of it is what the engine loses, and what both fall short of is the policy's.
+A replay knows nothing of caches that are cold and threads that wait. So what a live run falls short of it is
+what the engine loses, and what both fall short of is the policy's. Asking drafters takes what it took in the
+run: as `auto`'s planner has measured it, and of other settings what their rounds took beyond plain ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
+from types import MappingProxyType
 
+from foretoken.bench.asking_cost import AskingCost
 from foretoken.bench.curves import Curve, Curves, between
 from foretoken.bench.record import trace_set
 from foretoken.bench.replay import needs_a_model, replay
 from foretoken.bench.results import Row, Sample, scores
 from foretoken.bench.trace import Trace
+from foretoken.config import parse_speculation
 from foretoken.engine.engine import Engine
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.protocols import Planner
 
 FACTS = ("replayed", "live ÷ replayed", "hindsight bound")
 
 _NAME = "this run"
+
+_NOBODY: Mapping[str, Planner] = MappingProxyType({})
 
 
 def deepest(rows: Sequence[Row]) -> int:
@@ -32,12 +41,15 @@ def expectations(
     curves: Curves,
     settings: Sequence[str],
     baseline: str,
+    *,
+    planners: Mapping[str, Planner] = _NOBODY,
 ) -> dict[str, dict[str, str]]:
     """`FACTS` by setting, as far as it can be replayed, which drafts of another model cannot be.
 
     `rows` are a live run's, `baseline`'s those of plain decoding by `engine`; `curves` were measured in that
     run: an answer's forwards take what they do in its middle. Answers too short to have a rate are left out.
     What is recorded of the answers are their tokens: the runners-up, which `recycle` could use, are not.
+    `planners` are those of the settings, as the run left them.
     """
     plain = {row.prompt: row for row in reversed(rows) if row.setting == baseline}
     found = scores(rows, baseline)
@@ -51,18 +63,46 @@ def expectations(
         ]
         if not traces or needs_a_model(setting):
             continue
+        overhead_ms = _overhead_ms([plain[trace.id].sample for trace in traces])
+        asking = measured_asking(planners[setting]) if setting in planners else None
+        if asking is None:
+            asking = _beyond_plain(rows, setting, overhead_ms)
+
+        def its_curve(trace: Trace, asking: AskingCost | None = asking) -> Curve:
+            return replace(_curve(trace, curves), asking_ms=asking)
+
         result = replay(
             trace_set(engine, traces),
-            _curve(traces[0], curves),
+            its_curve(traces[0]),
             setting,
-            overhead_ms=_overhead_ms([plain[trace.id].sample for trace in traces]),
+            overhead_ms=overhead_ms,
             trees=engine.model.capabilities.trees,
-            curve_for=lambda trace: _curve(trace, curves),
+            curve_for=its_curve,
         )
         speedup = geometric_mean([value for value in live.values() if value])
         figures = (f"{result.speedup:.2f}", f"{speedup / result.speedup:.0%}", f"{result.hindsight:.2f}")
         facts[setting] = dict(zip(FACTS, figures, strict=True))
     return facts
+
+
+def measured_asking(planner: Planner) -> AskingCost | None:
+    """What asking took as a planner knows it; None if it does not."""
+    if not isinstance(planner, AdaptivePlanner) or not planner.asking_ms:
+        return None
+    return AskingCost(planner.asking_ms, choosing=planner.choosing_ms)
+
+
+def _beyond_plain(rows: Sequence[Row], setting: str, overhead_ms: float) -> AskingCost | None:
+    """What the rounds of a setting that asks in each of them took beside their forwards and beyond
+    `overhead_ms`, shared evenly by its drafters; None for one that does not, and where it is not known.
+    """
+    speculation = parse_speculation(setting)
+    samples = [row.sample for row in rows if row.setting == setting and row.sample.spent_ms]
+    rounds = sum(sample.rounds for sample in samples)
+    if speculation.adaptive or not speculation.stages or not rounds:
+        return None
+    spent = sum(_besides(sample) for sample in samples) / rounds
+    return AskingCost(other=max(0.0, spent - overhead_ms) / len(speculation.stages))
 
 
 def _curve(trace: Trace, curves: Curves) -> Curve:
@@ -76,5 +116,9 @@ def _depth(prompt: Sequence[int], output: Sequence[int]) -> int:
 def _overhead_ms(samples: Sequence[Sample]) -> float:
     """What a plain round took besides its forward."""
     rounds = sum(sample.count - 1 for sample in samples)
-    spent = sum(ms for sample in samples for part, ms in sample.spent_ms.items() if part != "verify")
-    return spent / rounds if rounds else 0.0
+    return sum(map(_besides, samples)) / rounds if rounds else 0.0
+
+
+def _besides(sample: Sample) -> float:
+    """Milliseconds of decoding that were spent besides the forwards."""
+    return sum(ms for part, ms in sample.spent_ms.items() if part != "verify")

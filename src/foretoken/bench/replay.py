@@ -14,6 +14,7 @@ from statistics import geometric_mean
 from foretoken.bench.curves import Curve
 from foretoken.bench.hindsight import clairvoyant_cost, hindsight_cost
 from foretoken.bench.replay_model import ReplayModel
+from foretoken.bench.toll import Toll, charge
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.config import parse_speculation
 from foretoken.engine.engine import Engine
@@ -28,7 +29,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
-    """One trace's replay. Costs are in plain rounds (V(1) and the overhead of a round)."""
+    """One trace's replay. Costs are in plain rounds (V(1) and the overhead of a round); `asking` is the part
+    of `cost` that went into asking drafters, which the bounds do without.
+    """
 
     id: str
     category: str
@@ -40,6 +43,7 @@ class ReplayRow:
     plain_cost: float
     hindsight_cost: float
     clairvoyant_cost: float
+    asking: float = 0.0
 
     @property
     def speedup(self) -> float:
@@ -91,6 +95,11 @@ class ReplayResult:
         """Of the hindsight bound."""
         return self.speedup / self.hindsight
 
+    @property
+    def asking(self) -> float:
+        """Share of the time that went into asking drafters."""
+        return sum(row.asking for row in self.rows) / sum(row.cost for row in self.rows)
+
     def categories(self) -> dict[str, list[ReplayRow]]:
         """The rows of each category, in the order in which they came."""
         groups: dict[str, list[ReplayRow]] = {}
@@ -126,7 +135,8 @@ def replay(
     """Replay all traces one after the other; what the planner learns from one it uses in the next.
 
     `overhead_ms` is added to every round, drafted or plain. `trees`: the model verifies trees.
-    `curve_for` says what the forwards of one trace cost, where that is not `curve` for all.
+    `curve_for` says what the forwards of one trace cost, where that is not `curve` for all. Asking drafters
+    takes what the curve says; choosing among drafts is charged where the planner weighs them (`auto`).
     Raises ConfigError if there is nothing to replay or `check_replayable` does, SpeculationStringError.
     """
     check_replayable(speculation)
@@ -137,9 +147,11 @@ def replay(
     rows: list[ReplayRow] = []
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation(speculation)
+        toll = charge(engine, model)
         for number, trace in enumerate(usable, 1):
             its_own = curve_for(trace) if curve_for is not None else curve
-            rows.append(_replay_one(engine, model, trace, its_own, overhead_ms))
+            model.answer_with(trace, its_own)
+            rows.append(_replay_one(engine, toll, trace, its_own, overhead_ms))
             if progress is not None:
                 progress(number, len(usable), trace.id)
         planner = engine.planner
@@ -149,18 +161,16 @@ def replay(
     return ReplayResult(speculation, curve, rows, table.bins(), table.error, trees)
 
 
-def _replay_one(
-    engine: Engine, model: ReplayModel, trace: Trace, curve: Curve, overhead_ms: float
-) -> ReplayRow:
-    model.answer_with(trace, curve)
-    began = model.seconds
+def _replay_one(engine: Engine, toll: Toll, trace: Trace, curve: Curve, overhead_ms: float) -> ReplayRow:
+    model = toll.model
+    began, asked = model.seconds, toll.seconds
     params = SamplingParams(max_tokens=len(trace.output), ignore_eos=True)
     completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)
     if completion.tokens != trace.output:
         raise BackendError(f"The replay of the trace {trace.id!r} gave another answer than was recorded.")
     round_ms = curve.v1_ms + overhead_ms
     # Overhead makes every round dearer by the same: it belongs into the bounds as well. What a change of size
-    # takes does not: one may do without.
+    # takes does not, and asking does not: one may do without.
     real = Curve(
         curve.name,
         {n: (curve.after(n, n) * curve.v1_ms + overhead_ms) / round_ms for n in curve.points},
@@ -177,4 +187,5 @@ def _replay_one(
         plain_cost=float(len(trace.output) - 1),
         hindsight_cost=hindsight_cost(trace, real),
         clairvoyant_cost=clairvoyant_cost(trace, real),
+        asking=1e3 * (toll.seconds - asked) / round_ms,
     )

@@ -1,7 +1,8 @@
 """A model that says what was recorded, and takes as long as a cost curve says.
 
 It is a `Model` like any other, so a replay runs the engine itself: its rounds, drafters, planner and
-scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, by nothing else.
+scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, and by what is charged
+for asking (`toll`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from foretoken.bench.asking_cost import AskingCost
 from foretoken.bench.curves import Curve
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.errors import BackendError, RequestError
@@ -111,6 +113,11 @@ class ReplayModel:
     def clock(self) -> float:
         """Virtual seconds since the replay began."""
         return self.seconds
+
+    @property
+    def asking(self) -> AskingCost:
+        """What asking takes beside these forwards."""
+        return self._curve.asking
 
     def answer_with(self, trace: Trace, curve: Curve | None = None) -> None:
         """From now on only this trace is answered: in use the same prompt comes more than once, and a prompt

@@ -8,6 +8,8 @@ from foretoken.bench.replay import ReplayResult
 from foretoken.bench.report import Report
 from foretoken.bench.results import Score
 from foretoken.bench.trace import TraceSet
+from foretoken.config import parse_speculation
+from foretoken.engine.assembly import AUTO_STAGES
 from foretoken.planner.reliability import Bin
 
 
@@ -37,16 +39,17 @@ def replay_report(
             "hindsight bound": f"{result.hindsight:.3f}",
             "share of it": f"{result.share:.1%}",
             "clairvoyant": f"{result.clairvoyant:.2f}",
+            "asking": f"{result.asking:.1%}",
         }
         if result.calibration_error is not None:
             facts[name]["calibration error"] = f"{result.calibration_error:.3f}"
             reliability[name] = result.reliability
+    curves = {result.curve.name: result.curve for result in results}.values()
     about = {
         "traces": f"{len(traces.traces)} answers of {traces.model} ({source})",
-        "curves": "; ".join(
-            f"{c.name}: {c.about}" for c in {r.curve.name: r.curve for r in results}.values()
-        ),
+        "curves": "; ".join(f"{curve.name}: {curve.about}" for curve in curves),
         "overhead": f"{overhead_ms:g} ms a round",
+        "asking charged": _charged(results),
     }
     return Report(
         title="Replay",
@@ -56,3 +59,13 @@ def replay_report(
         facts=facts,
         reliability=reliability,
     )
+
+
+def _charged(results: Sequence[ReplayResult]) -> str:
+    """What asking the drafters that were replayed took, curve by curve."""
+    settings = [parse_speculation(result.speculation) for result in results]
+    adaptive = any(setting.adaptive for setting in settings)
+    stages = [stage for setting in settings for stage in setting.stages]
+    names = dict.fromkeys(stage.name for stage in (*stages, *(AUTO_STAGES if adaptive else ())))
+    curves = {result.curve.name: result.curve for result in results}.values()
+    return "; ".join(f"{curve.name}: {curve.asking.describe(names, choosing=adaptive)}" for curve in curves)

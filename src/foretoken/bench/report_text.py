@@ -50,7 +50,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
             [figures.percent(bin_.predicted), figures.percent(bin_.observed), f"{bin_.count:,}"]
             for bin_ in bins
         ]
-        yield _Figures(["expected", "accepted", "tokens"], rows)
+        yield FigureTable(["expected", "accepted", "tokens"], rows)
     for score in report.broken:
         yield Text(f"Not the same tokens as {report.baseline}: {score.prompt}, {score.setting}", style="red")
     for note in report.notes:
@@ -66,7 +66,7 @@ def _about(report: Report) -> Table:
     return table
 
 
-def _summaries(report: Report, found: Sequence[Summary], first: str) -> _Figures:
+def _summaries(report: Report, found: Sequence[Summary], first: str) -> FigureTable:
     """A row for each summary, with its category in front if `first` is that column's name."""
     names = figures.columns(report)
     rows, before = [], ""
@@ -75,37 +75,39 @@ def _summaries(report: Report, found: Sequence[Summary], first: str) -> _Figures
         rows.append([*start, summary.setting, *figures.cells(report, summary)])
         before = summary.category
     lead = [first, "setting"] if first else ["all prompts"]
-    return _Figures([*lead, *names], rows, lead=len(lead), left=(*lead, "worst prompt"))
+    return FigureTable([*lead, *names], rows, lead=len(lead), left=(*lead, "worst prompt"))
 
 
-def _sweep(report: Report, template: str) -> _Figures:
-    return _Figures(figures.sweep_headers(report), figures.sweep_rows(report, template))
+def _sweep(report: Report, template: str) -> FigureTable:
+    return FigureTable(figures.sweep_headers(report), figures.sweep_rows(report, template))
 
 
-def _facts(report: Report) -> _Figures:
+def _facts(report: Report) -> FigureTable:
     names = figures.fact_names(report.facts)
     rows = [
         [setting, *(facts.get(name, figures.NONE) for name in names)]
         for setting, facts in report.facts.items()
     ]
-    return _Figures(["", *names], rows)
+    return FigureTable(["", *names], rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Figures:
+class FigureTable:
     """A table of figures. Where the terminal is too narrow for it, its columns go on in further tables below,
     each with the `lead` first ones, of which the last is broken into lines if it is long. Columns in `left`
-    are flush left, as the first is.
+    are flush left, as the first is. Headers may have several lines; the row `bold` is set off.
     """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     lead: int = 1
     left: Sequence[str] = ()
+    bold: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         widths = [
-            max(cell_len(text) for text in column) for column in zip(self.headers, *self.rows, strict=True)
+            max(cell_len(line) for text in column for line in text.split("\n"))
+            for column in zip(self.headers, *self.rows, strict=True)
         ]
         named, room = widths[self.lead - 1], options.max_width
         if sum(widths) + GAP * (len(widths) - 1) > room:
@@ -141,6 +143,7 @@ class _Figures:
                 no_wrap=not flush,
                 max_width=named if name else None,
             )
-        for row in self.rows:
-            table.add_row(*(escape(row[column]) for column in columns))
+        for number, row in enumerate(self.rows):
+            style = "bold" if number == self.bold else ""
+            table.add_row(*(escape(row[column]) for column in columns), style=style)
         return table

@@ -148,7 +148,8 @@ REASONS = {
     metavar="NAME|FILE",
     multiple=True,
     show_default=", ".join(DEFAULT_CURVES),
-    help="Cost curve V(n)/V(1) to replay on: one that ships, or a JSON file. Repeatable.",
+    help="Cost curve V(n)/V(1) to replay on, with what asking drafters takes: one that ships, or a JSON "
+    "file. Repeatable.",
 )
 @click.option("--static", is_flag=True, help="With --replay: also the best static setting on each curve.")
 @click.option("--trees", is_flag=True, help="With --replay: of a model that verifies trees, as PyTorch's do.")
@@ -235,7 +236,7 @@ def _replay(
 ) -> int:
     if model is not None:
         raise ConfigError(f"--replay needs no model, and {model!r} was given.")
-    report = run_replay(
+    report, stopped = run_replay(
         replaying["replayed"],
         replaying["curves"],
         options["settings"] or (AUTO,),
@@ -245,13 +246,18 @@ def _replay(
         errors=errors,
     )
     show(report, outputs, errors)
+    if stopped is not None:
+        raise stopped
     return 0
 
 
 def _record(model: str | None, path: Path, options: dict[str, Any], errors: Console) -> int:
     plan = _plan(model, (), options)
-    count = record_answers(plan, path, errors)
-    errors.print(f"Wrote {counted(count, 'answer')} to {path}", highlight=False, soft_wrap=True)
+    count, stopped = record_answers(plan, path, errors)
+    of = f" of {len(plan.cases)}" if count < len(plan.cases) else ""
+    errors.print(f"Wrote {counted(count, 'answer')}{of} to {path}", highlight=False, soft_wrap=True)
+    if stopped is not None:
+        raise stopped
     return 0
 
 

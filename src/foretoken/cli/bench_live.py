@@ -88,7 +88,8 @@ def run_live(
         if stopped is None:
             try:
                 curves = measured_curves(engines[OFF], deepest(rows))
-                facts = expectations(rows, engines[OFF], curves, plan.whole, OFF)
+                planners = {name: engine.planner for name, engine in engines.items()}
+                facts = expectations(rows, engines[OFF], curves, plan.whole, OFF, planners=planners)
             except KeyboardInterrupt as pressed:
                 stopped = pressed
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]

@@ -13,7 +13,9 @@ from foretoken.bench.report_files import check_file
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.cli.bench_bar import answers_bar
 from foretoken.cli.bench_live import Plan, load_plan_engine
+from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.config import OFF
+from foretoken.engine.engine import Engine
 from foretoken.errors import ConfigError, ContextLengthError
 
 
@@ -25,28 +27,48 @@ def add_traces(path: Path, traces: TraceSet) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def record_answers(plan: Plan, path: Path, console: Console) -> int:
-    """Answer all prompts of a plan and add the traces to a file; returns how many. What was answered is
-    written when Ctrl-C stops it, too. Raises ForetokenError.
+def record_answers(plan: Plan, path: Path, console: Console) -> tuple[int, KeyboardInterrupt | None]:
+    """Answer all prompts of a plan and add the traces to a file; returns how many, and what stopped it before
+    its end: then what was answered is written. Raises ForetokenError; KeyboardInterrupt before the first.
     """
     check_file(path)
-    params = recording(replace(plan.params, logprobs=None))
     traces: list[Trace] = []
+    stopped: KeyboardInterrupt | None = None
     with load_plan_engine(plan, OFF, console) as engine:
         try:
-            with answers_bar(console) as bar:
-                task = bar.add_task("recording", total=len(plan.cases))
-                for case in plan.cases:
-                    bar.update(task, description=escape(case.id))
-                    prompt = engine.encode([{"role": "user", "content": case.turns[0]}])
-                    try:
-                        completion = engine.generate(prompt, params)
-                    except ContextLengthError as error:
-                        console.print(f"Left out {case.id}: {error.message}", highlight=False, markup=False)
-                        continue
-                    traces.append(as_trace(prompt, completion, name=case.id, category=case.category))
-                    bar.update(task, advance=1)
+            _answer(plan, engine, traces, console)
+        except KeyboardInterrupt as pressed:
+            if not traces:
+                raise
+            stopped = pressed
         finally:
             if traces:
-                add_traces(path, trace_set(engine, traces))
-    return len(traces)
+                stopped = _written(path, engine, traces) or stopped
+    return len(traces), stopped
+
+
+def _answer(plan: Plan, engine: Engine, traces: list[Trace], console: Console) -> None:
+    """Add traces as they come, with a progress bar."""
+    params = recording(replace(plan.params, logprobs=None))
+    with answers_bar(console) as bar:
+        task = bar.add_task("recording", total=len(plan.cases))
+        for case in plan.cases:
+            bar.update(task, description=escape(case.id))
+            prompt = engine.encode([{"role": "user", "content": case.turns[0]}])
+            try:
+                completion = engine.generate(prompt, params)
+            except ContextLengthError as error:
+                console.print(f"Left out {case.id}: {error.message}", highlight=False, markup=False)
+                continue
+            traces.append(as_trace(prompt, completion, name=case.id, category=case.category))
+            bar.update(task, advance=1)
+
+
+def _written(path: Path, engine: Engine, traces: list[Trace]) -> KeyboardInterrupt | None:
+    """Add the traces to the file; what wanted to stop that, once they are all there. Raises ConfigError."""
+    try:
+        with HeldCtrlC():
+            add_traces(path, trace_set(engine, traces))
+    except KeyboardInterrupt as pressed:
+        return pressed
+    return None

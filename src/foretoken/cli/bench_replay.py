@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from foretoken.bench.report import Report
 from foretoken.bench.static_drafters import rank_static, shipped_traces
 from foretoken.bench.trace import TraceSet, read_traces
 from foretoken.cli.bench_bar import answers_bar
+from foretoken.cli.units import counted
 from foretoken.errors import ConfigError
 
 SHIPPED = "shipped"
@@ -32,11 +34,12 @@ def run_replay(
     trees: bool,
     overhead_ms: float,
     errors: Console,
-) -> Report:
+) -> tuple[Report, KeyboardInterrupt | None]:
     """Replay every setting on every curve. `static` adds the best of all static settings on each curve;
-    `trees`: the model verifies trees, which adaptive settings make use of.
+    `trees`: the model verifies trees, which adaptive settings make use of. Also returns what stopped it
+    before its end: then the report is of the replays that were finished.
 
-    Raises ConfigError, SpeculationStringError.
+    Raises ConfigError, SpeculationStringError; KeyboardInterrupt where none was.
     """
     for setting in settings:
         check_replayable(setting)
@@ -45,20 +48,36 @@ def run_replay(
     if len({curve.name for curve in chosen}) < len(chosen):
         raise ConfigError("Two cost curves have the same name.", hint="Rename a file.")
     results: list[ReplayResult] = []
+    stopped: KeyboardInterrupt | None = None
     with answers_bar(errors) as progress:
-        for curve in chosen:
-            wanted = [*settings, *(_best_static(curve, traces, progress) if static else ())]
-            for setting in wanted:
-                task = progress.add_task(f"{setting} on {curve.name}", total=len(traces.traces))
+        try:
+            for curve in chosen:
+                wanted = [*settings, *(_best_static(curve, traces, progress) if static else ())]
+                for setting in wanted:
+                    task = progress.add_task(f"{setting} on {curve.name}", total=len(traces.traces))
 
-                def shown(done: int, total: int, _: str, task: TaskID = task) -> None:
-                    progress.update(task, completed=done, total=total)
+                    def shown(done: int, total: int, _: str, task: TaskID = task) -> None:
+                        progress.update(task, completed=done, total=total)
 
-                results.append(
-                    replay(traces, curve, setting, overhead_ms=overhead_ms, trees=trees, progress=shown)
-                )
-                progress.remove_task(task)
-    return replay_report(results, source=source, traces=traces, overhead_ms=overhead_ms)
+                    results.append(
+                        replay(traces, curve, setting, overhead_ms=overhead_ms, trees=trees, progress=shown)
+                    )
+                    progress.remove_task(task)
+        except KeyboardInterrupt as pressed:
+            if not results:
+                raise
+            stopped = pressed
+    report = replay_report(results, source=source, traces=traces, overhead_ms=overhead_ms)
+    if stopped is not None:
+        report = _incomplete(report, len(results), len(chosen) * (len(settings) + static))
+    return report, stopped
+
+
+def _incomplete(report: Report, done: int, wanted: int) -> Report:
+    """The report of so many replays of those that were asked for, saying so."""
+    note = f"stopped after {counted(done, 'replay')} of {wanted}: the report is of these"
+    title = f"{report.title} (incomplete)"
+    return dataclass_replace(report, title=title, notes=[*report.notes, note], complete=False)
 
 
 def _traces(source: str) -> TraceSet:

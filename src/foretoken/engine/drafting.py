@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from time import perf_counter
-from typing import TypeVarTuple, Unpack
+from typing import Protocol, TypeVarTuple, Unpack
 
 from foretoken.engine.request import Request
 from foretoken.errors import ConfigError, ForetokenError
@@ -14,6 +14,18 @@ from foretoken.types import Draft, DraftLimit, Outcome
 
 logger = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
+
+
+class Toll(Protocol):
+    """What asking takes where the clock is a virtual one: it hears of every question, and moves the clock."""
+
+    def asked(self, drafter: str, requests: int) -> None:
+        """A drafter was asked for so many requests."""
+        ...
+
+    def found(self, requests: int) -> None:
+        """For so many requests there is something to choose from."""
+        ...
 
 
 class Drafters:
@@ -38,6 +50,7 @@ class Drafters:
         self._untold: dict[str, dict[int, tuple[RequestView, int]]] = {name: {} for name in self._drafters}
         self._listening_ms: dict[str, float] = {}
         self.notes: list[str] = []
+        self.toll: Toll | None = None
 
     def __bool__(self) -> bool:
         return bool(self._drafters)
@@ -122,9 +135,13 @@ class Drafters:
             for request in list(self._untold[drafter.name]):
                 self._tell(drafter, request)
             self._guard(drafter, self._ask, drafter, asked, requests, candidates)
+            if self.toll is not None:
+                self.toll.asked(drafter.name, len(asked))
             spent[drafter.name] = ms = 1e3 * (self._clock() - began)
             for i, _ in asked:
                 requests[i].stats.drafting(drafter.name, ms / len(asked))
+        if self.toll is not None and any(candidates):
+            self.toll.found(sum(map(bool, candidates)))
         return candidates, spent
 
     def _ask(

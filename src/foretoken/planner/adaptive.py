@@ -92,6 +92,17 @@ class AdaptivePlanner:
         return self._curve.rounds
 
     @property
+    def asking_ms(self) -> Mapping[str, float]:
+        """What asking takes for one request, in milliseconds: of each drafter that costs next to nothing."""
+        self._catch_up()
+        return self._asking.free_ms
+
+    @property
+    def choosing_ms(self) -> float:
+        """What a round in which drafters are asked takes beyond that, in milliseconds for one request."""
+        return self._overhead.ms
+
+    @property
     def reliability(self) -> ReliabilityTable:
         """How good the estimates were that drafts were chosen by."""
         return self._survival.reliability

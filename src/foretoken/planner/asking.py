@@ -107,6 +107,17 @@ class Asking:
             if drafter.worth.free and drafter.affordable
         )
 
+    @property
+    def free_ms(self) -> dict[str, float]:
+        """What asking each free drafter for one request takes, in milliseconds, as far as it is known."""
+        if not self._curve.known:
+            return {}
+        return {
+            name: drafter.worth.asking * self._curve.single_ms
+            for name, drafter in self._drafters.items()
+            if drafter.worth.free
+        }
+
     def asleep(self, drafters: Sequence[str]) -> bool:
         """Whether all drafters cost next to nothing, so that none is asked while no request is awake."""
         if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):

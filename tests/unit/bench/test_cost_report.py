@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -91,8 +92,8 @@ def test_the_draft_length_that_pays_most_when_all_is_accepted() -> None:
     assert best_chain(cost_points(PROFILE.curve[64])) == 7
 
 
-def shown(measurement: Measurement = MEASUREMENT) -> str:
-    console = Console(file=io.StringIO(), width=100)
+def shown(measurement: Measurement = MEASUREMENT, *, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
     for table in cost_tables(measurement):
         console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -108,6 +109,21 @@ def test_the_table_has_a_line_for_each_size_and_a_part_for_each_depth() -> None:
     assert ["8", "14.25", "2.85", "561.4", "7", "66", "%"] in lines
     assert ["16", "90.00", "18.00", "177.8", "15", "never"] in lines
     assert ["8", "17.10", "2.85", "467.8", "7", "66", "%"] in lines
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_a_narrow_terminal_cuts_no_figure_and_no_heading(width: int) -> None:
+    slow = {depth: {rows: 100 * ms for rows, ms in sizes.items()} for depth, sizes in PROFILE.curve.items()}
+    text = shown(Measurement(replace(PROFILE, curve=slow), slow, passes=3, slowdown=1.0), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    words = text.split()
+    for figure in ("1425.00", "2.85", "5.6", "never", "V(n)/V(1)", "draft", "ms"):
+        assert figure in words
+    for heading in ("tokens/s if", "all accepted", "pays from"):
+        assert text.count(heading) >= len(slow)
+    paying = [line.split() for line in text.splitlines() if line.rstrip().endswith("66 %")]
+    assert [line[0] for line in paying] == ["8", "8"], "the size stands in front of every part"
 
 
 def test_a_busy_machine_is_mentioned() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from foretoken import Engine
-from foretoken.bench.curves import Curves
-from foretoken.bench.expectation import FACTS, deepest, expectations
+from foretoken.bench.asking_cost import AskingCost
+from foretoken.bench.curves import Curve, Curves
+from foretoken.bench.expectation import FACTS, deepest, expectations, measured_asking
 from foretoken.bench.live import measure
+from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.results import Row
 from foretoken.bench.sides import EngineSide
+from foretoken.bench.toll import charge
+from foretoken.bench.trace import Trace, TraceSet
 from foretoken.bench.workloads import PromptCase
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.fixed import FixedPlanner
 from foretoken.testing import FakeModel, markov_logits
 from foretoken.types import SamplingParams
 
@@ -85,3 +92,60 @@ def test_changes_of_size_are_part_of_what_was_to_be_expected(rows: list[Row]) ->
         for resize in (0.0, 0.2)
     ]
     assert found[1] > 1.05 * found[0]
+
+
+def spending(rows: list[Row], setting: str, ms: float) -> list[Row]:
+    """Plain rounds took 2 ms besides their forward; the rounds of `setting` that, and `ms` more."""
+    took = {"off": 2.0, setting: 2.0 + ms}
+    found = [row for row in rows if row.setting in took]
+    spent = [{"verify": 1.0, "other": row.sample.rounds * took[row.setting]} for row in found]
+    return [
+        replace(row, sample=replace(row.sample, spent_ms=part))
+        for row, part in zip(found, spent, strict=True)
+    ]
+
+
+def test_a_static_setting_is_charged_what_its_rounds_took_beyond_plain_ones(rows: list[Row]) -> None:
+    static = SETTINGS[1]
+
+    def replayed(ms: float) -> float:
+        found = expectations(spending(rows, static, ms), engine(), Curves({256: FLAT}), [static], "off")
+        return float(found[static]["replayed"])
+
+    free, dear = replayed(0.0), replayed(6.0)
+    # Every round takes 12 ms, and each but those without room for a draft 6 more.
+    assert dear == pytest.approx(free * 12.2 / 18.2, rel=0.05)
+    assert replayed(-1.0) == free, "less than plain rounds is noise"
+
+
+def learnt(asking: AskingCost) -> AdaptivePlanner:
+    """A planner of an engine in which asking took that long."""
+    rng = random.Random(5)
+    passage = tuple(rng.choices(range(500), k=150))
+    output = (*passage[:100], *rng.choices(range(500), k=200))
+    texts = TraceSet("made up", 500, "h", (), [Trace("copy", "c", passage, output)])
+    model = ReplayModel(texts, Curve("c", {1: 1.0, 64: 20.0}, asking_ms=asking))
+    with Engine(model, clock=model.clock) as other:
+        other.set_speculation("auto")
+        charge(other, model)
+        other.generate(list(passage), SamplingParams(max_tokens=300, ignore_eos=True))
+        assert isinstance(other.planner, AdaptivePlanner)
+        return other.planner
+
+
+def test_what_asking_took_is_known_to_the_planner_of_the_run() -> None:
+    found = measured_asking(learnt(AskingCost({"suffix": 0.3, "recycle": 0.1}, choosing=0.2)))
+    assert found is not None
+    assert [found.of("suffix"), found.of("recycle")] == pytest.approx([0.3, 0.1], rel=0.05)
+    assert found.choosing == pytest.approx(0.2, rel=0.05)
+    assert measured_asking(AdaptivePlanner()) is None
+    assert measured_asking(FixedPlanner()) is None
+
+
+def test_auto_is_charged_what_its_planner_measured(rows: list[Row]) -> None:
+    def replayed(asking: AskingCost) -> float:
+        planners = {"auto": learnt(asking)}
+        found = expectations(rows, engine(), Curves({256: FLAT}), ["auto"], "off", planners=planners)
+        return float(found["auto"]["replayed"])
+
+    assert replayed(AskingCost({"suffix": 0.3}, choosing=3.0)) < 0.95 * replayed(AskingCost({"suffix": 0.05}))

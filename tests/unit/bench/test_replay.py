@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foretoken.bench.asking_cost import FREE
 from foretoken.bench.curves import Curve, find_curve
 from foretoken.bench.hindsight import clairvoyant_cost, copyable, hindsight_cost
 from foretoken.bench.replay import replay
@@ -60,7 +61,7 @@ def test_copied_text_is_fast_and_noise_is_not_slow() -> None:
 def test_a_right_draft_costs_what_the_curve_says() -> None:
     """n=2, m=3: after two tokens that occurred before, three are drafted and four committed at V(4)."""
     text = [1, 2, 3, 4, 5, 6, 7, 8]
-    curve = Curve("c", {1: 1.0, 4: 1.5, 5: 40.0})
+    curve = Curve("c", {1: 1.0, 4: 1.5, 5: 40.0}, asking_ms=FREE)
     row = replay(traces((text, [1, 2, 3, 4, 5, 6])), curve, "ngram-simple:n=2,m=3").rows[0]
     assert row.rounds == 2
     assert row.cost == pytest.approx(1.0 + 1.5)

@@ -2,7 +2,7 @@
 
     python -I amx_check.py FOLDER     the folder of llama.cpp's libraries
 
-Prints the name of each type of weights that came out right, one a line, the moment it has. A compiler's fault
+Writes the name of each type of weights that came out right, one a line, the moment it has. A compiler's fault
 ends the process instead, which is why it is another. Needs nothing but Python and the libraries.
 """
 
@@ -148,11 +148,12 @@ def product(ggml: Ggml, kind: int, number: int, factors: Factors, count: int) ->
 
 
 def main() -> None:
-    """Print the types that come out right; nothing where there is no AMX."""
+    """Write the types that come out right; nothing where there is no AMX."""
     ggml = Ggml(Path(sys.argv[1]))
     buffers = ggml.amx()
     for name in right(ggml, buffers) if buffers else ():
-        print(name, flush=True)
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

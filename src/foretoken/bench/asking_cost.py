@@ -1,0 +1,92 @@
+"""What asking model-free drafters takes, in milliseconds: the default of a replay, and how a file says it.
+
+Asking takes tens of microseconds in a loop and a multiple of that between two forwards, when the processor's
+caches hold the model. A replay that charged nothing would favour whoever asks in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from math import isfinite
+from types import MappingProxyType
+
+from foretoken.errors import ConfigError
+
+FURTHER = 0.4
+"""Of what a round's first request takes, for each further one. Measured of the planner: 104 µs with one
+request, 393 with eight."""
+
+OTHER, CHOOSING = "other", "choosing"
+
+_MEASURED_AT = 9.5
+"""Milliseconds of a plain round where the figures below were measured: llama.cpp, two threads, 135M
+parameters. Where forwards are faster the processor is taken to be so too, and asking takes the same share of
+a plain round; where they are slower the model is taken to be larger, and asking takes as long as here."""
+
+# suffix, recycle, prediction, grammar and choosing were measured between forwards. The n-gram drafters were
+# measured in a loop (docs/drafters.md), and are taken to be as much slower between forwards as suffix: 4.3 ×.
+_MEASURED_MS = MappingProxyType(
+    {
+        "suffix": 0.3,
+        "recycle": 0.12,
+        "prediction": 0.005,
+        "grammar": 0.005,
+        "ngram-simple": 0.03,
+        "ngram-map-k": 0.03,
+        "ngram-map-k4v": 0.07,
+        "ngram-mod": 0.07,
+        "ngram-cache": 0.23,
+    }
+)
+_OTHER_MS = 0.12
+_CHOOSING_MS = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class AskingCost:
+    """Milliseconds for one request and round: of each of the `drafters` that is asked, by name, of any
+    `other`, and of `choosing` among what they found, which `auto` does.
+    """
+
+    drafters: Mapping[str, float] = field(default_factory=dict)
+    other: float = 0.0
+    choosing: float = 0.0
+
+    def of(self, drafter: str) -> float:
+        """What asking this drafter takes."""
+        return self.drafters.get(drafter, self.other)
+
+    def describe(self, drafters: Iterable[str], *, choosing: bool) -> str:
+        """In words, what these drafters take and, where somebody chooses, that."""
+        named = {name: self.of(name) for name in drafters} | {"choosing": self.choosing if choosing else 0.0}
+        parts = [f"{name} {ms:.2g}" for name, ms in named.items() if ms]
+        return f"{', '.join(parts)} ms a round" if parts else "nothing"
+
+
+FREE = AskingCost()
+
+
+@cache
+def usual_cost(v1_ms: float) -> AskingCost:
+    """What asking takes where nothing else is known, beside a forward of one row that takes `v1_ms`."""
+    share = min(1.0, v1_ms / _MEASURED_AT)
+    return AskingCost(
+        {name: share * ms for name, ms in _MEASURED_MS.items()}, share * _OTHER_MS, share * _CHOOSING_MS
+    )
+
+
+def parse_asking(value: object, where: str) -> AskingCost:
+    """`asking_ms` of a cost curve's file. What it does not name takes no time. Raises ConfigError."""
+    if not isinstance(value, dict) or not all(
+        isinstance(ms, int | float) and not isinstance(ms, bool) for ms in value.values()
+    ):
+        raise ConfigError(
+            f"{where}: 'asking_ms' must map drafters to milliseconds.",
+            hint=f'For example {{"suffix": 0.3, "{OTHER}": 0.1, "{CHOOSING}": 0.4}}.',
+        )
+    if not all(isfinite(ms) and ms >= 0 for ms in value.values()):
+        raise ConfigError(f"{where}: milliseconds in 'asking_ms' are finite and not negative.")
+    named = {name: float(ms) for name, ms in value.items() if name not in (OTHER, CHOOSING)}
+    return AskingCost(named, float(value.get(OTHER, 0.0)), float(value.get(CHOOSING, 0.0)))
