@@ -36,7 +36,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 def main() -> int:
     """Install `foretoken[EXTRA]` in editable mode; returns pip's exit code."""
     extra = sys.argv[1] if len(sys.argv) > 1 else "demo"
-    wanted = [f"{ROOT}[{extra}]", LLAMA_CPP, *PINNED.get(extra, ())]
+    wanted = ["-e", f"{ROOT}[{extra}]", LLAMA_CPP, *PINNED.get(extra, ())]
     if find_spec("llama_cpp") is None:
         print(
             "Installing Foretoken. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."
@@ -48,7 +48,7 @@ def main() -> int:
             wanted = ["--find-links", str(wheels), *wanted]
     else:
         print("Installing Foretoken.")
-    return run([*PIP, "install", "-e", *wanted])
+    return run([*PIP, "install", *wanted])
 
 
 def amx_flags() -> str:

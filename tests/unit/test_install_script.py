@@ -46,7 +46,7 @@ def test_without_amx_pip_is_run_once(install: SimpleNamespace, tmp_path: Path) -
     processor(install, tmp_path, WITHOUT)
     assert install.main() == 0
     [(command, variables)] = install.ran
-    assert command[4:6] == ["install", "-e"]
+    assert command[4:7] == ["install", "-e", f"{SCRIPT.parents[1]}[dev]"]
     assert {install.LLAMA_CPP, "torch==2.13.0"} <= set(command)
     assert not variables
 
@@ -64,6 +64,7 @@ def test_with_amx_llama_cpp_is_compiled_with_the_mended_header(
     assert "ldtilecfg" in Path(header).read_text()
     wheels = Path(compiled[compiled.index("-w") + 1])
     assert installed[installed.index("--find-links") + 1] == str(wheels)
+    assert installed[installed.index("-e") + 1] == f"{SCRIPT.parents[1]}[dev]"
     wheels.mkdir(parents=True)
     (wheels / "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl").touch()
     install.ran.clear()
