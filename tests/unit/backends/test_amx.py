@@ -19,8 +19,10 @@ import numpy.typing as npt
 import pytest
 
 from foretoken.backends.llamacpp import amx, amx_check
-from foretoken.backends.llamacpp.amx import Amx, checked, settled
+from foretoken.backends.llamacpp.amx import Amx, admit, checked, in_use, settled, suits
 from foretoken.backends.llamacpp.buffer_types import offers_amx
+from gguf_factory import tiny_llama
+from gguf_hybrids import tiny_mamba2
 
 LIBRARIES = Path(ggml.libggml._name).parent
 ALL = "".join(f"print('{name}', flush=True)\n" for name in amx_check.TYPES)
@@ -99,6 +101,46 @@ def test_the_installed_llama_cpp_keeps_amx_only_where_it_is_right() -> None:
     settled.cache_clear()
     found = settled()
     assert offers_amx() is (found is not None and found.used)
+
+
+# --- models ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """AMX works, and no weights lie in it yet. Gets an entry when it is taken off the list."""
+    taken: list[bool] = []
+    monkeypatch.setattr(amx, "settled", lambda: Amx(used=True, note=""))
+    monkeypatch.setattr(amx, "_state", amx._State())
+    monkeypatch.setattr(amx, "without_amx", lambda: taken.append(True))
+    return taken
+
+
+def test_a_model_that_amx_suits_keeps_it(working: list[bool], tmp_path: Path) -> None:
+    llama, mamba = tiny_llama(tmp_path / "llama.gguf"), tiny_mamba2(tmp_path / "mamba.gguf")
+    assert suits(llama)
+    assert not suits(mamba)
+    assert admit(llama)
+    assert not admit(mamba)  # the first one's weights may lie there
+    assert admit(llama)
+    assert in_use()
+    assert not working
+
+
+def test_a_model_that_amx_does_not_suit_takes_it_from_all(working: list[bool], tmp_path: Path) -> None:
+    llama, mamba = tiny_llama(tmp_path / "llama.gguf"), tiny_mamba2(tmp_path / "mamba.gguf")
+    assert in_use()
+    assert admit(mamba)
+    assert not in_use()
+    assert admit(llama)
+    assert admit(mamba)
+    assert working == [True]
+
+
+def test_what_cannot_be_read_decides_nothing(working: list[bool], tmp_path: Path) -> None:
+    assert admit(tmp_path / "none.gguf")
+    assert in_use()
+    assert not working
 
 
 # --- the check itself -----------------------------------------------------------------------------------

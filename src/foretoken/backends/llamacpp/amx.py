@@ -14,6 +14,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,9 +23,22 @@ import llama_cpp._ggml as ggml
 
 from foretoken.backends.llamacpp import amx_check
 from foretoken.backends.llamacpp.buffer_types import offers_amx, without_amx
+from foretoken.backends.llamacpp.gguf_file import read_gguf
+from foretoken.errors import ForetokenError
 
 TILES = Path(__file__).with_name("amx_tiles.h")
 """Mends GCC 12's fault, where llama.cpp is compiled with it."""
+
+ARCHITECTURES = frozenset(
+    (
+        *("arcee", "command-r", "cohere2", "exaone", "gemma", "gemma2", "gemma3", "glm4", "granite"),
+        *("granitemoe", "internlm2", "llama", "minicpm", "nemotron", "olmo", "olmo2", "olmoe", "phi2"),
+        *("phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3", "stablelm", "starcoder2"),
+    )
+)
+"""Those that multiply a matrix of weights by a matrix of rows and nothing else. Where rows come sequence by
+sequence (Mamba, LFM2, Qwen3.5) or weights as a stack (DeepSeek), llama.cpp's AMX kernels read past them.
+"""
 
 SECONDS = 20.0
 """What the check may take, on a machine as busy as can be. It takes 0.2 on an idle one."""
@@ -56,6 +70,55 @@ def settled() -> Amx | None:
     if not found.used:
         without_amx()
     return found
+
+
+def in_use() -> bool:
+    """Whether llama.cpp may compute with AMX in this process."""
+    found = settled()
+    return found is not None and found.used and not _state.taken_off
+
+
+def admit(path: Path) -> bool:
+    """Whether the weights of this file may lie in other than plain buffers. To be asked before each load.
+
+    Weights that AMX does not suit take it off the list for all models after them. If others lie there by
+    then, they are laid out plainly themselves.
+    """
+    with _state.lock:
+        if not in_use():
+            return True
+        if suits(path):
+            _state.kept = True
+            return True
+        if not _state.kept:
+            without_amx()
+            _state.taken_off = True
+        return _state.taken_off
+
+
+def suits(path: Path) -> bool:
+    """Whether llama.cpp's AMX kernels compute what this model needs. True of what cannot be read: loading it
+    will say why.
+    """
+    try:
+        model = read_gguf(path)
+    except ForetokenError:
+        return True
+    # Stacks of experts have kernels of their own, and none of AMX.
+    flat = all(len(tensor.shape) <= 2 or "_exps" in tensor.name for tensor in model.tensors)
+    return model.architecture in ARCHITECTURES and flat
+
+
+class _State:
+    """What became of AMX in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept = False
+        self.taken_off = False
+
+
+_state = _State()
 
 
 def checked(libraries: Path) -> Amx:

@@ -48,14 +48,14 @@ def interruptible(context: Any, work: Callable[[], T]) -> T:
             except KeyboardInterrupt:
                 stop.set()
                 begin.set()
-                _join(threads)
+                join(threads)
                 raise
             return running.result()
     finally:
         lib.llama_set_abort_callback(context, lib.ggml_abort_callback(), None)
 
 
-def _join(threads: ThreadPoolExecutor) -> None:
+def join(threads: ThreadPoolExecutor) -> None:
     """Wait for the end of what runs, whatever is pressed: then the context may be freed."""
     while True:
         try:

@@ -68,7 +68,7 @@ class ContextSettings:
         chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
-        if (tiles := amx.settled()) and tiles.used:
+        if amx.in_use():
             chosen.append("AMX")
         return "|".join(map(str, (*kernels, *chosen)))
 
@@ -77,7 +77,6 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
     check_file(path)
     log.install()
-    amx.settled()
     device, types = _device(options), named_types(options.kv_type)
     weights = _load_weights(path, options)
     try:
@@ -166,6 +165,7 @@ class _Progress:
 def _load_weights(path: Path, options: ModelOptions) -> Any:
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
+    params.use_extra_bufts = amx.admit(path)
     params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
     progress = _Progress(options.progress)
     callback = lib.llama_progress_callback(progress.report)

@@ -17,6 +17,7 @@ import numpy as np
 
 from foretoken.backends.bounds import check_batch
 from foretoken.backends.llamacpp.batch import Batch
+from foretoken.backends.llamacpp.own_thread import OwnThread
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.errors import BackendError, OutOfKVError
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
@@ -73,6 +74,7 @@ class LlamaCppModel:
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
+        self._thread = OwnThread()
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
         """Record what was measured about the model."""
@@ -108,7 +110,7 @@ class LlamaCppModel:
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
         order = sorted(range(len(batch)), key=lambda i: batch[i].seq, reverse=apart)
         wanted = self._batch.fill([batch[i] for i in order])
-        status = lib.llama_decode(context, self._batch.native)
+        status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
         if status:
             self._raise(status, batch)
         for rows in batch:
@@ -239,6 +241,7 @@ class LlamaCppModel:
 
     def close(self) -> None:
         if self._open_context is not None:
+            self._thread.close()
             self._views.clear()
             self._batch.free()
             self.tokenizer.close()

@@ -15,6 +15,8 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
+from foretoken.backends.llamacpp.own_thread import apart
+
 MOST = 16
 """Longer rejections are rare, and then little of the draft was right: few tokens to compute again."""
 
@@ -70,7 +72,7 @@ def takes_back_rightly(weights: Any, context: Any) -> bool:
 def _decode(context: Any, tokens: list[int]) -> bool:
     """Append the tokens to the first sequence."""
     array = (lib.llama_token * len(tokens))(*tokens)
-    return bool(lib.llama_decode(context, lib.llama_batch_get_one(array, len(tokens))) == 0)
+    return apart(lambda: bool(lib.llama_decode(context, lib.llama_batch_get_one(array, len(tokens))) == 0))
 
 
 def _state_bytes(weights: Any, context: Any) -> int:
