@@ -1,10 +1,10 @@
 """Foretoken's torch backend beside transformers' own ways to generate: same weights, same prompts, one run.
 
-Sides, all on the processor: transformers' `generate` as it comes, with `prompt_lookup_num_tokens` (10, what
-its documentation uses) and with an `assistant_model`; Foretoken off, with `auto`, and with `auto` that has
-the same draft model. The draft model is every k-th layer of the target (scripts/prune_layers.py): nothing is
-downloaded, and nothing is to be expected of it. It is a draft model as people try them out, for which the
-planner is there.
+Sides, all on the processor (with --gpu all on CUDA's first device): transformers' `generate` as it comes,
+with `prompt_lookup_num_tokens` (10, what its documentation uses) and with an `assistant_model`; Foretoken
+off, with `auto`, and with `auto` that has the same draft model. It is every k-th layer of the target
+(scripts/prune_layers.py): nothing is downloaded, and nothing is to be expected of it, as of draft models that
+people try out, for which the planner is there.
 
 Physics: with one row a forward reads every weight once, so its time is the weights' size over the memory's
 bandwidth, plus what is done between the products. That part does not shrink with the model.
@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 import transformers
 
 from common import parser, progress
@@ -77,6 +78,7 @@ def load_sides(
 ) -> tuple[list[Side], list[ForetokenSide]]:
     """All sides, and those of them that hold engines. One model of transformers serves its three sides."""
     options = {"threads": args.threads, "dtype": args.dtype, "context_length": args.context}
+    options |= {"gpu_layers": -1 if args.gpu else 0}
     beside = f"{AUTO_SPECULATION};draft-model:model={draft}"
     ours = [
         load_side(name, speculation, weights, **options)
@@ -87,7 +89,7 @@ def load_sides(
     def encode(messages: Messages) -> list[int]:
         return encode_chat(tokenizer, messages)
 
-    model, assistant = load_transformers(weights, args.dtype), load_transformers(draft, args.dtype)
+    model, assistant = (load_transformers(folder, args.dtype, gpu=args.gpu) for folder in (weights, draft))
     theirs: list[Side] = [
         TransformersSide(PLAIN, model, encode),
         TransformersSide(LOOKUP, model, encode, prompt_lookup_num_tokens=LOOKUP_TOKENS),
@@ -113,6 +115,7 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     made = parser(__doc__)
     made.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="what all compute in")
+    made.add_argument("--gpu", action="store_true", help="all on CUDA's first device, not on the processor")
     made.add_argument("--repeat", type=int, default=3, help="passes: the best counts, and the median is told")
     made.add_argument("--every", type=int, default=3, help="the draft model keeps one layer in so many")
     made.add_argument("--context", type=int, default=4096, help="Foretoken's context, in tokens")
@@ -120,6 +123,8 @@ def arguments() -> argparse.Namespace:
     add_results(made)
     args = made.parse_args()
     args.threads = args.threads or physical_cores()
+    if args.gpu and not torch.cuda.is_available():
+        made.error("--gpu: PyTorch sees no CUDA device")
     return args
 
 
@@ -149,7 +154,7 @@ def closing(args: argparse.Namespace, rows: Sequence[Row]) -> int:
         args.dtype, threads=args.threads, tokens=args.tokens, repeat=args.repeat, every=args.every
     )
     page = as_markdown(rows, setting)
-    name = "torch_peers" if args.dtype == "fp32" else f"torch_peers_{args.dtype}"
+    name = "torch_peers" + (f"_{args.dtype}" if args.dtype != "fp32" else "") + ("_gpu" if args.gpu else "")
     file = write_json(args.results, name, report(rows, setting))
     file.with_suffix(".md").write_text(page, encoding="utf-8")
     found = demands(rates(rows, "decode", "best"))

@@ -54,7 +54,7 @@ class TransformersSide:
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
         """A greedy answer. Tokens that come together with the first one count as decoded in no time."""
         prompt = self._encode(messages)
-        ids = torch.tensor([prompt])
+        ids = torch.tensor([prompt], device=self._model.device)
         least = {"min_new_tokens": params.max_tokens} if params.ignore_eos else {}
         clock = Clock()
         with torch.inference_mode():
@@ -98,17 +98,20 @@ class ForetokenSide(EngineSide):
 
 
 def load_side(name: str, speculation: str, weights: Path, **options: Any) -> ForetokenSide:
-    """An engine of its own. Ends the script if something of the setting was left out."""
-    engine = Engine.load(weights, speculate=speculation, remember=False, gpu_layers=0, **options)
+    """An engine of its own, on the processor unless told otherwise. Ends the script if something of the
+    setting was left out.
+    """
+    engine = Engine.load(weights, speculate=speculation, remember=False, **{"gpu_layers": 0} | options)
     if engine.notes:
         raise SystemExit(f"{name}: {'; '.join(engine.notes)}")
     return ForetokenSide(name, speculation, engine)
 
 
-def load_transformers(folder: Path, dtype: str) -> Any:
-    """transformers' model on the processor, as it comes."""
+def load_transformers(folder: Path, dtype: str, *, gpu: bool = False) -> Any:
+    """transformers' model, on the processor or on CUDA's first device, as it comes."""
     formats = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=formats[dtype]).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=formats[dtype]).eval()
+    return model.to("cuda") if gpu else model
 
 
 def weights_folder(model: Path, folder: Path) -> Path:
