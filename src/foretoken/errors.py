@@ -167,3 +167,8 @@ class BackendError(ForetokenError):
     """The backend failed in a way that is not the user's fault."""
 
     code = "backend_error"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

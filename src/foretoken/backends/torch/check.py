@@ -12,7 +12,7 @@ import torch
 
 from foretoken.backends.torch.batch import make_batch
 from foretoken.backends.torch.model import Forward
-from foretoken.errors import CapacityError, UnsupportedModelError
+from foretoken.errors import CapacityError, UnsupportedModelError, first_line
 from foretoken.types import Rows
 
 PREFIX = 5
@@ -49,7 +49,7 @@ def reference_logits(source: Any) -> Any:
                 rows.append(source(input_ids=ids, use_cache=False).logits[0, -1].float())
     except torch.OutOfMemoryError as error:
         raise CapacityError(
-            f"The device has no memory left to compute with ({str(error).splitlines()[0]}).",
+            f"The device has no memory left to compute with ({first_line(error)}).",
             hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
         ) from None
     except Exception as error:  # noqa: BLE001 - whatever hundreds of architectures raise

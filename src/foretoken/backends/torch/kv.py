@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foretoken.errors import BackendError, CapacityError
+from foretoken.errors import BackendError, CapacityError, first_line
 
 BLOCK = 192
 """Cells are padded to a multiple of this: attention works through them in blocks (attention.py). It is the
@@ -77,7 +77,7 @@ class KVCache:
             except RuntimeError as error:  # torch.OutOfMemoryError is one; a processor's is not
                 raise CapacityError(
                     f"There is not enough memory for a KV cache of {len(self.lengths)} × "
-                    f"{self.context_length} tokens ({_first_line(error)}).",
+                    f"{self.context_length} tokens ({first_line(error)}).",
                     hint="Use a smaller context (--ctx).",
                 ) from None
             found = self._layers[index] = Layer(keys, values)
@@ -167,7 +167,3 @@ class KVCache:
     def close(self) -> None:
         """Free the buffers."""
         self._layers.clear()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

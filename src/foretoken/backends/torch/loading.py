@@ -34,6 +34,7 @@ from foretoken.errors import (
     ModelFormatError,
     ModelNotFoundError,
     UnsupportedModelError,
+    first_line,
 )
 from foretoken.library.repository import weight_files
 from foretoken.types import ModelInfo, Rollback
@@ -223,7 +224,7 @@ def _load_tokenizer(source: Source, path: Path) -> Any:
         return AutoTokenizer.from_pretrained(source.folder, **source.keywords())
     except (OSError, ValueError) as error:
         raise ModelFormatError(
-            f"transformers finds no tokenizer that it can read in {path.name} ({_line(error)}).",
+            f"transformers finds no tokenizer that it can read in {path.name} ({first_line(error)}).",
             hint="The repository needs a tokenizer.json, and some of its kind another package: "
             "pip install sentencepiece tiktoken",
         ) from None
@@ -266,30 +267,26 @@ def _translated(path: Path) -> Iterator[None]:
     except ForetokenError:
         raise
     except ImportError as error:
-        raise UnsupportedModelError(f"{path.name} needs another package: {_line(error)}") from None
+        raise UnsupportedModelError(f"{path.name} needs another package: {first_line(error)}") from None
     except torch.OutOfMemoryError as error:
         raise CapacityError(
-            f"There is not enough memory to load {path.name} ({_line(error)}).",
+            f"There is not enough memory to load {path.name} ({first_line(error)}).",
             hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
         ) from None
     except (KeyError, ValueError) as error:
         raise UnsupportedModelError(
-            f"transformers cannot run {path.name}: {_line(error)}",
+            f"transformers cannot run {path.name}: {first_line(error)}",
             hint="A newer version may: pip install --upgrade transformers",
         ) from None
     except Exception as error:  # noqa: BLE001 - whatever its many readers raise
         raise ModelFormatError(
-            f"transformers cannot load {path.name}: {_line(error)}",
+            f"transformers cannot load {path.name}: {first_line(error)}",
             hint="A file may be damaged or missing: download the repository again.",
         ) from None
     finally:
         messages.set_verbosity(level)
         if bars:
             messages.enable_progress_bar()
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _assemble(

@@ -12,7 +12,7 @@ import torch
 from foretoken.backends.bounds import check_batch
 from foretoken.backends.torch.batch import Batch, make_batch
 from foretoken.backends.torch.tokenizer import TorchTokenizer
-from foretoken.errors import BackendError, CapacityError
+from foretoken.errors import BackendError, CapacityError, first_line
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 VERIFY_ROWS = 63
@@ -110,7 +110,7 @@ class TorchModel:
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The device has not enough memory for a forward of {sum(len(r.tokens) for r in batch)} "
-                f"rows ({str(error).splitlines()[0]}).",
+                f"rows ({first_line(error)}).",
                 hint="Use a smaller context (--ctx) or batch, or keep fewer layers there (--gpu-layers).",
             ) from None
         except (RuntimeError, IndexError) as error:

@@ -41,7 +41,7 @@ from foretoken.backends.torch.offload_budget import (
 from foretoken.backends.torch.offload_cuda import CudaDevice
 from foretoken.backends.torch.offload_stream import Copier, Layers, Streamed
 from foretoken.config import ModelOptions
-from foretoken.errors import CapacityError
+from foretoken.errors import CapacityError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def lean_on(
     except RuntimeError as error:  # torch.OutOfMemoryError is one; a processor's is not
         raise CapacityError(
             f"There is not enough memory for {name}, though {size(free)} were free on the device "
-            f"({str(error).splitlines()[0]}).",
+            f"({first_line(error)}).",
             hint="Something else may use it too: try again, or with fewer --gpu-layers.",
         ) from None
     try:
