@@ -19,6 +19,7 @@ from foretoken.backends.torch.batch import Batch
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lanes import by_lanes
 from foretoken.backends.torch.linear import Linear
+from foretoken.backends.torch.norm import rms_norm
 from foretoken.backends.torch.offload_stream import Layers
 
 FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
@@ -160,17 +161,17 @@ class LeanForward:
         with closing(iter(self._layers)) as layers:
             for index, layer in enumerate(layers):
                 rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
-                gate, up = layer.gate_up(_normed(rows, layer.after, self._eps)).chunk(2, -1)
+                gate, up = layer.gate_up(rms_norm(rows, layer.after, self._eps)).chunk(2, -1)
                 rows = rows + layer.down(by_lanes(torch.nn.functional.silu, gate) * up)
-        return self._head(_normed(rows[batch.wanted], self._norm, self._eps))
+        return self._head(rms_norm(rows[batch.wanted], self._norm, self._eps))
 
     def _attend(self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
         cos, sin = turn
         count, turned = len(rows), self._heads + self._groups
-        heads = layer.qkv(_normed(rows, layer.before, self._eps)).view(count, -1, self._size)
+        heads = layer.qkv(rms_norm(rows, layer.before, self._eps)).view(count, -1, self._size)
         qk, v = heads.split((turned, self._groups), 1)
         if layer.norms is not None:
-            qk = _normed(qk, layer.norms, self._eps)
+            qk = rms_norm(qk, layer.norms, self._eps)
         if layer.rotates:
             qk = (qk * cos).add_(torch.roll(qk, self._size // 2, -1).mul_(sin))
         cells = self._cache.layer(index, self._groups, self._size, self._size)
@@ -181,8 +182,3 @@ class LeanForward:
     def close(self) -> None:
         """Free the weights."""
         self._layers.close()
-
-
-def _normed(rows: Any, weight: Any, eps: float) -> Any:
-    """Root mean square norm, rounded where transformers rounds."""
-    return torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=eps).mul_(weight)

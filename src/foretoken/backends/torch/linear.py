@@ -59,9 +59,10 @@ def packed_linear(weight: Any, bias: Any = None) -> Linear:
 def _over_copy(weight: Any, bias: Any) -> Linear:
     # Inference tensors are refused by the operator that changes the layout.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), LAID_OUT_FOR)
+    multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def apply(rows: Any) -> Any:
-        return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+        return multiply(rows, packed, bias, "none", [], "")
 
     return apply
 
