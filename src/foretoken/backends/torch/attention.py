@@ -57,9 +57,13 @@ class Style:
 
 
 class Attention(Protocol):
-    """Appends keys and values (rows, heads, size) to the cache and returns what the queries see."""
+    """Appends keys and values to the cache and returns what the queries see.
 
-    def __call__(self, layer: Layer, batch: Batch, q: Any, k: Any, v: Any, *, style: Style) -> Any: ...
+    `kv` is a pair of shape (rows, heads, size) each, or, where they lie side by side, one tensor of shape
+    (rows, 2, heads, size), which is written in one copy.
+    """
+
+    def __call__(self, layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any: ...
 
 
 def choose_attention(device: Any) -> Attention:
@@ -78,52 +82,59 @@ def cells_dtype(dtype: Any, device: Any) -> Any:
 # --- exact, on a processor -----------------------------------------------------------------------------
 
 
-def attend_in_blocks(layer: Layer, batch: Batch, q: Any, k: Any, v: Any, *, style: Style) -> Any:
+def attend_in_blocks(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
     """See above. Returns shape (rows, query heads, value size)."""
     runs = batch.scratch.get("runs") or batch.scratch.setdefault("runs", _runs(batch.segments))
-    parts = [_run(layer, batch, run, (q, k, v), style=style) for run in runs]
+    parts = [_run(layer, batch, run, q, kv, style=style) for run in runs]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _run(
-    layer: Layer, batch: Batch, run: Sequence[Segment], qkv: tuple[Any, Any, Any], *, style: Style
-) -> Any:
+def _run(layer: Layer, batch: Batch, run: Sequence[Segment], q: Any, kv: Any, *, style: Style) -> Any:
     """Of neighbouring sequences."""
     first, end = run[0].first, run[-1].end
-    q, k, v = qkv if end - first == len(qkv[0]) else (part[first:end] for part in qkv)
+    if end - first < len(q):
+        q, kv = q[first:end], _rows_of(kv, slice(first, end))
     if run[0].branches:
-        return _tree(layer, batch, run[0], (q, k, v), style=style)
+        return _tree(layer, batch, run[0], q, kv, style=style)
     if len(run) == 1:
-        _write(layer, run[0].seq, run[0].start, k, v)
+        _write(layer, run[0].seq, run[0].start, kv)
     else:
         for segment in run:
             rows = slice(segment.first - first, segment.end - first)
-            _write(layer, segment.seq, segment.start, k[rows], v[rows])
+            _write(layer, segment.seq, segment.start, _rows_of(kv, rows))
     return _in_chunks(layer, batch, run[0].seq, q, tuple(segment.start for segment in run), style=style)
 
 
-def _write(layer: Layer, seq: int, start: int, k: Any, v: Any) -> None:
-    for buffer, rows in zip(layer.view(seq, partial(_cells_of, seq)), (k, v), strict=True):
+def _rows_of(kv: Any, rows: Any) -> Any:
+    return tuple(part[rows] for part in kv) if isinstance(kv, tuple) else kv[rows]
+
+
+def _write(layer: Layer, seq: int, start: int, kv: Any) -> None:
+    keys, values, both = layer.view(seq, partial(_cells_of, seq))
+    if not isinstance(kv, tuple):
+        both.narrow(2, start, len(kv)).copy_(kv.permute(1, 2, 0, 3))
+        return
+    for buffer, rows in zip((keys, values), kv, strict=True):
         buffer.narrow(1, start, len(rows)).copy_(rows.transpose(0, 1))
 
 
-def _cells_of(seq: int, layer: Layer) -> tuple[Any, Any]:
-    """A sequence's keys and values, of shape (heads, cells, size)."""
-    return layer.keys[seq], layer.values[seq]
+def _cells_of(seq: int, layer: Layer) -> tuple[Any, Any, Any]:
+    """A sequence's keys and values, of shape (heads, cells, size), and both in one where they are."""
+    return layer.keys[seq], layer.values[seq], None if layer.both is None else layer.both[:, seq]
 
 
-def _tree(layer: Layer, batch: Batch, segment: Segment, qkv: tuple[Any, Any, Any], *, style: Style) -> Any:
+def _tree(layer: Layer, batch: Batch, segment: Segment, q: Any, kv: Any, *, style: Style) -> Any:
     """Branch by branch; afterwards every row stands in the cell of its own."""
-    (q, k, v), out = qkv, None
+    out = None
     for branch in segment.branches:
         path = branch.path - segment.first
-        _write(layer, segment.seq, segment.start, k[path], v[path])
+        _write(layer, segment.seq, segment.start, _rows_of(kv, path))
         new = path[-branch.new :]
         start = segment.start + len(path) - branch.new
         seen = _in_chunks(layer, batch, segment.seq, q[new], (start,), style=style)
         out = q.new_empty(len(q), *seen.shape[1:]) if out is None else out
         out[new] = seen
-    _write(layer, segment.seq, segment.start, k, v)
+    _write(layer, segment.seq, segment.start, kv)
     return out
 
 
@@ -299,8 +310,9 @@ def _softmax(scores: Any, sinks: Any, groups: int, count: int) -> Any:
 # --- fast, elsewhere -----------------------------------------------------------------------------------
 
 
-def attend_masked(layer: Layer, batch: Batch, q: Any, k: Any, v: Any, *, style: Style) -> Any:
+def attend_masked(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
     """See above. Returns shape (rows, query heads, value size)."""
+    k, v = kv if isinstance(kv, tuple) else kv.unbind(1)
     out = q.new_empty((*q.shape[:2], v.shape[2]))
     for segment in batch.segments:
         rows, end = slice(segment.first, segment.end), segment.start + segment.count

@@ -115,7 +115,7 @@ class GenericForward:
         self._called += 1
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         style = Style(scale, sliding_window, softcap, s_aux)
-        return self._attention(cells, batch, q, k, v, style=style)[None], None
+        return self._attention(cells, batch, q, (k, v), style=style)[None], None
 
     def close(self) -> None:
         """Free the weights."""

@@ -33,6 +33,8 @@ class Layer:
 
     keys: Any
     values: Any
+    both: Any = None
+    """The same memory in one tensor (2, sequences, heads, cells, size), where the sizes are equal."""
     views: dict[object, Any] = field(default_factory=dict)
     """Of these buffers, as the layer's attention wants them: making them anew takes longer than a sum."""
 
@@ -70,18 +72,22 @@ class KVCache:
         if found is None:
             shape = (len(self.lengths), heads, self._cells)
             try:
-                keys, values = (
-                    torch.zeros((*shape, size), dtype=self._dtype, device=self._device)
-                    for size in (key_size, value_size)
-                )
+                if key_size == value_size:
+                    both = self._zeros((2, *shape, key_size))
+                    made = Layer(both[0], both[1], both)
+                else:
+                    made = Layer(self._zeros((*shape, key_size)), self._zeros((*shape, value_size)))
             except RuntimeError as error:  # torch.OutOfMemoryError is one; a processor's is not
                 raise CapacityError(
                     f"There is not enough memory for a KV cache of {len(self.lengths)} × "
                     f"{self.context_length} tokens ({first_line(error)}).",
                     hint="Use a smaller context (--ctx).",
                 ) from None
-            found = self._layers[index] = Layer(keys, values)
+            found = self._layers[index] = made
         return found
+
+    def _zeros(self, shape: tuple[int, ...]) -> Any:
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     def layer_bytes(self, heads: int, key_size: int, value_size: int) -> int:
         """What the buffers of such a layer take."""

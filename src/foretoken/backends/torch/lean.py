@@ -166,17 +166,18 @@ class LeanForward:
         return self._head(rms_norm(rows[batch.wanted], self._norm, self._eps))
 
     def _attend(self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
-        cos, sin = turn
         count, turned = len(rows), self._heads + self._groups
         heads = layer.qkv(rms_norm(rows, layer.before, self._eps)).view(count, -1, self._size)
-        qk, v = heads.split((turned, self._groups), 1)
+        qk = heads.narrow(1, 0, turned)
         if layer.norms is not None:
-            qk = rms_norm(qk, layer.norms, self._eps)
+            qk.copy_(rms_norm(qk, layer.norms, self._eps))
         if layer.rotates:
-            qk = (qk * cos).add_(torch.roll(qk, self._size // 2, -1).mul_(sin))
+            cos, sin = turn
+            changed = torch.roll(qk, self._size // 2, -1).mul_(sin)
+            qk.mul_(cos).add_(changed)
         cells = self._cache.layer(index, self._groups, self._size, self._size)
-        q, k = qk.split((self._heads, self._groups), 1)
-        seen = self._attention(cells, batch, q, k, v, style=self._style)
+        kv = heads.narrow(1, self._heads, 2 * self._groups).view(count, 2, self._groups, self._size)
+        seen = self._attention(cells, batch, heads.narrow(1, 0, self._heads), kv, style=self._style)
         return layer.out(seen.reshape(count, -1))
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class Text:
         batch = make_batch([Rows(seq, start, rows, 0, parents)], CPU)
         index = torch.tensor(rows)
         return self.attention(
-            self.layer, batch, self.q[index], self.k[index], self.v[index], style=self.style
+            self.layer, batch, self.q[index], (self.k[index], self.v[index]), style=self.style
         )
 
 
@@ -130,7 +130,7 @@ def test_several_sequences_are_computed_together(way: str, style: str, count: in
         parts.append(Rows(seq, start, range(start, start + count), 0))
     index = torch.tensor([row for part in parts for row in part.tokens])
     batch = make_batch(parts, CPU)
-    args = (text.layer, batch, text.q[index], text.k[index], text.v[index])
+    args = (text.layer, batch, text.q[index], (text.k[index], text.v[index]))
     found = text.attention(*args, style=text.style)
     for number, row in enumerate(index.tolist()):
         torch.testing.assert_close(found[number], naive(text, row, range(row + 1)), atol=1e-5, rtol=1e-4)
@@ -161,3 +161,23 @@ def test_long_prompts_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch, lim
     expected = whole.see(0, range(400))
     monkeypatch.setattr(f"foretoken.backends.torch.attention.{limit[0]}", limit[1])
     assert torch.equal(parts.see(0, range(400)), expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_and_values_side_by_side_are_written_alike(way: str) -> None:
+    apart, joined = (Text(WAYS[way], STYLES["plain"]) for _ in range(2))
+    both = torch.stack([joined.k, joined.v], 1)
+    parts = [
+        Rows(0, 0, range(20), 0),
+        Rows(1, 0, range(20), 0),
+        Rows(3, 0, range(7), 0, (-1, 0, 0, 1, 2, 3, 4)),
+    ]
+    index = torch.tensor([row for part in parts for row in part.tokens])
+    batches = [make_batch(parts, CPU) for _ in range(2)]
+    expected = apart.attention(
+        apart.layer, batches[0], apart.q[index], (apart.k[index], apart.v[index]), style=apart.style
+    )
+    found = joined.attention(joined.layer, batches[1], joined.q[index], both[index], style=joined.style)
+    assert torch.equal(found, expected)
+    assert torch.equal(joined.layer.keys, apart.layer.keys)
+    assert torch.equal(joined.layer.values, apart.layer.values)
