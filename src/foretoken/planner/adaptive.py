@@ -134,7 +134,7 @@ class AdaptivePlanner:
         elif self._rest.goes_on(requests, load):
             return {}
         self._catch_up()
-        self._curve.deepen(load.depth)
+        self._curve.focus(load.depth, load.decoding)
         self.measuring = not self._curve.known or self._curve.stale
         if self.measuring:
             return {}
@@ -336,7 +336,7 @@ class AdaptivePlanner:
         self._asking.observe(measured, self._drafted)
 
     def _learn_cost(self, measured: Round, *, plain: bool) -> None:
-        self._curve.deepen(measured.load.depth)
+        self._curve.focus(measured.load.depth, measured.load.decoding)
         if measured.outcomes:
             self._curve.tick()
         # A prompt's rows cost less than verified ones, which need logits each; so do those computed again.

@@ -26,21 +26,26 @@ def band_of(depth: int) -> int:
     return (depth // SHALLOW).bit_length()
 
 
+def company_of(decoding: int) -> int:
+    """The curve of so many requests decoding together: 0 for one, 1 for two, 2 for three and four, …"""
+    return max(decoding - 1, 0).bit_length()
+
+
 def depth_of(band: int) -> int:
     """A depth that stands for a band, in tokens."""
     return SHALLOW // 2 if band == 0 else SHALLOW * 3 // 2 << (band - 1)
 
 
 class CostCurve:
-    """V(n)/V(1) for the depth at hand, which `deepen` sets."""
+    """V(n)/V(1) for the depth and the number of requests at hand, which `focus` sets."""
 
     def __init__(self) -> None:
         self._round = 0
         self._pace = Pace()
         self._resize = Resize()
-        self._bands: dict[int, Ratios] = {0: Ratios()}
-        self._band = 0
-        self._ratios = self._bands[0]
+        self._bands: dict[tuple[int, int], Ratios] = {(0, 0): Ratios()}  # by company and depth
+        self._band = 0, 0
+        self._ratios = self._bands[0, 0]
 
     @property
     def rounds(self) -> int:
@@ -62,16 +67,22 @@ class CostCurve:
         """Whether a round should go without drafts, to measure what plain decoding costs now."""
         return self._pace.stale(self._round)
 
-    def deepen(self, depth: int) -> None:
-        """From now on it is about this depth. What was never seen at it begins as the nearest band is."""
-        band = band_of(depth)
-        if band == self._band:
+    def focus(self, depth: int, decoding: int = 1) -> None:
+        """From now on it is about this depth, and so many requests in a forward. What was never seen there
+        begins as the nearest is: in no larger company, at the nearest depth.
+        """
+        wanted = company, band = company_of(decoding), band_of(depth)
+        if wanted == self._band:
             return
-        if band not in self._bands:
-            nearest = min(self._bands, key=lambda known: abs(known - band))
-            self._bands[band] = Ratios()
-            self._bands[band].seed(self._bands[nearest].values(), self._round)
-        self._band, self._ratios = band, self._bands[band]
+        if wanted not in self._bands:
+            smaller = max(known for known, _ in self._bands if known <= company)
+            nearest = min(
+                (known for known in self._bands if known[0] == smaller),
+                key=lambda known: abs(known[1] - band),
+            )
+            self._bands[wanted] = Ratios()
+            self._bands[wanted].seed(self._bands[nearest].values(), self._round)
+        self._band, self._ratios = wanted, self._bands[wanted]
 
     @property
     def resize(self) -> float:
@@ -83,16 +94,17 @@ class CostCurve:
         what a change of size takes, in plain forwards.
         """
         for depth, sizes in curve.items():
-            ratios = self._bands.setdefault(band_of(depth), Ratios())
+            ratios = self._bands.setdefault((0, band_of(depth)), Ratios())
             ratios.seed({rows: ms / sizes[1] for rows, ms in sizes.items()}, self._round)
         if resize is not None:
             self._resize.seed(resize)
 
     def curve(self) -> dict[int, dict[int, float]]:
-        """What is known now, to be stored: milliseconds by depth and rows."""
+        """What is known now of one request, to be stored: milliseconds by depth and rows."""
         return {
             depth_of(band): {rows: ratio * self.single_ms for rows, ratio in ratios.values().items()}
-            for band, ratios in sorted(self._bands.items())
+            for (company, band), ratios in sorted(self._bands.items())
+            if company == 0
         }
 
     def tick(self) -> None:

@@ -213,26 +213,26 @@ def test_every_band_has_a_depth_of_its_own() -> None:
 
 def test_a_depth_begins_as_the_nearest_one_is_and_learns_by_itself() -> None:
     curve = curve_of({2: 1.5, 8: 3.0})
-    curve.deepen(4000)
+    curve.focus(4000)
     assert curve.ratio(8) == pytest.approx(3.0)
     for _ in range(10):
         curve.add(1, 25.0)
         curve.add(8, 150.0)
     assert curve.ratio(8) == pytest.approx(6.0)
-    curve.deepen(100)
+    curve.focus(100)
     assert curve.ratio(8) == pytest.approx(3.0)
 
 
 def test_what_is_stored_begins_where_it_ended() -> None:
     curve = curve_of({2: 1.5, 8: 3.0})
-    curve.deepen(4000)
+    curve.focus(4000)
     curve.add(8, 40.0)
     again = CostCurve()
     again.seed(curve.curve())
     assert not again.known, "how fast the machine is now is measured"
     for depth in (0, 4000):
-        curve.deepen(depth)
-        again.deepen(depth)
+        curve.focus(depth)
+        again.focus(depth)
         assert [again.ratio(n) for n in range(1, 20)] == pytest.approx([curve.ratio(n) for n in range(1, 20)])
 
 
@@ -242,3 +242,30 @@ def test_a_token_must_be_as_likely_as_the_cheapest_row_is_dear() -> None:
     assert flattening.row_price() == pytest.approx(0.1)
     stepped = curve_of({n: 1.0 + 1.2 * ((n + 3) // 4) for n in range(2, 65)})
     assert stepped.row_price() == pytest.approx(0.3), "a row within a step is free, and no step is"
+
+
+def test_company_has_a_curve_of_its_own() -> None:
+    curve = curve_of({2: 1.5, 4: 1.8})
+    curve.focus(0, decoding=2)
+    assert curve.ratio(4) == pytest.approx(1.8), "nothing else was seen yet"
+    for _ in range(12):
+        curve.tick()
+        curve.add(2, 15.0, plain=True)
+        curve.add(4, 32.0)
+    assert curve.ratio(4) == pytest.approx(3.2)
+    assert curve.ratio(2) == pytest.approx(1.5)
+    curve.focus(0, decoding=1)
+    assert curve.ratio(4) == pytest.approx(1.8)
+    curve.focus(0, decoding=4)
+    assert curve.ratio(4) == pytest.approx(3.2), "four requests are like two rather than one"
+    assert curve.curve() == {192: {1: 10.0, 2: pytest.approx(15.0), 4: pytest.approx(18.0)}}
+
+
+def test_one_request_never_begins_with_what_several_took() -> None:
+    curve = curve_of({4: 1.8})
+    curve.focus(4000, decoding=3)
+    for _ in range(12):
+        curve.tick()
+        curve.add(4, 32.0)
+    curve.focus(4000, decoding=1)
+    assert curve.ratio(4) == pytest.approx(1.8)

@@ -32,17 +32,21 @@ class Batch:
         for i in range(capacity):
             pointers[i] = base + 4 * i
 
-    def fill(self, batch: Sequence[Rows]) -> int:
-        """Write the rows; returns how many of them return logits. The caller checked the capacity."""
+    def fill(self, batch: Sequence[Rows], even: int = 0) -> int:
+        """Write the rows; returns how many of them return logits. Whoever has fewer than `even` gets as many,
+        with its last token repeated. The caller checked the capacity.
+        """
         end = wanted = 0
         for rows in batch:
-            first, count = end, len(rows.tokens)
+            first, own = end, end + len(rows.tokens)
+            count = max(len(rows.tokens), even)
             end += count
-            self._tokens[first:end] = rows.tokens
+            self._tokens[first:own] = rows.tokens
+            self._tokens[own:end] = rows.tokens[-1]
             self._positions[first:end] = self._iota[:count] + rows.start
             self._sequences[first:end] = rows.seq
-            self._wanted[first : end - rows.logits] = 0
-            self._wanted[end - rows.logits : end] = 1
+            self._wanted[first:end] = 0
+            self._wanted[own - rows.logits : own] = 1
             wanted += rows.logits
         self.native.n_tokens = end
         return wanted

@@ -8,8 +8,9 @@ and computes on from a wrong state (seen in llama-cpp-python 0.3.36). So `spare`
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, cast
 
 import llama_cpp.llama_cpp as lib
@@ -18,6 +19,7 @@ import numpy as np
 from foretoken.backends.bounds import check_batch
 from foretoken.backends.llamacpp.batch import Batch
 from foretoken.backends.llamacpp.own_thread import OwnThread
+from foretoken.backends.llamacpp.passes import Passes
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.errors import BackendError, OutOfKVError
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
@@ -49,7 +51,8 @@ class LlamaCppModel:
 
     With a stream each, llama.cpp computes sequences together only if their numbers follow one another in the
     batch (`split_equal`): four rows of descending sequences are four passes over the weights, 1.5 to 2 times
-    the time of one where the weights are what a forward waits for. So the rows are sorted.
+    the time of one where the weights are what a forward waits for. So the rows are sorted, and filled up
+    where that saves a pass (`passes`).
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class LlamaCppModel:
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
         self._thread = OwnThread()
+        self._passes = Passes()
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
         """Record what was measured about the model."""
@@ -109,16 +113,50 @@ class LlamaCppModel:
         # behind (qwen35); in descending order each sequence is a pass of its own.
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
         order = sorted(range(len(batch)), key=lambda i: batch[i].seq, reverse=apart)
-        wanted = self._batch.fill([batch[i] for i in order])
-        status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
-        if status:
-            self._raise(status, batch)
+        ordered = [batch[i] for i in order]
+        wanted = self._decode(context, ordered)
         for rows in batch:
             self._lengths[rows.seq] += len(rows.tokens)
             # Not the first: the state before it is the one that was overwritten.
             self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
         logits = self._logits(wanted)
         return logits if order == list(range(len(batch))) else logits[_places(batch, order)]
+
+    def _decode(self, context: Any, batch: Sequence[Rows]) -> int:
+        """Compute the rows, in that order; returns how many of them have logits."""
+        sizes = {rows.seq: len(rows.tokens) for rows in batch}
+        verified = all(rows.logits == len(rows.tokens) for rows in batch)
+        even = 0 if self._recurrent or not verified else self._evened(sizes)
+        filled: Sequence[Rows] = []
+        if even:
+            batch = filled = self._with_idle(batch)
+        wanted = self._batch.fill(batch, even)
+        began = perf_counter()
+        status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
+        for rows in filled:
+            own = self._lengths[rows.seq] + sizes.get(rows.seq, 0)
+            lib.llama_memory_seq_rm(self._memory, rows.seq, own, -1)
+        if status:
+            self._raise(status, batch)
+        if verified:
+            computed = {rows.seq: even for rows in filled} or sizes
+            self._passes.took(computed, 1e3 * (perf_counter() - began))
+        return wanted
+
+    def _evened(self, sizes: Mapping[int, int]) -> int:
+        """`Passes.evened`, where every sequence has room for it."""
+        even = self._passes.evened(sizes)
+        among = range(min(sizes, default=0), max(sizes, default=-1) + 1)
+        fits = all(self._lengths[seq] + even <= self.info.context_length for seq in among)
+        return even if fits and even * len(among) <= self._batch.capacity else 0
+
+    def _with_idle(self, batch: Sequence[Rows]) -> list[Rows]:
+        """The rows of all sequences from the first to the last, with one of those that have none."""
+        given = {rows.seq: rows for rows in batch}
+        return [
+            given.get(seq) or Rows(seq, self._lengths[seq], (batch[0].tokens[0],), 0)
+            for seq in range(batch[0].seq, batch[-1].seq + 1)
+        ]
 
     def _raise(self, status: int, batch: Sequence[Rows]) -> None:
         if status == _NO_SLOT:
