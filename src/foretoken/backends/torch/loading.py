@@ -16,8 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from foretoken.backends.cpu import physical_cores
 from foretoken.backends.probe import measure, with_measured
+from foretoken.backends.torch.attention import cells_dtype
+from foretoken.backends.torch.cached import OwnCaches
 from foretoken.backends.torch.check import AS_GGUF
-from foretoken.backends.torch.forwards import choose_forward
+from foretoken.backends.torch.forwards import Computation, choose_forward
 from foretoken.backends.torch.lean import is_lean
 from foretoken.backends.torch.model import VERIFY_ROWS, TorchModel
 from foretoken.backends.torch.offload import SETTINGS as OFFLOAD
@@ -329,7 +331,7 @@ def _assemble(
         quantization=dtype,
         settings={
             "format": dtype,
-            "kv_type": dtype,
+            "kv_type": _cells_format(computation, dtype, device),
             **({} if device.type == "cpu" else {"gpu_layers": "all"}),
             **computation.settings,
             "threads": str(torch.get_num_threads()),
@@ -347,6 +349,14 @@ def _assemble(
         rollback=computation.rollback,
         trees=computation.trees,
     )
+
+
+def _cells_format(computation: Computation, dtype: Dtype, device: Any) -> str:
+    """The number format of its KV cells, as `DTYPES` names it."""
+    if isinstance(computation.cells, OwnCaches):
+        return dtype
+    held = cells_dtype(DTYPES[dtype], device)
+    return next(name for name, format_ in DTYPES.items() if format_ == held)
 
 
 def _ends(config: Any, generation: GenerationConfig | None) -> list[int]:

@@ -86,6 +86,7 @@ def test_sixteen_bits_are_close_to_thirty_two(folder: Make, dtype: Any) -> None:
     rows = [Rows(0, 0, PROMPT, 5)]
     wide, narrow = load(path, "fp32"), load(path, dtype)
     assert narrow.info.settings["format"] == dtype
+    assert narrow.info.settings["kv_type"] == "fp32", "what the cells are in, not what is computed in"
     expected, found = torch.from_numpy(wide.forward(rows)), torch.from_numpy(narrow.forward(rows))
     assert not torch.equal(found, expected)
     assert float((found - expected).abs().max()) < 0.1 * float(expected.abs().max())
