@@ -20,6 +20,9 @@ from foretoken.planner.resize import Resize
 SHALLOW = 384
 """Tokens of context up to which the depth makes no difference worth a band; each further band doubles it."""
 
+ALIKE = 8
+"""Requests beyond which numbers share a curve: up to 16, up to 32, …"""
+
 
 def band_of(depth: int) -> int:
     """The band of a context depth in tokens."""
@@ -27,8 +30,8 @@ def band_of(depth: int) -> int:
 
 
 def company_of(decoding: int) -> int:
-    """The curve of so many requests decoding together: 0 for one, 1 for two, 2 for three and four, …"""
-    return max(decoding - 1, 0).bit_length()
+    """The curve of so many requests decoding together: one for each number up to eight, then for 9 to 16 …"""
+    return max(decoding - 1, 0) if decoding <= ALIKE else ALIKE // 2 + (decoding - 1).bit_length()
 
 
 def depth_of(band: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.cost import CostCurve, band_of, depth_of
+from foretoken.planner.cost import CostCurve, band_of, company_of, depth_of
 from foretoken.planner.monotone import TOLERANCE
 from foretoken.planner.pace import STALE
 from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE
@@ -259,6 +259,28 @@ def test_company_has_a_curve_of_its_own() -> None:
     curve.focus(0, decoding=4)
     assert curve.ratio(4) == pytest.approx(3.2), "four requests are like two rather than one"
     assert curve.curve() == {192: {1: 10.0, 2: pytest.approx(15.0), 4: pytest.approx(18.0)}}
+
+
+def test_a_plain_forward_of_four_is_not_one_of_three_with_a_draft() -> None:
+    curve = curve_of({2: 1.5, 3: 1.6, 4: 1.8})
+    for _ in range(12):
+        curve.focus(0, decoding=4)
+        curve.tick()
+        curve.add(4, 18.0, plain=True)
+        curve.focus(0, decoding=3)
+        curve.tick()
+        curve.add(3, 16.0, plain=True)
+        curve.add(4, 30.0)
+    assert curve.ratio(4) == pytest.approx(3.0)
+    curve.focus(0, decoding=4)
+    assert curve.ratio(4) == pytest.approx(1.8)
+
+
+def test_large_companies_share_curves() -> None:
+    companies = [company_of(n) for n in range(1, 65)]
+    assert companies[:8] == list(range(8))
+    assert companies == sorted(companies)
+    assert sorted(set(companies[8:])) == [8, 9, 10]
 
 
 def test_one_request_never_begins_with_what_several_took() -> None:

@@ -78,7 +78,8 @@ class LlamaCppModel:
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
         self._thread = OwnThread()
-        self._passes = Passes()
+        self._passes = Passes(int(lib.llama_n_ubatch(context)))
+        self._ms = 0.0
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
         """Record what was measured about the model."""
@@ -126,26 +127,46 @@ class LlamaCppModel:
         """Compute the rows, in that order; returns how many of them have logits."""
         sizes = {rows.seq: len(rows.tokens) for rows in batch}
         verified = all(rows.logits == len(rows.tokens) for rows in batch)
-        even = 0 if self._recurrent or not verified else self._evened(sizes)
-        filled: Sequence[Rows] = []
+        even = self._evened(sizes) if verified else 0
         if even:
-            batch = filled = self._with_idle(batch)
-        wanted = self._batch.fill(batch, even)
-        began = perf_counter()
-        status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
-        for rows in filled:
-            own = self._lengths[rows.seq] + sizes.get(rows.seq, 0)
-            lib.llama_memory_seq_rm(self._memory, rows.seq, own, -1)
+            filled = self._with_idle(batch)
+            status = self._compute(context, filled, even)
+            if status == 0:
+                self._passes.took_evened(self._ms)
+                return sum(sizes.values())
+            if status != _NO_SLOT:
+                self._raise(status, filled)
+        status = self._compute(context, batch)
         if status:
             self._raise(status, batch)
         if verified:
-            computed = {rows.seq: even for rows in filled} or sizes
-            self._passes.took(computed, 1e3 * (perf_counter() - began))
-        return wanted
+            self._passes.took(sizes, self._ms)
+        return sum(rows.logits for rows in batch)
+
+    def _compute(self, context: Any, batch: Sequence[Rows], even: int = 0) -> int:
+        """llama.cpp's status. What rows were filled up with is forgotten; all of it if it is interrupted."""
+        self._batch.fill(batch, even)
+        began = perf_counter()
+        try:
+            status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
+        except BaseException:
+            for rows in batch:
+                lib.llama_memory_seq_rm(self._memory, rows.seq, self._lengths[rows.seq], -1)
+            raise
+        self._ms = 1e3 * (perf_counter() - began)
+        for rows in batch if even else ():
+            length = self._lengths[rows.seq] + rows.logits
+            if not lib.llama_memory_seq_rm(self._memory, rows.seq, length, -1):
+                raise BackendError(f"llama.cpp could not cut sequence {rows.seq} to {length} tokens.")
+        return int(status)
 
     def _evened(self, sizes: Mapping[int, int]) -> int:
-        """`Passes.evened`, where every sequence has room for it."""
-        even = self._passes.evened(sizes)
+        """`Passes.evened`, where that changes no bit, every sequence has room for it, and time can be measured:
+        on a GPU a forward is still being computed when llama.cpp returns.
+        """
+        if self._recurrent or not self.capabilities.batch_invariant or self.info.device != "cpu":
+            return 0
+        even = self._passes.evened(sizes, dict(enumerate(self._lengths)))
         among = range(min(sizes, default=0), max(sizes, default=-1) + 1)
         fits = all(self._lengths[seq] + even <= self.info.context_length for seq in among)
         return even if fits and even * len(among) <= self._batch.capacity else 0

@@ -15,7 +15,13 @@ from statistics import median
 MOST_ROWS = 64
 """No forward is filled up to more."""
 
-_KEPT = 9
+RECENT = 512
+"""Forwards after which a size that was not seen again is forgotten: texts grow, and rows with them."""
+
+SHALLOW = 512
+"""Cells up to which a row of any sequence is about as dear as another's."""
+
+_KEPT, _FEWEST = 9, 3
 _LARGEST = 32
 """Sizes up to which rows are about equally dear."""
 
@@ -36,23 +42,48 @@ def count_passes(rows: Mapping[int, int]) -> int:
 
 
 class Passes:
-    """Learns what a pass and a row cost from forwards of one pass."""
+    """Learns what a pass and a row cost from forwards of one pass. `most`: rows that a pass can hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_ROWS) -> None:
+        self._most = min(most, MOST_ROWS)
         self._ms: dict[int, deque[float]] = {}
+        self._seen: dict[int, int] = {}
+        self._forwards = 0
+        self._expected_ms = 0.0
+        self._gains: deque[float] = deque(maxlen=_KEPT)
+        self._resumes = 0
 
     def took(self, rows: Mapping[int, int], ms: float) -> None:
-        """A forward with so many rows of each sequence, all with logits, took `ms`."""
+        """A forward with so many rows of each sequence, all with logits, took `ms`, as it is."""
         total = sum(rows.values())
-        if total <= _LARGEST and count_passes(rows) == 1:
-            self._ms.setdefault(total, deque(maxlen=_KEPT)).append(ms)
+        self._forwards += 1
+        if total <= min(_LARGEST, self._most) and (len(rows) == 1 or count_passes(rows) == 1):
+            if not self._is_recent(total):
+                self._ms[total] = deque(maxlen=_KEPT)
+            self._ms[total].append(ms)
+            self._seen[total] = self._forwards
+
+    def took_evened(self, ms: float) -> None:
+        """The forward that `evened` was last asked about was filled up, and took `ms`. Where such forwards take
+        longer than they were to take as they were, nothing is filled up for a while.
+        """
+        self._forwards += 1
+        self._gains.append(ms / max(self._expected_ms, 1e-9))
+        if len(self._gains) >= _FEWEST and median(self._gains) > 1.0:
+            self._gains.clear()
+            self._resumes = self._forwards + RECENT
+
+    def _is_recent(self, size: int) -> bool:
+        return size in self._seen and self._forwards - self._seen[size] <= RECENT
 
     def costs(self) -> tuple[float, float] | None:
         """Milliseconds of a pass and of a row; None before forwards of two sizes were seen.
 
         A single row has kernels of its own: sizes from 2 on tell more.
         """
-        sizes = sorted(self._ms)
+        sizes = [
+            size for size, ms in sorted(self._ms.items()) if self._is_recent(size) and len(ms) >= _FEWEST
+        ]
         if len(sizes) > 2 and sizes[0] == 1:
             sizes = sizes[1:]
         if len(sizes) < 2:
@@ -61,18 +92,24 @@ class Passes:
         row = max((most - least) / (sizes[-1] - sizes[0]), 0.0)
         return max(least - sizes[0] * row, 0.0), row
 
-    def evened(self, rows: Mapping[int, int]) -> int:
+    def evened(self, rows: Mapping[int, int], cells: Mapping[int, int]) -> int:
         """Up to how many rows each sequence from the first to the last is to be filled up, those between them
-        that have none included; 0: none.
+        that have none included; 0: none. `cells` has each sequence's length: rows are filled up only where
+        they are no dearer than those that are there.
         """
-        if len(rows) < 2:
+        if len(rows) < 2 or self._forwards < self._resumes:
             return 0
         many, most = max(rows) - min(rows) + 1, max(rows.values())
         filler = many * most - sum(rows.values())
-        if not filler or many * most > MOST_ROWS:
+        if not filler or many * most > self._most or not min(rows.values()):
+            return 0
+        dear = max(SHALLOW, 2 * min(cells[seq] for seq in rows))
+        if any(cells[seq] > dear for seq in range(min(rows), max(rows) + 1) if rows.get(seq, 0) < most):
             return 0
         costs = self.costs()
         if costs is None:
             return 0
         a_pass, a_row = costs
-        return most if filler * a_row < (count_passes(rows) - 1) * a_pass else 0
+        passes = count_passes(rows)
+        self._expected_ms = passes * a_pass + sum(rows.values()) * a_row
+        return most if filler * a_row < (passes - 1) * a_pass else 0
