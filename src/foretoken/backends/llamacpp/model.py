@@ -161,7 +161,7 @@ class LlamaCppModel:
         return int(status)
 
     def _evened(self, sizes: Mapping[int, int]) -> int:
-        """`Passes.evened`, where that changes no bit, every sequence has room for it, and time can be measured:
+        """`Passes.evened`, where it changes no bit, every sequence has room, and time can be measured:
         on a GPU a forward is still being computed when llama.cpp returns.
         """
         if self._recurrent or not self.capabilities.batch_invariant or self.info.device != "cpu":

@@ -64,7 +64,7 @@ class Passes:
             self._seen[total] = self._forwards
 
     def took_evened(self, ms: float) -> None:
-        """The forward that `evened` was last asked about was filled up, and took `ms`. Where such forwards take
+        """The forward that `evened` was last asked about was filled up, and took `ms`. Where such ones take
         longer than they were to take as they were, nothing is filled up for a while.
         """
         self._forwards += 1
