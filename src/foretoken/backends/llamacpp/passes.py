@@ -15,10 +15,10 @@ from statistics import median
 MOST_ROWS = 64
 """No forward is filled up to more."""
 
-RECENT = 512
+RECENT = 2048
 """Forwards after which a size that was not seen again is forgotten: texts grow, and rows with them."""
 
-SHALLOW = 512
+SHALLOW = 1024
 """Cells up to which a row of any sequence is about as dear as another's."""
 
 _KEPT, _FEWEST = 9, 3
@@ -81,9 +81,7 @@ class Passes:
 
         A single row has kernels of its own: sizes from 2 on tell more.
         """
-        sizes = [
-            size for size, ms in sorted(self._ms.items()) if self._is_recent(size) and len(ms) >= _FEWEST
-        ]
+        sizes = [size for size in sorted(self._ms) if self._is_recent(size)]
         if len(sizes) > 2 and sizes[0] == 1:
             sizes = sizes[1:]
         if len(sizes) < 2:
