@@ -78,10 +78,9 @@ class CostCurve:
         if wanted == self._band:
             return
         if wanted not in self._bands:
-            smaller = max(known for known, _ in self._bands if known <= company)
             nearest = min(
-                (known for known in self._bands if known[0] == smaller),
-                key=lambda known: abs(known[1] - band),
+                (known for known in self._bands if known[0] <= company),
+                key=lambda known: (company - known[0], abs(known[1] - band)),
             )
             self._bands[wanted] = Ratios()
             self._bands[wanted].seed(self._bands[nearest].values(), self._round)

@@ -236,6 +236,7 @@ def test_an_empty_sequence_between_others_stays_empty(model: LlamaCppModel) -> N
     for seq in range(SEQUENCES):
         model.release(seq)
     together = model.forward([Rows(0, 0, [4, 5], 2), Rows(2, 0, [6, 7], 2)]).copy()
+    assert model._passes.evened({0: 2, 2: 2}, dict.fromkeys(range(3), 0)) == 2, "it was filled up"
     assert model.length(1) == 0
     assert lib.llama_memory_seq_pos_max(model._memory, 1) == -1
     model.release(2)

@@ -32,11 +32,11 @@ class Batch:
         for i in range(capacity):
             pointers[i] = base + 4 * i
 
-    def fill(self, batch: Sequence[Rows], even: int = 0) -> int:
-        """Write the rows; returns how many of them return logits. Whoever has fewer than `even` gets as many,
-        with its last token repeated. The caller checked the capacity.
+    def fill(self, batch: Sequence[Rows], even: int = 0) -> None:
+        """Write the rows. Whoever has fewer than `even` gets as many, with its last token repeated. The
+        caller checked the capacity.
         """
-        end = wanted = 0
+        end = 0
         for rows in batch:
             first, own = end, end + len(rows.tokens)
             count = max(len(rows.tokens), even)
@@ -47,9 +47,7 @@ class Batch:
             self._sequences[first:end] = rows.seq
             self._wanted[first:end] = 0
             self._wanted[own - rows.logits : own] = 1
-            wanted += rows.logits
         self.native.n_tokens = end
-        return wanted
 
     def free(self) -> None:
         """Give the memory back to llama.cpp, which frees the arrays it allocated itself."""

@@ -114,17 +114,16 @@ class LlamaCppModel:
         # behind (qwen35); in descending order each sequence is a pass of its own.
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
         order = sorted(range(len(batch)), key=lambda i: batch[i].seq, reverse=apart)
-        ordered = [batch[i] for i in order]
-        wanted = self._decode(context, ordered)
+        self._decode(context, [batch[i] for i in order])
         for rows in batch:
             self._lengths[rows.seq] += len(rows.tokens)
             # Not the first: the state before it is the one that was overwritten.
             self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
-        logits = self._logits(wanted)
+        logits = self._logits(sum(rows.logits for rows in batch))
         return logits if order == list(range(len(batch))) else logits[_places(batch, order)]
 
-    def _decode(self, context: Any, batch: Sequence[Rows]) -> int:
-        """Compute the rows, in that order; returns how many of them have logits."""
+    def _decode(self, context: Any, batch: Sequence[Rows]) -> None:
+        """Compute the rows, in that order, filled up where that pays."""
         sizes = {rows.seq: len(rows.tokens) for rows in batch}
         verified = all(rows.logits == len(rows.tokens) for rows in batch)
         even = self._evened(sizes) if verified else 0
@@ -133,7 +132,7 @@ class LlamaCppModel:
             status = self._compute(context, filled, even)
             if status == 0:
                 self._passes.took_evened(self._ms)
-                return sum(sizes.values())
+                return
             if status != _NO_SLOT:
                 self._raise(status, filled)
         status = self._compute(context, batch)
@@ -141,7 +140,6 @@ class LlamaCppModel:
             self._raise(status, batch)
         if verified:
             self._passes.took(sizes, self._ms)
-        return sum(rows.logits for rows in batch)
 
     def _compute(self, context: Any, batch: Sequence[Rows], even: int = 0) -> int:
         """llama.cpp's status. What rows were filled up with is forgotten; all of it if it is interrupted."""
@@ -155,10 +153,13 @@ class LlamaCppModel:
             raise
         self._ms = 1e3 * (perf_counter() - began)
         for rows in batch if even else ():
-            length = self._lengths[rows.seq] + rows.logits
-            if not lib.llama_memory_seq_rm(self._memory, rows.seq, length, -1):
-                raise BackendError(f"llama.cpp could not cut sequence {rows.seq} to {length} tokens.")
+            self._cut(rows.seq, self._lengths[rows.seq] + rows.logits)
         return int(status)
+
+    def _cut(self, seq: int, length: int) -> None:
+        """Have llama.cpp forget what a sequence holds beyond `length`."""
+        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+            raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} tokens.")
 
     def _evened(self, sizes: Mapping[int, int]) -> int:
         """`Passes.evened`, where it changes no bit, every sequence has room, and time can be measured:
@@ -225,8 +226,7 @@ class LlamaCppModel:
             raise BackendError(
                 f"{held - length} tokens of sequence {seq} cannot be taken back: it has a recurrent state."
             )
-        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
-            raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} of {held} tokens.")
+        self._cut(seq, length)
         self._lengths[seq] = length
         self._spare[seq] = 0
 
