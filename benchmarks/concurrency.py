@@ -4,9 +4,10 @@ Physics: one forward serves all requests, so n requests that decode plainly alre
 Where V(n) rises, the rows of drafts cost more beside others than alone, and at some number of requests the
 best draft is none; where it is flat they stay worth it. A hand-set draft length is right at one load only.
 
-With 1, 2, 4 and 8 requests in flight all settings answer the same prompts in turns. The rate is aggregate:
-tokens ÷ wall time, prompts included. Every block begins with drafters and planners that have learnt nothing,
-and per setting the median over `--repeat` counts. `auto` is compared with the best of the others.
+With 1, 2, 4 and 8 requests in flight all settings answer the same prompts, in turns of a tenth of a
+second. The rate is aggregate: tokens ÷ the time of its turns, prompts included. Every block begins with
+drafters and planners that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is
+compared with the best of the others.
 
 Then one request copies a text (scripted: `foretoken.bench.scripted`), after it eight at once of which seven
 stop early, and the rounds are counted until the one that is left drafts. Where the first one hardly drafted,
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from time import perf_counter
 
@@ -28,6 +30,7 @@ from foretoken import Engine, SamplingParams
 from foretoken.bench.curves import find_curve
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.scripted import ScriptedModel
+from foretoken.bench.slices import in_slices
 from foretoken.bench.static_drafters import shipped_traces
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO, OFF
@@ -72,7 +75,8 @@ def replay_all(args: Namespace, names: Sequence[str]) -> None:
                 model = ReplayModel(traces, curve, sequences=level)
                 with Engine(model, clock=model.clock) as engine:
                     engine.set_speculation(name)
-                    rates[name] = [throughput(engine, work, level, model.clock)]
+                    [(_, rate)] = in_slices({name: Serving(engine, work, level, model.clock)}, inf)
+                    rates[name] = [rate]
             shares[curve.name][level] = report(level, rates)
     holds = min(min(row.values()) for row in shares.values()) >= 0.97
     print(json.dumps({"auto_over_best": shares, "bound": 0.97, "holds": holds}))
@@ -85,9 +89,11 @@ def measure_all(args: Namespace, names: Sequence[str]) -> None:
     found: dict[int, dict[str, list[float]]] = {level: {} for level in args.levels}
     blocks = [(again, level) for again in range(args.repeat) for level in args.levels]
     for number, (again, level) in enumerate(blocks):
+        serving: dict[str, Serving] = {}
         for name in names if again % 2 == 0 else names[::-1]:
             engines[name].set_speculation(name)
-            rate = throughput(engines[name], work, level, perf_counter)
+            serving[name] = Serving(engines[name], work, level, perf_counter)
+        for name, rate in in_slices(serving):
             found[level].setdefault(name, []).append(rate)
         progress(number + 1, len(blocks), f"{level} at once")
     for engine in engines.values():
@@ -120,26 +126,42 @@ def encode(engine: Engine, args: Namespace) -> list[list[int]]:
     return [prompt for prompt in prompts if len(prompt) + args.tokens < CONTEXT]
 
 
-def throughput(
-    engine: Engine, work: Sequence[tuple[list[int], int]], level: int, clock: Callable[[], float]
-) -> float:
-    """Tokens per second with `level` requests in flight until all prompts have their answers, which are at
-    most so many tokens.
-    """
-    waiting, running, made = list(reversed(work)), 0, 0
-    began = clock()
-    while waiting or running:
-        while waiting and running < level:
-            prompt, tokens = waiting.pop()
-            engine.add(prompt, SamplingParams(max_tokens=tokens))
-            running += 1
-        for event in engine.step():
+class Serving:
+    """`level` requests in flight until all prompts have their answers, which are at most so many tokens."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        work: Sequence[tuple[list[int], int]],
+        level: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._waiting = list(reversed(work))
+        self._level, self._clock = level, clock
+        self._running = self._made = 0
+        self._spent = 0.0
+
+    def go_on(self, seconds: float) -> float | None:
+        """Serve for about so long; tokens per second when all have their answers."""
+        began, passed = self._clock(), 0.0
+        while (self._waiting or self._running) and passed < seconds:
+            self._round()
+            passed = self._clock() - began
+        self._spent += passed
+        return None if self._waiting or self._running else self._made / self._spent
+
+    def _round(self) -> None:
+        while self._waiting and self._running < self._level:
+            prompt, tokens = self._waiting.pop()
+            self._engine.add(prompt, SamplingParams(max_tokens=tokens))
+            self._running += 1
+        for event in self._engine.step():
             if isinstance(event, FinishEvent):
                 if event.reason is FinishReason.ERROR:
                     raise SystemExit(f"Generation failed: {event.error}")
-                running -= 1
-                made += event.usage.completion_tokens
-    return made / (clock() - began)
+                self._running -= 1
+                self._made += event.usage.completion_tokens
 
 
 def report(level: int, rates: dict[str, list[float]]) -> float:

@@ -6,9 +6,9 @@ always draft win the one kind of phase and lose the other, plain decoding the ot
 model is real and so are its forwards, but its text is scripted (`foretoken.bench.scripted`): no model flips
 on command.
 
-All settings decode the same texts in turns, each pass another text. A phase's time is compared with the
-better of plain decoding and the best of the `--on` settings in that phase, by medians over the passes. The
-first pass is reported apart: in it `auto` has learnt nothing yet.
+All settings decode the same texts in turns of a tenth of a second, each pass another text. A phase's time
+is compared with the better of plain decoding and the best of the `--on` settings in that phase, by medians
+over the passes. The first pass is reported apart: in it `auto` has learnt nothing yet.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from time import perf_counter
 
 from common import parser, progress
 from foretoken import Engine
-from foretoken.bench.phases import FlippingText, flipping_text, phase_seconds
+from foretoken.bench.phases import FlippingText, Phases, flipping_text
 from foretoken.bench.scripted import ScriptedModel
+from foretoken.bench.slices import in_slices
 from foretoken.bench.workloads import load_prompts
 from foretoken.config import AUTO, OFF
 
@@ -41,9 +42,9 @@ class Side:
         self.engine = Engine(self.model)
         self.engine.set_speculation(speculation)
 
-    def decode(self, text: FlippingText) -> list[float]:
+    def begin(self, text: FlippingText) -> Phases:
         self.model.text = text.prompt + text.output
-        return phase_seconds(self.engine, text, perf_counter)
+        return Phases(self.engine, text, perf_counter)
 
 
 def main() -> None:
@@ -60,8 +61,9 @@ def main() -> None:
     texts = make_texts(sides[OFF].engine, args)
     times: Times = {name: [] for name in names}
     for number, text in enumerate(texts):
-        for name in names if number % 2 == 0 else names[::-1]:
-            times[name].append(sides[name].decode(text))
+        order = names if number % 2 == 0 else names[::-1]
+        for name, seconds in in_slices({name: sides[name].begin(text) for name in order}):
+            times[name].append(seconds)
             progress(sum(map(len, times.values())), len(texts) * len(names), name)
     kinds = [phase.kind for phase in texts[0].phases]
     print(f"tokens/s: {'':<14}" + "".join(f"{name:>16}" for name in names) + "   auto ÷ best")

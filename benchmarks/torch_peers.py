@@ -9,12 +9,12 @@ people try out, for which the planner is there.
 Physics: with one row a forward reads every weight once, so its time is the weights' size over the memory's
 bandwidth, plus what is done between the products. That part does not shrink with the model.
 
-Every prompt is answered by all sides in turns, the order reversed from prompt to prompt and from pass to
-pass (`foretoken.bench.live`). Rates are by each side's own clock: *decode* is the tokens after the first over
-the time since the first, *whole* is all tokens over the time with the prompt. transformers may get several
-tokens out of the forward over the prompt; they count as decoded in no time. Foretoken's passes share no KV
-cells; within a pass it finds what the chat template puts in front of every prompt in its prefix cache, and
-transformers has no such cache.
+Every prompt is answered by all sides in turns, Foretoken's in turns of a tenth of a second, the order
+reversed from prompt to prompt and from pass to pass (`foretoken.bench.live`). Rates are by each side's own
+clock: *decode* is the tokens after the first over the time since the first, *whole* is all tokens over the
+time with the prompt. transformers may get several tokens out of the forward over the prompt; they count as
+decoded in no time. Foretoken's passes share no KV cells; within a pass it finds what the chat template puts
+in front of every prompt in its prefix cache, and transformers has no such cache.
 
     python benchmarks/torch_peers.py --prompts FOLDER --threads 1 --dtype fp32
 
@@ -57,7 +57,6 @@ from torch_peers_report import (
     as_markdown,
     demands,
     different,
-    rates,
     report,
     setting_of,
 )
@@ -157,7 +156,7 @@ def closing(args: argparse.Namespace, rows: Sequence[Row]) -> int:
     name = "torch_peers" + (f"_{args.dtype}" if args.dtype != "fp32" else "") + ("_gpu" if args.gpu else "")
     file = write_json(args.results, name, report(rows, setting))
     file.with_suffix(".md").write_text(page, encoding="utf-8")
-    found = demands(rates(rows, "decode", "best"))
+    found = demands(rows)
     print(page, f"written to {file.with_suffix('.md')}", sep="\n")
     for demand in found:
         print(f"{demand.name} ≥ {demand.least}: {demand.verdict}")

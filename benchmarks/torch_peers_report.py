@@ -62,10 +62,14 @@ def own_off(side: str) -> str:
     return OFF if side in OURS else PLAIN
 
 
-def worst(found: Rates, side: str) -> tuple[float, str] | None:
-    """The smallest ratio to its own off, and whose it is."""
-    ratios = [(of[side] / of[own_off(side)], prompt) for (_, prompt), of in found.items() if side in of]
-    return min(ratios, default=None)
+def worst(rows: Sequence[Row], side: str) -> tuple[float, str] | None:
+    """The smallest speedup over its own off, each prompt's by the median of its passes, and whose it is."""
+    speedups = [
+        (score.speedup, score.prompt)
+        for score in scores(rows, own_off(side))
+        if score.setting == side and score.speedup
+    ]
+    return min(speedups, default=None)
 
 
 def different(rows: Sequence[Row], baseline: str) -> dict[str, tuple[int, int]]:
@@ -100,14 +104,14 @@ class Demand:
         return "met" if self.found >= self.least else "missed"
 
 
-def demands(found: Rates) -> list[Demand]:
+def demands(rows: Sequence[Row]) -> list[Demand]:
     """What is demanded over all prompts: of plain decoding, of `auto` beside the peer's best mode, and of its
     worst prompt.
     """
-    mean = means(found).get(ALL, {})
+    mean = means(rates(rows, "decode", "best")).get(ALL, {})
     off, auto, plain = (mean.get(side) for side in (OFF, AUTO, PLAIN))
     best = max((side for side in PEERS if side in mean), key=lambda side: mean[side], default="")
-    low = worst(found, AUTO) if off and auto else None
+    low = worst(rows, AUTO)
     return [
         Demand("Foretoken off ÷ transformers plain", 1.5, off / plain if off and plain else None),
         Demand(
@@ -136,14 +140,10 @@ def report(rows: Sequence[Row], setting: str) -> dict[str, Any]:
     return {
         "setting": setting,
         "means": {kind: {pick: means(rates(rows, kind, pick)) for pick in PICKS} for kind in KINDS},
-        "demands": [asdict(demand) | {"verdict": demand.verdict} for demand in demands(_decode(rows))],
+        "demands": [asdict(demand) | {"verdict": demand.verdict} for demand in demands(rows)],
         "different": {name: different(rows, name) for name in (PLAIN, OFF)},
         "answers": [row_dict(row) for row in rows],
     }
-
-
-def _decode(rows: Sequence[Row]) -> Rates:
-    return rates(rows, "decode", "best")
 
 
 def as_markdown(rows: Sequence[Row], setting: str) -> str:
@@ -152,7 +152,7 @@ def as_markdown(rows: Sequence[Row], setting: str) -> str:
         "# Foretoken beside transformers' own generation",
         f"Greedy answers; {setting}. Rates are tokens a second, geometric means over prompts.",
         "## Demands",
-        _demand_table(demands(_decode(rows))),
+        _demand_table(demands(rows)),
     ]
     for kind, words in KINDS.items():
         for pick in PICKS:
@@ -191,11 +191,10 @@ def _ratios(of: Mapping[str, float]) -> list[str]:
 
 
 def _side_table(rows: Sequence[Row]) -> str:
-    found = _decode(rows)
     from_plain, from_off = different(rows, PLAIN), different(rows, OFF)
     lines = []
     for side in dict.fromkeys(row.setting for row in rows):
-        low = worst(found, side)
+        low = worst(rows, side)
         ratio = "–" if low is None or side == own_off(side) else f"{low[0]:.2f} ({low[1]})"
         samples = [row.sample for row in rows if row.setting == side]
         drafted, accepted = sum(one.drafted for one in samples), sum(one.accepted for one in samples)

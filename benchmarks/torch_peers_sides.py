@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from foretoken.bench.results import Sample
-from foretoken.bench.sides import EngineSide, Messages, sample_of
+from foretoken.bench.sides import EngineSide, Messages
 from foretoken.engine.engine import Engine
 from foretoken.types import SamplingParams
 
@@ -91,10 +91,8 @@ class ForetokenSide(EngineSide):
 
     def restart(self) -> None:
         self._passes += 1
+        self.scope = f"pass {self._passes}"
         self.engine.set_speculation(self._speculation)
-
-    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
-        return sample_of(self.engine.generate(messages, params, scope=f"pass {self._passes}"))
 
 
 def load_side(name: str, speculation: str, weights: Path, **options: Any) -> ForetokenSide:

@@ -1,7 +1,8 @@
 """Live measurement: all sides answer every prompt in turns, so that whatever the machine does hits them all.
 
-The order is reversed from one turn to the next and from one prompt to the next: a side that always went
-second would find warm caches, or a hot processor, every time.
+Sides that can pause take short turns with one another (`slices`), the others answer one after the other. The
+order is reversed from one prompt to the next: a side that always went second would find warm caches, or a hot
+processor, every time.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import replace
 
 from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.curves import Curves
-from foretoken.bench.results import Row
+from foretoken.bench.results import Row, Sample
 from foretoken.bench.sides import Messages, Side
+from foretoken.bench.slices import Pausing, in_slices
 from foretoken.bench.workloads import PromptCase
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ContextLengthError
@@ -58,15 +60,28 @@ def measure(
                 said.append({"role": "user", "content": text})
                 answers: dict[str, str] = {}
                 try:
-                    for side in order:
-                        sample = side.answer(said, params)
-                        answers[side.name] = sample.text
-                        yield Row(case.turn_id(turn), case.category, side.name, again, sample)
+                    for name, sample in _answers(order, said, params):
+                        answers[name] = sample.text
+                        yield Row(case.turn_id(turn), case.category, name, again, sample)
                 except ContextLengthError:
                     if too_long is not None:
                         too_long.add(case.turn_id(turn))
                     break
                 said.append({"role": "assistant", "content": answers[sides[0].name]})
+
+
+def _answers(
+    order: Sequence[Side], messages: Messages, params: SamplingParams
+) -> Iterator[tuple[str, Sample]]:
+    """Every side's answer: of those that can pause at once, in the place of the first of them."""
+    together = {side.name: side for side in order if isinstance(side, Pausing)}
+    begun = False
+    for side in order:
+        if side.name not in together:
+            yield side.name, side.answer(messages, params)
+        elif not begun:
+            begun = True
+            yield from in_slices({name: one.begin(messages, params) for name, one in together.items()})
 
 
 def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
+from foretoken.bench.slices import in_slices
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
 from foretoken.types import FinishEvent, SamplingParams, TokenEvent
@@ -59,37 +61,66 @@ def flipping_text(
     return FlippingText(prompt, tuple(output), tuple(phases))
 
 
-def commit_times(
-    engine: Engine, prompt: Sequence[int], tokens: int, clock: Callable[[], float]
-) -> tuple[tuple[int, ...], list[float]]:
-    """The greedy answer of so many tokens, and when each of them was committed, in seconds of `clock`.
+class Commits:
+    """A greedy answer of so many tokens and when each of them was committed, in turns.
 
     A round's tokens come at once; its time is spread over them evenly, so that a round across the border of
-    two phases counts for both. Nothing else may run in the engine. Raises BackendError if the request fails.
+    two phases counts for both. Nothing else may run in the engine.
     """
-    engine.add(list(prompt), SamplingParams(max_tokens=tokens, ignore_eos=True))
-    made: list[int] = []
-    times: list[float] = []
-    last = clock()
-    while not engine.idle:
-        events = engine.step()
-        now = clock()
+
+    def __init__(
+        self, engine: Engine, prompt: Sequence[int], tokens: int, clock: Callable[[], float]
+    ) -> None:
+        engine.add(list(prompt), SamplingParams(max_tokens=tokens, ignore_eos=True))
+        self._engine, self._clock = engine, clock
+        self._spent = 0.0
+        self._made: list[int] = []
+        self._times: list[float] = []
+
+    def go_on(self, seconds: float) -> tuple[tuple[int, ...], list[float]] | None:
+        """Decode for about so long; the tokens, and their times in seconds of turns, when all are there.
+        Raises BackendError if the request fails.
+        """
+        began = self._clock() - self._spent
+        turn_ends = self._spent + seconds
+        while not self._engine.idle:
+            self._round(began)
+            if self._spent >= turn_ends:
+                break
+        return (tuple(self._made), self._times) if self._engine.idle else None
+
+    def _round(self, began: float) -> None:
+        last, events = self._spent, self._engine.step()
+        self._spent = self._clock() - began
         came = [event.token for event in events if isinstance(event, TokenEvent)]
-        times += [last + (now - last) * (i + 1) / len(came) for i in range(len(came))]
-        made += came
-        last = now
+        self._times += [last + (self._spent - last) * (i + 1) / len(came) for i in range(len(came))]
+        self._made += came
         for event in events:
             if isinstance(event, FinishEvent) and event.error:
                 raise BackendError(f"Generation failed: {event.error}")
-    return tuple(made), times
+
+
+class Phases:
+    """How long each phase of a text takes in an engine whose model says it, measured in turns."""
+
+    def __init__(self, engine: Engine, text: FlippingText, clock: Callable[[], float]) -> None:
+        self._text = text
+        self._commits = Commits(engine, text.prompt, len(text.output), clock)
+
+    def go_on(self, seconds: float) -> list[float] | None:
+        """Decode for about so long; the phases' seconds when the text is complete. Raises BackendError if the
+        model says something else, and for a request that fails.
+        """
+        done = self._commits.go_on(seconds)
+        if done is None:
+            return None
+        tokens, times = done
+        if tokens != self._text.output:
+            raise BackendError("The model did not say what was scripted.")
+        return [times[phase.end - 1] - times[phase.start - 1] for phase in self._text.phases]
 
 
 def phase_seconds(engine: Engine, text: FlippingText, clock: Callable[[], float]) -> list[float]:
-    """How long each phase of a text takes in an engine whose model says it.
-
-    Raises BackendError if it says something else, and for a request that fails.
-    """
-    tokens, times = commit_times(engine, text.prompt, len(text.output), clock)
-    if tokens != text.output:
-        raise BackendError("The model did not say what was scripted.")
-    return [times[phase.end - 1] - times[phase.start - 1] for phase in text.phases]
+    """The phases' seconds, without a pause. Raises BackendError as `Phases` does."""
+    [(_, found)] = in_slices({"": Phases(engine, text, clock)}, inf)
+    return found

@@ -1,9 +1,9 @@
 """What was measured, and how it becomes a table: samples → scores by prompt → summaries by category.
 
-A *sample* is one answer. Of the samples of a prompt under one setting the fastest counts, because on a
-shared machine noise only ever adds time. Its rate over that of the baseline on the same prompt is the
-prompt's *speedup*; over several prompts speedups and rates have a geometric mean, so that the speedup of a
-group is the ratio of its two rates.
+A *sample* is one answer. Its rate over that of the baseline on the same prompt in the same pass is a
+speedup, and the median over the passes the prompt's *speedup*: within a pass both answered in turns. The
+prompt's rate is that of the fastest sample, because on a shared machine noise only ever adds time. Over
+several prompts speedups and rates have a geometric mean.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One prompt under one setting. `speedup` is over the baseline, None where either has no rate.
+    """One prompt under one setting. `speedup` is over the baseline, None where either has no rate; it is the
+    median over the passes, each compared with the baseline's answer of the same pass. `tokens_per_second` and
+    what follows it are of the fastest pass.
 
     `different`: some repeat's text was not the baseline's; None where there was nothing to compare.
     `exact`: they were claimed to be the same.
@@ -150,18 +152,22 @@ def fastest(rows: Iterable[Row]) -> Row:
 
 def _score(group: Sequence[Row], plain: Sequence[Row]) -> Score:
     best = fastest(group)
-    sample, rate = best.sample, best.sample.rate
-    plain_rate = fastest(plain).sample.rate if plain else None
+    sample = best.sample
     # Repeat by repeat: a model whose arithmetic depends on the batch may answer otherwise once its prompt
     # is in the cache, and that is not what speculation did.
     yardstick = {row.repeat: row.sample for row in plain}
     comparable = [row for row in group if row.repeat in yardstick]
+    speedups = [
+        mine / plainly
+        for row in comparable
+        if (mine := row.sample.rate) and (plainly := yardstick[row.repeat].rate)
+    ]
     return Score(
         prompt=best.prompt,
         category=best.category,
         setting=best.setting,
-        speedup=rate / plain_rate if rate and plain_rate else None,
-        tokens_per_second=rate,
+        speedup=median(speedups) if speedups else None,
+        tokens_per_second=sample.rate,
         tokens=sample.count,
         rounds=sample.rounds,
         drafted=sample.drafted,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import inf
 from typing import Protocol
 
 from foretoken.bench.results import Run, Sample
+from foretoken.bench.slices import Turns, in_slices
 from foretoken.engine.engine import Engine
+from foretoken.engine.fold import fold
 from foretoken.errors import BackendError
-from foretoken.types import TARGET, Completion, Message, SamplingParams
+from foretoken.types import TARGET, Completion, Event, Message, SamplingParams
 
 Messages = Sequence[Message]
 
@@ -32,20 +35,47 @@ class Side(Protocol):
     def close(self) -> None: ...
 
 
+class EngineAnswer:
+    """An answer of an engine, generated in turns."""
+
+    def __init__(self, events: Iterator[Event], prompt: Sequence[int]) -> None:
+        self._turns = Turns(events)
+        self._prompt = tuple(prompt)
+
+    def go_on(self, seconds: float) -> Sample | None:
+        """Generate for about so long; the sample when it is complete. Raises BackendError if it failed."""
+        if not self._turns.read(seconds):
+            return None
+        sample = sample_of(fold(self._turns.seen))
+        return replace(
+            sample,
+            prompt=self._prompt,
+            prompt_ms=self._turns.prompt_ms,
+            decode_ms=self._turns.decode_ms,
+        )
+
+
 class EngineSide:
     """An engine of our own with a speculation string. What is learnt from a prompt is kept for the next."""
 
     def __init__(self, speculation: str, engine: Engine) -> None:
         self.name = speculation
         self.engine = engine
+        self.scope = ""
+        """Whose prompts these are: answers of another scope share no KV cells."""
 
     def restart(self) -> None:
         """New drafters and a new planner; the model and its KV cache stay."""
         self.engine.set_speculation(self.name)
 
-    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+    def begin(self, messages: Messages, params: SamplingParams) -> EngineAnswer:
+        """An answer that waits for its first turn."""
         prompt = self.engine.encode(messages)
-        return replace(sample_of(self.engine.generate(prompt, params)), prompt=tuple(prompt))
+        return EngineAnswer(self.engine.stream(prompt, params, scope=self.scope), prompt)
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        [(_, sample)] = in_slices({self.name: self.begin(messages, params)}, seconds=inf)
+        return sample
 
     def close(self) -> None:
         self.engine.close()

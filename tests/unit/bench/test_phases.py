@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from foretoken.bench.curves import Curve
-from foretoken.bench.phases import OPENING, commit_times, flipping_text, phase_seconds
+from foretoken.bench.phases import OPENING, Commits, flipping_text, phase_seconds
+from foretoken.bench.slices import in_slices
 from foretoken.bench.trace import Trace
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
@@ -54,7 +55,7 @@ def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
     script = ScriptedDrafter(lambda history: output[len(history) - 1 :][:3])
     traces = trace_set([Trace("t", "", (1,), output)])
     with virtual_engine(traces, FLAT, "off") as (_, model), Engine(model, drafters=[script]) as engine:
-        tokens, times = commit_times(engine, (1,), len(output), model.clock)
+        [(_, (tokens, times))] = in_slices({"": Commits(engine, (1,), len(output), model.clock)}, 0.0)
     assert tokens == output
     assert times == pytest.approx([0.0, *(0.0025 * i for i in range(1, 9))])
 
@@ -71,4 +72,4 @@ def test_a_request_that_fails_is_an_error() -> None:
             raise BackendError("broken")
 
     with Engine(Failing()) as engine, pytest.raises(BackendError, match="broken"):
-        commit_times(engine, (1, 2), 5, lambda: 0.0)
+        Commits(engine, (1, 2), 5, lambda: 0.0).go_on(1.0)

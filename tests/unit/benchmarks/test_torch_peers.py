@@ -88,9 +88,8 @@ def test_a_prompt_that_some_side_has_no_rate_for_is_left_out() -> None:
 def test_the_worst_prompt_is_measured_by_the_sides_own_off() -> None:
     rows = [*ROWS, answer(AUTO, 19.0), answer(AUTO, 9.0, prompt="b/1"), answer(LOOKUP, 7.0)]
     rows += [answer(LOOKUP, 20.0, prompt="b/1")]
-    found = rates(rows, "decode", "best")
     for side, ratio in ((AUTO, 0.95), (LOOKUP, 0.7)):
-        low = worst(found, side)
+        low = worst(rows, side)
         assert low is not None
         assert low[0] == pytest.approx(ratio)
         assert low[1] == "a/1"
@@ -106,13 +105,13 @@ def test_the_worst_prompt_is_measured_by_the_sides_own_off() -> None:
 )
 def test_demands_are_met_or_missed(off: float, auto: float, lookup: float, verdicts: list[str]) -> None:
     speeds = {PLAIN: 10.0, LOOKUP: lookup, ASSISTED: 4.0, OFF: off, AUTO: auto}
-    found = demands(rates([answer(side, rate) for side, rate in speeds.items()], "decode", "best"))
+    found = demands([answer(side, rate) for side, rate in speeds.items()])
     assert [demand.verdict for demand in found] == verdicts
     assert found[1].detail == LOOKUP
 
 
 def test_what_was_not_measured_is_not_called_missed() -> None:
-    found = demands(rates([answer(PLAIN, 10.0)], "decode", "best"))
+    found = demands([answer(PLAIN, 10.0)])
     assert [demand.verdict for demand in found] == ["not measured"] * 3
 
 
@@ -161,18 +160,10 @@ def test_transformers_is_timed_while_it_says_what_it_always_says(folder: Path) -
         assert sample.decode_ms > 0
 
 
-def test_a_pass_does_not_find_the_prompts_of_the_one_before(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_does_not_find_the_prompts_of_the_one_before(folder: Path) -> None:
     side = load_side("mine", "off", folder, threads=1, context_length=256, probe=False, dtype="fp32")
-    generate, read = side.engine.generate, list[int]()
-
-    def watched(*arguments: Any, **options: Any) -> Any:
-        completion = generate(*arguments, **options)
-        read.append(completion.timings.prompt_n)
-        return completion
-
-    monkeypatch.setattr(side.engine, "generate", watched)
+    read: list[int] = []
+    side.engine.on_finish = lambda _, event: read.append(event.timings.prompt_n)
     for _ in range(2):
         side.restart()
         for _ in range(2):

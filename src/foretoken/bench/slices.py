@@ -1,0 +1,91 @@
+"""Answers of several engines in short turns, so that what a machine does for a second hits all of them.
+
+Whole answers, one after the other, take seconds: on a machine whose speed changes in between, two sides
+differ by what the machine did. Sides that can pause get turns of a tenth of a second instead, in each of
+which a side generates some tokens. Its time is the sum of its turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Protocol, TypeVar, runtime_checkable
+
+from foretoken.bench.results import Sample
+from foretoken.types import Event, FinishEvent, Message, SamplingParams
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+SLICE_SECONDS = 0.1
+"""A turn. Long beside a round, of which the first has cold caches; short beside what comes and goes."""
+
+
+class Work(Protocol[Result_co]):
+    """Something that can pause, such as an answer."""
+
+    def go_on(self, seconds: float) -> Result_co | None:
+        """Work for about so long; the result when it is done. Raises ForetokenError."""
+        ...
+
+
+@runtime_checkable
+class Pausing(Protocol):
+    """A side whose answers can pause."""
+
+    def begin(self, messages: Sequence[Message], params: SamplingParams) -> Work[Sample]:
+        """An answer that waits for its first turn. Raises ForetokenError."""
+        ...
+
+
+def in_slices(
+    work: Mapping[str, Work[Result_co]], seconds: float = SLICE_SECONDS
+) -> Iterator[tuple[str, Result_co]]:
+    """Names and results, as they come; all take turns of `seconds`, in their order."""
+    going_on = dict(work)
+    while going_on:
+        for name, one in list(going_on.items()):
+            result = one.go_on(seconds)
+            if result is not None:
+                del going_on[name]
+                yield name, result
+
+
+class Turns:
+    """Reads a request's events in turns, and counts the time of the turns only.
+
+    `prompt_ms` is what passed until the first token, `decode_ms` from there to the last.
+    """
+
+    def __init__(self, events: Iterator[Event], clock: Callable[[], float] = perf_counter) -> None:
+        self._events = events
+        self._clock = clock
+        self._spent = 0.0
+        self._first: float | None = None
+        self._last = 0.0
+        self.seen: list[Event] = []
+
+    @property
+    def prompt_ms(self) -> float:
+        """Until the first token; all there was where none came."""
+        return 1e3 * (self._spent if self._first is None else self._first)
+
+    @property
+    def decode_ms(self) -> float:
+        """From the first token to the last."""
+        return 0.0 if self._first is None else 1e3 * (self._last - self._first)
+
+    def read(self, seconds: float) -> bool:
+        """Read for about so long; whether the request's last event has come."""
+        began, passed = self._clock(), 0.0
+        for event in self._events:
+            passed = self._clock() - began
+            self.seen.append(event)
+            if isinstance(event, FinishEvent):
+                break
+            self._last = self._spent + passed
+            if self._first is None:
+                self._first = self._last
+            if passed >= seconds:
+                break
+        self._spent += passed
+        return bool(self.seen) and isinstance(self.seen[-1], FinishEvent)
