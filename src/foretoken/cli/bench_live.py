@@ -202,7 +202,7 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
         "exact": ("yes: " if able.batch_invariant else "no: ") + able.invariance_note,
         "prompts": plan.source,
         "answers": f"up to {params.max_tokens} tokens, {sampling}",
-        "passes": f"{plan.repeat}, of which the best counts",
+        "passes": f"{plan.repeat}: rates of the fastest, speedups by their median",
         "remembered": "past outputs" if plan.loading.get("remember") else "nothing",
         "measured": f"{now}, foretoken {version('foretoken')}",
     }
