@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from threading import Semaphore, Thread
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +16,7 @@ import transformers
 
 from foretoken.bench.results import Sample
 from foretoken.bench.sides import EngineSide, Messages
+from foretoken.bench.slices import whole
 from foretoken.engine.engine import Engine
 from foretoken.types import SamplingParams
 
@@ -21,24 +24,80 @@ PRUNE = Path(__file__).parents[1] / "scripts" / "prune_layers.py"
 
 
 class Clock:
-    """A streamer of transformers that notes when tokens come. The prompt is the first that it is given."""
+    """A streamer of transformers that notes when tokens come, by the clock `now`, and calls `breathe` after
+    each. The prompt is the first that it is given.
+    """
 
-    def __init__(self, now: Callable[[], float] = perf_counter) -> None:
-        self._now = now
-        self._prompt_seen = False
-        self.sent = now()
-        self.first = self.last = self.sent
+    def __init__(
+        self, now: Callable[[], float] = perf_counter, breathe: Callable[[], None] = lambda: None
+    ) -> None:
+        self._now, self._breathe = now, breathe
+        self._prompt_seen = self._answering = False
+        self.first = self.last = 0.0
 
     def put(self, tokens: Any) -> None:  # noqa: ARG002 - the answer is returned whole
         if not self._prompt_seen:
             self._prompt_seen = True
             return
         self.last = self._now()
-        if self.first == self.sent:
-            self.first = self.last
+        if not self._answering:
+            self._answering, self.first = True, self.last
+        self._breathe()
 
     def end(self) -> None:
         """Nothing is kept back."""
+
+
+class TransformersAnswer:
+    """An answer of transformers, which cannot pause by itself: on a thread that waits for its turns."""
+
+    def __init__(self, generate: Callable[[Clock], Any], prompt_tokens: int) -> None:
+        self._generate, self._prompt_tokens = generate, prompt_tokens
+        self._spent, self._began, self._ends = 0.0, perf_counter(), 0.0
+        self._mine, self._others = Semaphore(0), Semaphore(0)
+        self._clock = Clock(self._now, self._breathe)
+        self._sample: Sample | None = None
+        self._error: BaseException | None = None
+        Thread(target=self._run, daemon=True).start()
+
+    def go_on(self, seconds: float) -> Sample | None:
+        """Generate for about so long; the sample when it is complete. Raises what transformers raises."""
+        self._began = perf_counter()
+        self._ends = self._began + seconds
+        self._mine.release()
+        self._others.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._sample
+
+    def _now(self) -> float:
+        """Seconds of its turns."""
+        return self._spent + perf_counter() - self._began
+
+    def _breathe(self) -> None:
+        """Between two tokens: wait for the next turn if this one is over."""
+        if perf_counter() >= self._ends:
+            self._spent = self._now()
+            self._others.release()
+            self._mine.acquire()
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        try:
+            with torch.inference_mode():
+                made = self._generate(self._clock)
+            tokens = tuple(made[0, self._prompt_tokens :].tolist())
+            self._sample = Sample(
+                text="",
+                count=len(tokens),
+                decode_ms=1e3 * (self._clock.last - self._clock.first),
+                tokens=tokens,
+                prompt_tokens=self._prompt_tokens,
+                prompt_ms=1e3 * self._clock.first,
+            )
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the answer
+            self._error = error
+        self._others.release()
 
 
 class TransformersSide:
@@ -51,31 +110,25 @@ class TransformersSide:
     def restart(self) -> None:
         """It learns nothing from one answer to the next."""
 
-    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+    def begin(self, messages: Messages, params: SamplingParams) -> TransformersAnswer:
         """A greedy answer. Tokens that come together with the first one count as decoded in no time."""
         prompt = self._encode(messages)
         ids = torch.tensor([prompt], device=self._model.device)
         least = {"min_new_tokens": params.max_tokens} if params.ignore_eos else {}
-        clock = Clock()
-        with torch.inference_mode():
-            made = self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=params.max_tokens,
-                do_sample=False,
-                streamer=clock,
-                **least,
-                **self._how,
-            )
-        tokens = tuple(made[0, len(prompt) :].tolist())
-        return Sample(
-            text="",
-            count=len(tokens),
-            decode_ms=1e3 * (clock.last - clock.first),
-            tokens=tokens,
-            prompt_tokens=len(prompt),
-            prompt_ms=1e3 * (clock.first - clock.sent),
+        generate = partial(
+            self._model.generate,
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=params.max_tokens,
+            do_sample=False,
+            **least,
+            **self._how,
         )
+        return TransformersAnswer(lambda clock: generate(streamer=clock), len(prompt))
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        """The answer without a pause."""
+        return whole(self.begin(messages, params))
 
     def close(self) -> None:
         """Its model is shared."""

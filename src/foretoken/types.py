@@ -388,7 +388,8 @@ class Round:
 
     `draft_ms`: each drafter that was asked, with what it was told since the last time. `plan_ms`: deciding
     who drafts and what is verified, before the forward. `sample_ms`: choosing and committing tokens after
-    it, and telling the drafters. `outcomes`: (request id, outcome) of every request that decoded.
+    it, and telling the drafters. `late_ms`: what the round before this one took after that, to learn and to
+    be recorded. `outcomes`: (request id, outcome) of every request that decoded.
     """
 
     load: Load
@@ -398,3 +399,4 @@ class Round:
     sample_ms: float
     outcomes: tuple[tuple[int, Outcome], ...]
     plan_ms: float = 0.0
+    late_ms: float = 0.0

@@ -10,10 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
-from foretoken.bench.slices import in_slices
+from foretoken.bench.slices import whole
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
 from foretoken.types import FinishEvent, SamplingParams, TokenEvent
@@ -122,5 +121,4 @@ class Phases:
 
 def phase_seconds(engine: Engine, text: FlippingText, clock: Callable[[], float]) -> list[float]:
     """The phases' seconds, without a pause. Raises BackendError as `Phases` does."""
-    [(_, found)] = in_slices({"": Phases(engine, text, clock)}, inf)
-    return found
+    return whole(Phases(engine, text, clock))

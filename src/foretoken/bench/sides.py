@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import inf
 from typing import Protocol
 
 from foretoken.bench.results import Run, Sample
-from foretoken.bench.slices import Turns, in_slices
+from foretoken.bench.slices import Turns, whole
 from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
 from foretoken.errors import BackendError
@@ -74,8 +73,7 @@ class EngineSide:
         return EngineAnswer(self.engine.stream(prompt, params, scope=self.scope), prompt)
 
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
-        [(_, sample)] = in_slices({self.name: self.begin(messages, params)}, seconds=inf)
-        return sample
+        return whole(self.begin(messages, params))
 
     def close(self) -> None:
         self.engine.close()

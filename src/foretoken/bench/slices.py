@@ -1,13 +1,14 @@
 """Answers of several engines in short turns, so that what a machine does for a second hits all of them.
 
 Whole answers, one after the other, take seconds: on a machine whose speed changes in between, two sides
-differ by what the machine did. Sides that can pause get turns of a tenth of a second instead, in each of
+differ by what the machine did. Sides that can pause get turns of a fifth of a second instead, in each of
 which a side generates some tokens. Its time is the sum of its turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -16,7 +17,7 @@ from foretoken.types import Event, FinishEvent, Message, SamplingParams
 
 Result_co = TypeVar("Result_co", covariant=True)
 
-SLICE_SECONDS = 0.1
+SLICE_SECONDS = 0.2
 """A turn. Long beside a round, of which the first has cold caches; short beside what comes and goes."""
 
 
@@ -48,6 +49,12 @@ def in_slices(
             if result is not None:
                 del going_on[name]
                 yield name, result
+
+
+def whole(work: Work[Result_co]) -> Result_co:
+    """The result without a pause."""
+    [(_, result)] = in_slices({"": work}, inf)
+    return result
 
 
 class Turns:

@@ -48,6 +48,7 @@ class RoundRunner:
         self._scheduler = scheduler
         self.setup = setup
         self._clock = clock
+        self._late_ms = 0.0
         self.plain_rounds = PlainRounds()
         self.decisions = Decisions()
 
@@ -87,10 +88,12 @@ class RoundRunner:
             rows = used + sum(count for _, count in prefill)
             listening_ms = self.setup.drafters.with_listening(draft_ms)
             ended = tuple((request.id, outcome) for request, outcome in outcomes)
-            measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms)
+            late_ms, self._late_ms = self._late_ms, 0.0
+            measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms, late_ms)
             planner_ms = plan.planner_ms + self._observe(measured)
             dropped = drafts is not plan.drafts
             self.decisions.note(decoding, plan, measured, planner_ms, dropped=dropped)
+            self._late_ms = 1e3 * (self._clock() - done)
         return events
 
     def _forward(

@@ -349,8 +349,9 @@ class AdaptivePlanner:
     def _learn_overhead(self, measured: Round) -> None:
         if not measured.outcomes:
             return
-        ms = (measured.plan_ms + measured.sample_ms) / len(measured.outcomes)
-        self._overhead.add(ms, asked=bool(measured.draft_ms))
+        requests = len(measured.outcomes)
+        ms, late_ms = (measured.plan_ms + measured.sample_ms) / requests, measured.late_ms / requests
+        self._overhead.add(ms, asked=bool(measured.draft_ms), late_ms=late_ms)
 
     def _extra(self, measured: Round, drafted: int) -> float:
         """What its draft tokens made a round cost more than a plain one at that moment, in plain rounds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ from torch_peers_report import (
     setting_of,
     worst,
 )
-from torch_peers_sides import Clock, TransformersSide, load_side, pruned_folder, weights_folder
+from torch_peers_sides import (
+    Clock,
+    TransformersAnswer,
+    TransformersSide,
+    load_side,
+    pruned_folder,
+    weights_folder,
+)
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -135,12 +143,45 @@ def test_the_page_has_every_table_and_the_json_every_answer() -> None:
 
 
 def test_the_clock_begins_with_the_first_token() -> None:
-    times = iter([1.0, 3.0, 4.0, 7.0])
+    times = iter([3.0, 4.0, 7.0])
     clock = Clock(lambda: next(times))
     for piece in ("prompt", "one", "two", "three"):
         clock.put(piece)
     clock.end()
-    assert (clock.sent, clock.first, clock.last) == (1.0, 3.0, 7.0)
+    assert (clock.first, clock.last) == (3.0, 7.0)
+
+
+def test_transformers_pause_between_two_tokens() -> None:
+    """Turns of no time end after each token."""
+    said: list[int] = []
+
+    def generate(clock: Clock) -> torch.Tensor:
+        clock.put("prompt")
+        for token in (7, 8, 9):
+            said.append(token)
+            clock.put(token)
+        return torch.tensor([[1, 2, 7, 8, 9]])
+
+    answer = TransformersAnswer(generate, 2)
+    assert said == []
+    samples = []
+    for number in range(4):
+        samples.append(answer.go_on(0.0))
+        assert len(said) == min(number + 1, 3)
+        time.sleep(0.2)  # somebody else's turn
+    assert samples[:3] == [None] * 3
+    assert samples[3] is not None
+    assert samples[3].tokens == (7, 8, 9)
+    assert samples[3].prompt_ms + samples[3].decode_ms < 200
+
+
+def test_what_transformers_raise_is_raised() -> None:
+    def generate(clock: Clock) -> torch.Tensor:
+        clock.put("prompt")
+        raise ValueError("no weights")
+
+    with pytest.raises(ValueError, match="no weights"):
+        TransformersAnswer(generate, 2).go_on(1.0)
 
 
 @pytest.fixture(scope="module")
