@@ -4,7 +4,7 @@ Physics: one forward serves all requests, so n requests that decode plainly alre
 Where V(n) rises, the rows of drafts cost more beside others than alone, and at some number of requests the
 best draft is none; where it is flat they stay worth it. A hand-set draft length is right at one load only.
 
-With 1, 2, 4 and 8 requests in flight all settings answer the same prompts, in turns of a fifth of a
+With 1, 2, 4 and 8 requests in flight all settings answer the same prompts, in turns of half a
 second. The rate is aggregate: tokens ÷ the time of its turns, prompts included. Every block begins with
 drafters and planners that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is
 compared with the best of the others.

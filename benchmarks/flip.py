@@ -6,7 +6,7 @@ always draft win the one kind of phase and lose the other, plain decoding the ot
 model is real and so are its forwards, but its text is scripted (`foretoken.bench.scripted`): no model flips
 on command.
 
-All settings decode the same texts in turns of a fifth of a second, each pass another text. A phase's time
+All settings decode the same texts in turns of half a second, each pass another text. A phase's time
 is compared with the better of plain decoding and the best of the `--on` settings in that phase, by medians
 over the passes. The first pass is reported apart: in it `auto` has learnt nothing yet.
 """

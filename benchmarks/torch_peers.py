@@ -9,7 +9,7 @@ people try out, for which the planner is there.
 Physics: with one row a forward reads every weight once, so its time is the weights' size over the memory's
 bandwidth, plus what is done between the products. That part does not shrink with the model.
 
-Every prompt is answered by all sides in turns of a fifth of a second, the order reversed from prompt to
+Every prompt is answered by all sides in turns of half a second, the order reversed from prompt to
 prompt and from pass to pass (`foretoken.bench.live`). Rates are by each side's own clock: *decode* is the
 tokens after the first over the time since the first, *whole* is all tokens over the time with the prompt.
 transformers may get several tokens out of the forward over the prompt; they count as decoded in no time.
@@ -140,7 +140,8 @@ def main() -> None:
         draft = pruned_folder(weights, kept / f"every-{args.every}", args.every)
         sides, ours = load_sides(args, weights, draft)
         try:
-            rows = measured(sides, cases, args)
+            with torch.inference_mode():
+                rows = measured(sides, cases, args)
         finally:
             for side in ours:
                 side.close()

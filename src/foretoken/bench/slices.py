@@ -1,7 +1,7 @@
 """Answers of several engines in short turns, so that what a machine does for a second hits all of them.
 
 Whole answers, one after the other, take seconds: on a machine whose speed changes in between, two sides
-differ by what the machine did. Sides that can pause get turns of a fifth of a second instead, in each of
+differ by what the machine did. Sides that can pause get turns of half a second instead, in each of
 which a side generates some tokens. Its time is the sum of its turns.
 """
 
@@ -17,7 +17,7 @@ from foretoken.types import Event, FinishEvent, Message, SamplingParams
 
 Result_co = TypeVar("Result_co", covariant=True)
 
-SLICE_SECONDS = 0.2
+SLICE_SECONDS = 0.5
 """A turn. Long beside a round, of which the first has cold caches; short beside what comes and goes."""
 
 

@@ -124,7 +124,7 @@ def test_engines_are_measured_in_turns_and_others_one_by_one() -> None:
 
     sides: list[Side] = [Watched("off", engine()), Whole(), Watched("auto", engine())]
     rows = list(measure(sides, [PromptCase("1", "chat", ("1",))], PARAMS, repeat=1))
-    assert begun == ["off begins", "auto begins", *(["off 0.2", "auto 0.2"] * 2), "whole"]
+    assert begun == ["off begins", "auto begins", *(["off 0.5", "auto 0.5"] * 2), "whole"]
     assert [row.setting for row in rows] == ["off", "auto", "whole"]
 
 
