@@ -14,7 +14,7 @@ class Overhead:
 
     def __init__(self) -> None:
         self._rounds: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
-        self._last: tuple[float, bool] | None = None
+        self._latest: deque[float] | None = None
         self.ms = 0.0
         """What asking adds, in milliseconds for each request; 0 until both were seen."""
 
@@ -22,12 +22,10 @@ class Overhead:
         """A round took `ms` for each request until it was learnt from, and the one before it `late_ms` more
         than was known then.
         """
-        last, self._last = self._last, (ms, asked)
-        if last is not None:
-            self._enter(last[0] + late_ms, asked=last[1])
-
-    def _enter(self, ms: float, *, asked: bool) -> None:
-        self._rounds[asked].append(ms)
+        if self._latest is not None:
+            self._latest[-1] += late_ms
+        self._latest = self._rounds[asked]
+        self._latest.append(ms)
         plain = self._rounds[False]
         if self._rounds[True] and plain and (asked or len(plain) == 1):  # one plain round more changes little
             self.ms = max(0.0, median(self._rounds[True]) - median(plain))
