@@ -163,11 +163,11 @@ class DraftLimit:
 class Outcome:
     """How one request's history changed. Drafters hear of every change, drafted by them or not.
 
-    The history is now `old[:kept] + tokens`; `kept` < the old length means that text was removed.
-    `draft` is what was verified this round (None when nothing was), of which the first `accepted` tokens
-    along the accepted path were right. `successors`: for every row whose logits were computed, the row's
-    token and the target's likeliest next tokens, best first. Row 0 is the last token before this round, row
-    i + 1 is draft token i, also if it was rejected. Empty unless a drafter that was asked wants them.
+    The history is now `old[:kept] + tokens`; a `kept` under the old length: text was removed. `draft` is what
+    was verified (or None), of which the first `accepted` tokens along the accepted path were right.
+    `successors`: for every row whose logits were computed, the row's token and the target's likeliest next
+    tokens, best first, if a drafter that was asked wants them; row 0 is the last token before this round, row
+    i + 1 draft token i, also if rejected.
     """
 
     kept: int
@@ -386,10 +386,8 @@ class Load:
 class Round:
     """One round as it was measured: rows of the target's forward, where the time went (milliseconds).
 
-    `draft_ms`: each drafter that was asked, with what it was told since the last time. `plan_ms`: deciding
-    who drafts and what is verified, before the forward. `sample_ms`: choosing and committing tokens after
-    it, and telling the drafters. `late_ms`: what the round before this one took after that, to learn and to
-    be recorded. `outcomes`: (request id, outcome) of every request that decoded.
+    `draft_ms`: of each drafter asked, with what it was told since. `plan_ms`: who drafts, and how far.
+    `sample_ms`: choosing and committing tokens, telling drafters; `late_ms`: the last round's time after it.
     """
 
     load: Load
@@ -397,6 +395,6 @@ class Round:
     draft_ms: Mapping[str, float]
     forward_ms: float
     sample_ms: float
-    outcomes: tuple[tuple[int, Outcome], ...]
+    outcomes: tuple[tuple[int, Outcome], ...]  # by request id, of all that decoded
     plan_ms: float = 0.0
     late_ms: float = 0.0
