@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from foretoken.bench.slices import whole
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
 from foretoken.types import FinishEvent, SamplingParams, TokenEvent
@@ -117,8 +116,3 @@ class Phases:
         if tokens != self._text.output:
             raise BackendError("The model did not say what was scripted.")
         return [times[phase.end - 1] - times[phase.start - 1] for phase in self._text.phases]
-
-
-def phase_seconds(engine: Engine, text: FlippingText, clock: Callable[[], float]) -> list[float]:
-    """The phases' seconds, without a pause. Raises BackendError as `Phases` does."""
-    return whole(Phases(engine, text, clock))

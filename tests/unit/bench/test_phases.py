@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from foretoken.bench.curves import Curve
-from foretoken.bench.phases import OPENING, Commits, flipping_text, phase_seconds
-from foretoken.bench.slices import in_slices
+from foretoken.bench.phases import OPENING, Commits, Phases, flipping_text
+from foretoken.bench.slices import in_slices, whole
 from foretoken.bench.trace import Trace
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError
@@ -46,7 +46,7 @@ def test_plain_decoding_takes_a_round_for_each_token() -> None:
     text = flipping_text(PASSAGES, range(100, 200), seed=1)
     traces = trace_set([Trace("t", "", text.prompt, text.output)])
     with virtual_engine(traces, FLAT, "off") as (engine, model):
-        assert phase_seconds(engine, text, model.clock) == pytest.approx([0.04] * 4)
+        assert whole(Phases(engine, text, model.clock)) == pytest.approx([0.04] * 4)
 
 
 def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
@@ -63,7 +63,7 @@ def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
 def test_a_model_that_says_something_else_is_noticed() -> None:
     text = flipping_text(PASSAGES, range(100, 200), seed=1)
     with Engine(FakeModel()) as engine, pytest.raises(BackendError, match="scripted"):
-        phase_seconds(engine, text, lambda: 0.0)
+        whole(Phases(engine, text, lambda: 0.0))
 
 
 def test_a_request_that_fails_is_an_error() -> None:

@@ -11,7 +11,8 @@ from functools import cache
 
 import pytest
 
-from foretoken.bench.phases import FlippingText, Kind, flipping_text, phase_seconds
+from foretoken.bench.phases import FlippingText, Kind, Phases, flipping_text
+from foretoken.bench.slices import whole
 from foretoken.bench.trace import Trace
 from virtual_time import CURVES, VOCABULARY, curve, noise, trace_set, virtual_engine
 
@@ -39,7 +40,7 @@ def plain_rounds(name: str, speculation: str) -> tuple[tuple[float, ...], ...]:
     v1_s = curve(name).v1_ms / 1e3
     with virtual_engine(traces, curve(name), speculation) as (engine, model):
         return tuple(
-            tuple(seconds / v1_s for seconds in phase_seconds(engine, text, model.clock)) for text in texts()
+            tuple(seconds / v1_s for seconds in whole(Phases(engine, text, model.clock))) for text in texts()
         )
 
 
