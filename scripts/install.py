@@ -2,7 +2,7 @@
 
 llama-cpp-python has no binary wheel: pip compiles llama.cpp, which takes minutes and is silent. This says so
 and shows the time and how far the compiler is. pip keeps the wheel, so it happens once for a machine. For a
-processor with AMX it is compiled with GCC's fault mended (`amx_tiles.h`), and the wheel is kept apart.
+processor that Foretoken has kernels for they are compiled in (`native/kernels.h`); the wheel is kept apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ LLAMA_CPP = "llama-cpp-python==0.3.36"
 PINNED = {"dev": ("torch==2.13.0",)}
 """What an extra is installed with besides: the torch that tests are known to pass with."""
 
-AMX_TILES = ROOT / "src/foretoken/backends/llamacpp/amx_tiles.h"
+KERNELS = ROOT / "src/foretoken/backends/llamacpp/native/kernels.h"
+INSTRUCTIONS = {"avx2", "fma", "f16c"}
+"""What the kernels need at least, by Linux's names."""
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -41,31 +44,38 @@ def main() -> int:
         print(
             "Installing Foretoken. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."
         )
-        if wheels := amx_wheels():
-            compiled = [*PIP, "wheel", "--no-deps", "--no-cache-dir", "-w", str(wheels), LLAMA_CPP]
-            if not any(wheels.glob("*.whl")) and (code := run(compiled, CXXFLAGS=amx_flags())):
-                return code
+        if (wheels := wheels_with_kernels()) and with_kernels(wheels):
             wanted = ["--find-links", str(wheels), *wanted]
     else:
         print("Installing Foretoken.")
     return run([*PIP, "install", *wanted])
 
 
-def amx_flags() -> str:
-    """What the compiler is told besides."""
-    return f"{os.environ.get('CXXFLAGS', '')} -include {shlex.quote(str(AMX_TILES))}".strip()
+def with_kernels(wheels: Path) -> bool:
+    """Whether there is a wheel of llama.cpp with Foretoken's kernels in this folder, after compiling it where
+    there is none. A compiler that cannot is no reason to go without llama.cpp.
+    """
+    if any(wheels.glob("*.whl")):
+        return True
+    flags = f"{os.environ.get('CXXFLAGS', '')} -include {shlex.quote(str(KERNELS))}".strip()
+    compiled = [*PIP, "wheel", "--no-deps", "--no-cache-dir", "-w", str(wheels), LLAMA_CPP]
+    if run(compiled, CXXFLAGS=flags):
+        print("Compiling with Foretoken's kernels failed. Once more without: verifying drafts takes longer.")
+        return False
+    return True
 
 
-def amx_wheels() -> Path | None:
-    """The folder of wheels compiled for this processor by this compiler; None for one without AMX."""
+def wheels_with_kernels() -> Path | None:
+    """The folder of wheels compiled for this processor by this compiler; None where there are no kernels."""
     try:
         text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    if not {"amx_tile", "amx_int8"} <= set(flags.split()):
+    if not set(flags.split()) >= INSTRUCTIONS:
         return None
-    identity = "|".join((LLAMA_CPP, AMX_TILES.read_text(), flags, compiler(), platform.python_version()))
+    headers = [header.read_text(encoding="utf-8") for header in sorted(KERNELS.parent.glob("*.h"))]
+    identity = "|".join((LLAMA_CPP, *headers, flags, compiler(), platform.python_version()))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "foretoken" / "wheels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -94,7 +104,7 @@ def run(command: list[str], **variables: str) -> int:
     text = Path(log.name).read_text(errors="replace")
     if code:
         print(text[-4000:])
-        print("Installation failed. A C and C++ compiler is needed (Debian: apt install build-essential).")
+        print("It failed. A C and C++ compiler is needed (Debian: apt install build-essential).")
     Path(log.name).unlink()
     return code
 

@@ -1,4 +1,4 @@
-"""`scripts/install.py`: what pip is asked for, on a processor with AMX and without."""
+"""`scripts/install.py`: what pip is asked for, on a processor that there are kernels for and on another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "install.py"
-WITH_AMX = "processor : 0\nflags\t\t: fpu avx512f amx_tile amx_int8\n"
-WITHOUT = "processor : 0\nflags\t\t: fpu avx2\n"
+KNOWN = "processor : 0\nflags\t\t: fpu avx2 fma f16c\n"
+UNKNOWN = "processor : 0\nflags\t\t: fpu avx f16c\n"
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def processor(install: SimpleNamespace, tmp_path: Path, text: str) -> None:
     install.set("CPU_INFO", file)
 
 
-def test_without_amx_pip_is_run_once(install: SimpleNamespace, tmp_path: Path) -> None:
-    processor(install, tmp_path, WITHOUT)
+def test_without_kernels_pip_is_run_once(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, UNKNOWN)
     assert install.main() == 0
     [(command, variables)] = install.ran
     assert command[4:7] == ["install", "-e", f"{SCRIPT.parents[1]}[dev]"]
@@ -51,17 +51,15 @@ def test_without_amx_pip_is_run_once(install: SimpleNamespace, tmp_path: Path) -
     assert not variables
 
 
-def test_with_amx_llama_cpp_is_compiled_with_the_mended_header(
-    install: SimpleNamespace, tmp_path: Path
-) -> None:
-    processor(install, tmp_path, WITH_AMX)
+def test_llama_cpp_is_compiled_with_the_kernels(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, KNOWN)
     assert install.main() == 0
     (compiled, variables), (installed, _) = install.ran
     assert compiled[4] == "wheel"
     assert compiled[-1] == install.LLAMA_CPP
     include, header = shlex.split(variables["CXXFLAGS"])
     assert include == "-include"
-    assert "ldtilecfg" in Path(header).read_text()
+    assert {"attention.h", "few_rows_packed.h", "amx_tiles.h"} <= set(Path(header).read_text().split('"'))
     wheels = Path(compiled[compiled.index("-w") + 1])
     assert installed[installed.index("--find-links") + 1] == str(wheels)
     assert installed[installed.index("-e") + 1] == f"{SCRIPT.parents[1]}[dev]"
@@ -77,25 +75,29 @@ def test_with_amx_llama_cpp_is_compiled_with_the_mended_header(
 def test_what_was_compiled_for_another_processor_or_by_another_compiler_is_not_taken(
     install: SimpleNamespace, tmp_path: Path
 ) -> None:
-    processor(install, tmp_path, WITH_AMX)
-    first = install.amx_wheels()
-    assert first == install.amx_wheels()
-    processor(install, tmp_path, WITH_AMX.replace("fpu", "fpu avx10"))
-    assert install.amx_wheels() != first
-    processor(install, tmp_path, WITH_AMX)
+    processor(install, tmp_path, KNOWN)
+    first = install.wheels_with_kernels()
+    assert first == install.wheels_with_kernels()
+    processor(install, tmp_path, KNOWN.replace("fpu", "fpu avx10"))
+    assert install.wheels_with_kernels() != first
+    processor(install, tmp_path, KNOWN)
     install.set("compiler", lambda: "another one")
-    assert install.amx_wheels() not in (first, None)
+    assert install.wheels_with_kernels() not in (first, None)
 
 
-def test_a_compiler_that_fails_ends_the_installation(install: SimpleNamespace, tmp_path: Path) -> None:
-    processor(install, tmp_path, WITH_AMX)
+def test_kernels_that_do_not_compile_are_done_without(install: SimpleNamespace, tmp_path: Path) -> None:
+    processor(install, tmp_path, KNOWN)
     install.code = 7
     assert install.main() == 7
-    assert len(install.ran) == 1
+    (compiled, with_kernels), (installed, without) = install.ran
+    assert (compiled[4], installed[4]) == ("wheel", "install")
+    assert "kernels.h" in with_kernels["CXXFLAGS"]
+    assert "--find-links" not in installed
+    assert not without
 
 
 def test_what_is_installed_already_is_not_compiled_again(install: SimpleNamespace, tmp_path: Path) -> None:
-    processor(install, tmp_path, WITH_AMX)
+    processor(install, tmp_path, KNOWN)
     install.set("find_spec", lambda name: object())
     assert install.main() == 0
     [(command, _)] = install.ran
@@ -105,4 +107,4 @@ def test_what_is_installed_already_is_not_compiled_again(install: SimpleNamespac
 
 def test_a_system_that_does_not_describe_its_processor(install: SimpleNamespace, tmp_path: Path) -> None:
     install.set("CPU_INFO", tmp_path / "none")
-    assert install.amx_wheels() is None
+    assert install.wheels_with_kernels() is None

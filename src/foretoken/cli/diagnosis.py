@@ -99,7 +99,9 @@ class Machine:
     """The processor and memory, and what of them llama.cpp uses.
 
     `features` are those llama.cpp was built with, `unused` those the processor has besides; both are empty
-    where that cannot be asked. `memory` is in bytes, 0 for unknown. `amx`: None where there is none.
+    where that cannot be asked. `memory` is in bytes, 0 for unknown. `kernels`: Foretoken's in llama.cpp, in
+    words; `build`: the command that compiles them in, where they could be and are not. `amx`: None where
+    there is none.
     """
 
     processor: str
@@ -110,12 +112,15 @@ class Machine:
     gpu_offload: bool
     devices: tuple[Device, ...]
     amx: Amx | None
+    kernels: str
+    build: str
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
     """What this machine offers to the installed llama.cpp (None: there is none)."""
     features = llama.features if llama else ()
     has = processor_features() or ()
+    lacking = llama is not None and not llama.kernels and "AVX2" in has
     return Machine(
         processor=processor_name(),
         cores=physical_cores(),
@@ -125,6 +130,8 @@ def machine(llama: LlamaCpp | None) -> Machine:
         gpu_offload=llama.gpu_offload if llama else False,
         devices=llama.devices if llama else (),
         amx=llama.amx if llama else None,
+        kernels=llama.kernels if llama else "",
+        build=llama.build if llama and lacking else "",
     )
 
 

@@ -166,6 +166,11 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "not used", f"[yellow]{' '.join(machine.unused)}[/]: building on this machine does: {build}"
     if llama is None:
         return
+    if machine.kernels:
+        yield "own kernels", machine.kernels
+    elif machine.build:
+        yield "own kernels", "[yellow]not compiled in[/]: verifying drafts takes longer"
+        yield "to add them", escape(machine.build)
     if (amx := machine.amx) is not None:
         yield "AMX", f"{'used' if amx.used else '[yellow]left alone[/]'}: {escape(amx.note)}"
         if amx.remedy:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from foretoken.backends.llamacpp import amx, amx_check
+from foretoken.backends.llamacpp import amx, amx_check, kernels
 from foretoken.backends.llamacpp.amx import Amx, admit, checked, in_use, settled, suits
 from foretoken.backends.llamacpp.buffer_types import offers_amx
 from gguf_factory import tiny_llama
@@ -69,7 +69,7 @@ def test_what_goes_wrong_is_told(
     found = checked(tmp_path)
     assert not found.used
     assert note in found.note
-    assert str(amx.TILES) in shlex.split(shlex.split(found.remedy)[0].partition("=")[2])
+    assert str(kernels.HEADER) in shlex.split(shlex.split(found.remedy)[0].partition("=")[2])
 
 
 def test_no_interpreter_to_check_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

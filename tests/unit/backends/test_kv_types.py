@@ -40,3 +40,9 @@ def test_types_are_named_together_or_apart() -> None:
     with pytest.raises(ConfigError, match="no KV cache type 'f17'") as caught:
         named_types("bf16/f17")
     assert "q8_0" in (caught.value.hint or "")
+
+
+def test_foretoken_s_own_attention_reads_f16_as_fast() -> None:
+    instructions = {"avx512f", "avx512_fp16"}
+    assert automatic_types("cpu", 64, instructions, flash_attention=True)[1] == "bf16"
+    assert automatic_types("cpu", 64, instructions, flash_attention=True, own_kernel=True)[1] == "f16"

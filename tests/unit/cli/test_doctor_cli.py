@@ -252,8 +252,24 @@ def test_amx_is_said_to_be_used_or_why_it_is_not() -> None:
     assert "to use AMX" not in rows(Amx(used=True, note="all right"))
     alone = rows(Amx(used=False, note="ended by signal 11"))
     assert alone["AMX"].endswith("left alone[/]: ended by signal 11")
-    assert "amx_tiles.h" in alone["to use AMX"]
+    assert "kernels.h" in alone["to use AMX"]
     assert "pip install --force-reinstall" in alone["to use AMX"]
+
+
+def test_own_kernels_are_named_or_how_to_add_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foretoken.backends.llamacpp.system import LlamaCpp
+
+    def rows(kernels: str) -> dict[str, str]:
+        llama = LlamaCpp("1.0", False, (), (), kernels=kernels, build="the command")
+        return dict(doctor._machine_rows(diagnosis.machine(llama), llama))
+
+    monkeypatch.setattr(diagnosis, "processor_features", lambda: ("AVX2",))
+    assert rows("attention")["own kernels"] == "attention"
+    assert "to add them" not in rows("attention")
+    assert "not compiled in" in rows("")["own kernels"]
+    assert rows("")["to add them"] == "the command"
+    monkeypatch.setattr(diagnosis, "processor_features", lambda: ("NEON",))
+    assert "own kernels" not in rows("")
 
 
 def test_plugins_are_named(foretoken: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

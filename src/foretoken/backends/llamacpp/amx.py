@@ -11,7 +11,6 @@ weights are laid out for AVX-512 or AVX2.
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 import threading
@@ -21,13 +20,10 @@ from pathlib import Path
 
 import llama_cpp._ggml as ggml
 
-from foretoken.backends.llamacpp import amx_check
+from foretoken.backends.llamacpp import amx_check, kernels
 from foretoken.backends.llamacpp.buffer_types import offers_amx, without_amx
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.errors import ForetokenError
-
-TILES = Path(__file__).with_name("amx_tiles.h")
-"""Mends GCC 12's fault, where llama.cpp is compiled with it."""
 
 ARCHITECTURES = frozenset(
     (
@@ -54,9 +50,7 @@ class Amx:
     @property
     def remedy(self) -> str:
         """The command that builds llama.cpp so that AMX can be used; empty where it is."""
-        flags = f"-include {shlex.quote(str(TILES))}"
-        build = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
-        return "" if self.used else f'CXXFLAGS="{flags}" {build}'
+        return "" if self.used else kernels.build_command()
 
 
 @cache

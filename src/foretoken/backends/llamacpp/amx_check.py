@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
 """ggml.h's numbers of the types that llama.cpp has AMX kernels for."""
 
-ROWS = (1, 2, 16, 17, 33)
-"""Multiplied at once: one, which has a kernel of its own, and either side of a tile of 16 and of two."""
+ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33)
+"""Multiplied at once: one, which has a kernel of its own, few (Foretoken's kernels, if they are compiled in),
+and either side of a tile of 16 and of two."""
 
 NEAR = 0.01
 """The largest difference from plain weights, as a share of the largest result: F16 is rounded otherwise."""

@@ -6,7 +6,7 @@ one.
 
 Where the processor has AVX512-FP16, llama.cpp handles f16 in steps of 128 numbers and computes what is left
 over one by one. A head of 64 is nothing but left over: attention to 1,024 tokens took 2.6 times as long with
-V in f16 as in bf16.
+V in f16 as in bf16. Foretoken's own kernel (`kernels`) reads either as fast.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def named_types(kv_type: str) -> tuple[str, str] | None:
 
 
 def automatic_types(
-    device: str, value_size: int, instructions: Set[str], *, flash_attention: bool
+    device: str, value_size: int, instructions: Set[str], *, flash_attention: bool, own_kernel: bool = False
 ) -> tuple[str, str]:
-    """K and V for heads of `value_size` numbers, on a processor with these `instructions` (Linux's names)."""
+    """K and V for heads of `value_size` numbers, on a processor with these `instructions` (Linux's names);
+    `own_kernel`: Foretoken's attention was compiled in.
+    """
     if device != "cpu" or not flash_attention:
         return EVERYWHERE
-    slow = "avx512_fp16" in instructions and value_size % _FP16_STEP
+    slow = not own_kernel and "avx512_fp16" in instructions and value_size % _FP16_STEP
     return "bf16", "bf16" if slow else "f16"
 
 

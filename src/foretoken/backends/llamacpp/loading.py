@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from foretoken.backends.cpu import physical_cores
-from foretoken.backends.llamacpp import amx, log
+from foretoken.backends.llamacpp import amx, kernels, log
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -64,13 +64,19 @@ class ContextSettings:
     kept_states: int = 0
 
     def key(self) -> str:
-        kernels = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
+        built = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
         chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
-        if amx.in_use():
-            chosen.append("AMX")
-        return "|".join(map(str, (*kernels, *chosen)))
+        return "|".join(map(str, (*built, *chosen, *_besides())))
+
+
+def _besides() -> Iterator[str]:
+    """What computes besides llama.cpp's usual kernels."""
+    if own := kernels.built_in():
+        yield f"Foretoken's kernels {own}"
+    if amx.in_use():
+        yield "AMX"
 
 
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
@@ -85,6 +91,7 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
             _value_size(weights),
             instructions_of(first_processor()),
             flash_attention=options.flash_attention != "off",
+            own_kernel=kernels.has("attention"),
         )
         settings = _settings(path, weights, options, device, types)
         if is_recurrent(weights):
@@ -347,7 +354,7 @@ def describe(
         trained_context=int(lib.llama_model_n_ctx_train(weights)),
         parameters=int(lib.llama_model_n_params(weights)),
         size_bytes=int(lib.llama_model_size(weights)),
-        backend=f"llama.cpp (llama-cpp-python {llama_cpp.__version__})",
+        backend=f"llama.cpp ({', '.join((f'llama-cpp-python {llama_cpp.__version__}', *_besides()))})",
         device=settings.device,
         quantization=(lib.llama_ftype_name(lib.llama_model_ftype(weights)) or b"").decode(),
         settings={

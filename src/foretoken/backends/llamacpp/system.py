@@ -49,7 +49,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
     """The installed llama.cpp: `gpu_offload` is whether it was built to use a GPU, `features` the processor
-    features it was built with (those of `FLAGS`), `amx` whether AMX is used (None: there is none).
+    features it was built with (those of `FLAGS`), `kernels` which of Foretoken's own kernels, in words, and
+    `amx` whether AMX is used (None: there is none). `build` is the command that builds it with all of them.
     """
 
     version: str
@@ -57,6 +58,8 @@ class LlamaCpp:
     features: tuple[str, ...]
     devices: tuple[Device, ...]
     amx: Amx | None = None
+    kernels: str = ""
+    build: str = ""
 
 
 def llama_cpp_facts() -> LlamaCpp:
@@ -65,7 +68,7 @@ def llama_cpp_facts() -> LlamaCpp:
         import llama_cpp
         from llama_cpp import llama_cpp as lib
 
-        from foretoken.backends.llamacpp import amx, log
+        from foretoken.backends.llamacpp import amx, kernels, log
     except ModuleNotFoundError as exc:
         raise missing_dependency("llama_cpp", "Running GGUF models") from exc
     except (ImportError, OSError, RuntimeError) as exc:
@@ -81,6 +84,8 @@ def llama_cpp_facts() -> LlamaCpp:
         features=tuple(name for name in FLAGS.values() if name in built_with),
         devices=_devices(lib._lib),
         amx=amx.settled(),
+        kernels=kernels.describe(),
+        build=kernels.build_command(),
     )
 
 

@@ -1,5 +1,5 @@
-/* Included before every file of llama.cpp (-include), this mends GCC 12's intrinsics that configure AMX's tiles:
-   they say that 8 bytes are read or written where 64 are, so that the stores of the other 56 are left out. */
+/* Mends GCC 12's intrinsics that configure AMX's tiles: they say that 8 bytes are read or written where 64 are, so that
+   the stores of the other 56 are left out. */
 #if defined(__x86_64__) && defined(__AMX_TILE__)
 #include <immintrin.h>
 #undef _tile_loadconfig
