@@ -54,7 +54,9 @@ class CheapRows(AdaptivePlanner):
     def observe(self, measured: Round) -> None:
         drafting = dict.fromkeys(measured.draft_ms, 0.01)
         forward = 10.0 + 10.0 * self.slope * (measured.rows - 1)
-        super().observe(replace(measured, forward_ms=forward, sample_ms=0.1, plan_ms=0.1, draft_ms=drafting))
+        super().observe(
+            replace(measured, forward_ms=forward, sample_ms=0.1, plan_ms=0.1, late_ms=0.0, draft_ms=drafting)
+        )
 
 
 class DearerRows(CheapRows):
