@@ -1,8 +1,9 @@
 /* Products of few rows with F16 weights in AMX's buffers.
 
-   llama.cpp takes four rows at a time through all weights, so that five rows read them twice. Here up to eight rows
-   share each weight that is read, and what is left over finds it in the caches. The sums are made as llama.cpp makes
-   them, so that the bits are those of one row, and of many. */
+   llama.cpp takes four rows at a time through all weights, so that five rows read them twice, and waits for each. Here
+   up to eight rows share each weight that is read, what is left over finds it in the caches, and the next outputs'
+   weights are asked for while these are computed. The sums are made as llama.cpp makes them, so that the bits of one
+   row are those it has among many. */
 #include "attention.h"
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__) && defined(__F16C__)
 #include <immintrin.h>
@@ -10,10 +11,9 @@
 
 namespace foretoken {
 
-constexpr int FOURS = 4;     // rows up to which llama.cpp reads weights once
-constexpr int FEW_F16 = 32;  // rows up to which this is faster
+constexpr int FEW_F16 = 64; // rows up to which this is faster
 constexpr int TOGETHER_F16 = 8;
-constexpr int COLUMNS = 3;   // 8 × 3 sums and what they are made of fit the registers
+constexpr int COLUMNS = 3; // 8 × 3 sums and what they are made of fit the registers
 
 /* R rows of `inputs` numbers times C outputs' weights. */
 template <int R, int C>
@@ -26,6 +26,7 @@ static void multiply_f16(int inputs, const float * rows, const uint16_t * weight
         __m512 some[C];
         for (int c = 0; c < C; ++c) {
             const uint16_t * at = weights + int64_t(c) * inputs + i;
+            if (i % 32 == 0) _mm_prefetch(reinterpret_cast<const char *>(at + C * inputs), _MM_HINT_T0);
             some[c] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)));
         }
         for (int r = 0; r < R; ++r) {
@@ -53,7 +54,7 @@ static void by_eights(int count, int inputs, const float * rows, const uint16_t 
 template <typename P, typename T> static bool multiplied(const P * params, T * op) {
     const T * weights = op->src[0], * rows = op->src[1];
     const int64_t count = op->ne[1], outputs = op->ne[0], inputs = weights->ne[0];
-    if (int(weights->type) != F16 || count <= FOURS || count > FEW_F16 || op->ne[2] != 1 || op->ne[3] != 1 ||
+    if (int(weights->type) != F16 || count > FEW_F16 || op->ne[2] != 1 || op->ne[3] != 1 ||
         inputs % 16) {
         return false;
     }

@@ -16,6 +16,7 @@ namespace foretoken {
 constexpr int FEW = 8;        // rows, from which on tiles are faster
 constexpr int FEW_OF_ANY = 4; // the same for types without a kernel here
 constexpr int PANEL = 32;     // outputs of a call
+constexpr int AHEAD = 1280;   // bytes; the processor alone does not look so far ahead while it computes
 
 struct Nibbles {
     static constexpr bool known = true;
@@ -81,6 +82,7 @@ static void multiply(int blocks, const TA * inputs, const char * weights, float 
     for (int i = 0; i < blocks; ++i) {
         for (int side = 0; side < 2; ++side) {
             const char * packed = weights + size_t(side * blocks + i) * B::size;
+            for (int line = 0; line < B::size; line += 64) _mm_prefetch(packed + AHEAD + line, _MM_HINT_T0);
             __m512i bytes[8];
             B::unpack(packed, bytes);
             const __m512 scale = halves(packed + B::scales);
