@@ -21,7 +21,7 @@ import gguf_factory
 import gguf_parts
 import gguf_tokenizer
 from foretoken.backends import cpu
-from foretoken.backends.llamacpp import BACKEND, loading
+from foretoken.backends.llamacpp import BACKEND, kernels, loading
 from foretoken.backends.llamacpp.kv_types import KV_TYPES
 from foretoken.config import DEFAULT_CONTEXT, ModelOptions
 from foretoken.errors import (
@@ -294,11 +294,19 @@ def test_the_context_is_the_trained_one_up_to_a_limit(tiny: Path, tmp_path: Path
         model.close()
 
 
-@pytest.mark.parametrize(("flags", "types"), [("avx2", "bf16/f16"), ("avx2 avx512_fp16", "bf16/bf16")])
+@pytest.mark.parametrize(
+    ("flags", "own_kernels", "types"),
+    [
+        ("avx2", "", "bf16/f16"),
+        ("avx2 avx512_fp16", "", "bf16/bf16"),
+        ("avx2 avx512_fp16", "1 attention", "bf16/f16"),
+    ],
+)
 def test_kv_types_are_exact_ones_on_a_processor(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, flags: str, types: str
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, flags: str, own_kernels: str, types: str
 ) -> None:
     monkeypatch.setattr(loading, "first_processor", lambda: {"flags": flags})
+    monkeypatch.setattr(kernels, "built_in", lambda: own_kernels)
     assert described(tiny)[0]["kv_type"] == types
     assert described(tiny, flash_attention="off")[0]["kv_type"] == "f16/f16"
 
