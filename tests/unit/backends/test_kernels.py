@@ -41,7 +41,6 @@ class Case:
     groups: int = 2
     types: tuple[int, int] = (BF16, F16)
     softcap: float = 0.0
-    bias: float = 0.0
     hidden: int = 0
     """Cells behind the last row, which nobody sees."""
 
@@ -49,13 +48,13 @@ class Case:
 class Attention:
     """One graph of ggml's flash attention."""
 
-    def __init__(self, ggml: Ggml, case: Case, seed: int = 7) -> None:
+    def __init__(self, ggml: Ggml, case: Case) -> None:
         self.ggml, self.case = ggml, case
         self.tensor = ggml._function(
             "ggml_new_tensor_4d", _Handle, _Handle, ctypes.c_int, *[ctypes.c_int64] * 4
         )
         self.attend = ggml._function("ggml_flash_attn_ext", _Handle, *[_Handle] * 5, *[ctypes.c_float] * 3)
-        numbers = np.random.default_rng(seed)
+        numbers = np.random.default_rng(7)
         total = case.cells + case.hidden
         self.q = numbers.normal(size=(case.heads, case.rows, case.size)).astype(np.float32)
         self.k, self.v = (
@@ -77,7 +76,7 @@ class Attention:
             self.tensor(contexts[0], F16, total, q.shape[1], 1, 1),
         ]
         scale = case.size**-0.5
-        out = self.attend(contexts[0], *tensors, scale, case.bias, case.softcap)
+        out = self.attend(contexts[0], *tensors, scale, 0.0, case.softcap)
         graph = ggml.graph(contexts[0])
         ggml.expand(graph, out)
         buffer = ggml.place(contexts[0], ggml.plain)
@@ -110,11 +109,7 @@ class Attention:
         scores = np.einsum("hrd,hcd->hrc", self.q.astype(np.float64), k) * case.size**-0.5
         if case.softcap:
             scores = case.softcap * np.tanh(scores / case.softcap)
-        slopes = [2.0 ** (-case.bias * (head + 1) / 4) for head in range(case.heads)]
-        mask = self.mask()[None].astype(np.float64)
-        scores = scores + (
-            mask if not case.bias else np.where(mask < 0, mask, 0.0) * np.array(slopes)[:, None, None]
-        )
+        scores = scores + self.mask()[None]
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         found: npt.NDArray[np.float64] = np.einsum("hrc,hcd->rhd", weights, v)
