@@ -63,6 +63,7 @@ class Capabilities:
     when the model was loaded); `invariance_note` says why not, or how it was established.
     `max_rows`: the most rows of one sequence in a verifying forward. `max_batch`: the most rows of all
     sequences together in one forward. `sequences`: how many sequences the KV cache has room for.
+    `ragged`: sequences with different numbers of rows share one pass over the weights; else V(n) is a sum.
     `snapshot_key`: stands for all that makes snapshots valid; empty where they end with the process.
     """
 
@@ -76,6 +77,7 @@ class Capabilities:
     hidden_states: bool = False
     fork: bool = True
     rollback_bound: int = 0
+    ragged: bool = True
     snapshot_key: str = ""
 
 
@@ -372,13 +374,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What else this round's forward carries: prompts, and rows of requests decoding that are computed again
-    (`Model.owed`). `depth`: the largest KV length of the requests decoding.
-    """
+    """What else this round's forward carries. `owed`: rows of requests decoding that are computed again."""
 
     decoding: int
     prefill_rows: int
-    depth: int
+    depth: int  # the largest KV length of the requests decoding, in tokens
     owed: int = 0
 
 

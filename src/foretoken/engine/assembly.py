@@ -69,7 +69,9 @@ def assemble(
     elif reason is None:
         reason = "none of the drafters asked for can be used"
     able = model.capabilities
-    learner = AdaptivePlanner(Replay.of(able), trees=able.trees) if speculation.adaptive else None
+    learner = None
+    if speculation.adaptive:
+        learner = AdaptivePlanner(Replay.of(able), trees=able.trees, ragged=able.ragged)
     return Setup(
         Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
         learner or FixedPlanner(),

@@ -9,7 +9,6 @@ than its stake (`stake`). Who is asked for a draft at all is `asking`'s question
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import INCOME, Attention
@@ -17,6 +16,7 @@ from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.hints import Hints
+from foretoken.planner.lengths import best_lengths
 from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
@@ -36,14 +36,14 @@ _NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
 class AdaptivePlanner:
-    """The planner of `auto`. `trees`: whether the target verifies trees, so that drafts may be merged."""
+    """The planner of `auto`. `trees`, `ragged`: of the target's `Capabilities`; trees may be merged."""
 
-    def __init__(self, replay: Replay | None = None, *, trees: bool = False) -> None:
+    def __init__(self, replay: Replay | None = None, *, trees: bool = False, ragged: bool = True) -> None:
         self._replay = replay or Replay()
         self.trees = trees
         self._merger = Merger(CAUTION)
         self._survival = Survival()
-        self._curve = CostCurve()
+        self._curve = CostCurve(ragged=ragged)
         self._asking = Asking(self._curve, MARGIN)
         self._attention = Attention()
         self._overhead = Overhead()
@@ -51,6 +51,7 @@ class AdaptivePlanner:
         self._hints = Hints(self._curve, self._stakes)
         self._drafted: dict[str, int] = {}
         self._priced: dict[int, list[float]] = {}
+        self._together: Sequence[int] = ()
         self._found = False
         self._drafting = False
         self._rest = Rest()
@@ -100,7 +101,7 @@ class AdaptivePlanner:
     @property
     def choosing_ms(self) -> float:
         """What a round in which drafters are asked takes beyond that, in milliseconds for one request."""
-        return self._overhead.ms
+        return self._overhead.ms(1)
 
     @property
     def reliability(self) -> ReliabilityTable:
@@ -128,7 +129,7 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
-        promising = self._hints.promising(requests)
+        promising = self._hints.promising(self._attention.solvent(requests, self._rest.gone))
         if promising:
             self._rest.interrupt()
         elif self._rest.goes_on(requests, load):
@@ -138,21 +139,23 @@ class AdaptivePlanner:
         self.measuring = not self._curve.known or self._curve.stale
         if self.measuring:
             return {}
-        single = self._curve.single_ms
-        cost = self._asking.cost + (self._overhead.ms / single if single else 0.0)
+        cost = self._cost(load)
         if cost > INCOME:
             self._hints.weigh(cost, load.decoding)
         else:
             self._hints.rest()
-        awake = {
-            request.id
-            for request in requests
-            if self._attention.tick(request.id, cost, promising=request.id in promising)
-        }
+        turns = cost / self._curve.turn(load.decoding)
+        ids = [request.id for request in requests]
+        awake = self._attention.tick(ids, turns, promising)
         if not awake and self._asking.asleep(drafters):
-            self._rest.begin(requests, load, lambda resting: self._attention.rest(resting, cost))
+            self._rest.begin(ids, load, self._attention.rest(ids, turns))
             return {}
         return self._asking.limits(requests, drafters, load, awake, promising)
+
+    def _cost(self, load: Load) -> float:
+        """What it takes to ask for one of so many requests, in V(1)."""
+        single = self._curve.single_ms
+        return self._asking.cost + (self._overhead.ms(load.decoding) / single if single else 0.0)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
@@ -161,6 +164,7 @@ class AdaptivePlanner:
         survivals: list[Sequence[float]] = []
         estimates: list[Estimate] = []
         self._drafted, self._priced = {}, {}
+        self._together = [request.id for request in requests]
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts)
             for draft in drafts:
@@ -217,16 +221,17 @@ class AdaptivePlanner:
                 if rate > highest:
                     best, survival, highest = draft, chain, rate
         plain = costs[0]
-        self._attention.note(request.id, survival[0] if survival else 0.0, costs[1] - plain)
+        row_cost = (costs[1] - plain) / self._curve.turn(load.decoding)
+        self._attention.note(request.id, survival[0] if survival else 0.0, row_cost)
         gain = highest * plain / load.decoding
         alone = load.decoding == 1 and not load.prefill_rows
-        if alone and highest <= MARGIN / plain:  # `_lengths` would say the same, whatever the stake
+        if alone and highest <= MARGIN / plain:  # `best_lengths` would say the same, whatever the stake
             return best, (), Estimate(gain, gain > MARGIN, chains, 0)
         extra = self._extra_rounds(request.id, survival, load)
         right = survival
         if isinstance(best, Tree):  # which is never right to its end
             right = best.paying([cost / plain - 1.0 for cost in costs[1 : len(survival) + 1]])
-        allowed = self._stakes.cut(request.id, right, extra)
+        allowed = self._stakes.cut(request.id, right, extra, self._together)
         return best, survival[:allowed], Estimate(gain, gain > MARGIN, chains, allowed)
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
@@ -242,13 +247,13 @@ class AdaptivePlanner:
         return prices
 
     def _extra_rounds(self, request: int, chain: Sequence[float], load: Load) -> list[float]:
-        """What 0, 1, 2, … tokens cost a request beyond a plain round, in plain rounds of as many requests, if
-        a draft is verified of which `chain` is the survival.
+        """What 0, 1, 2, … tokens cost all requests together beyond a plain round, in turns of one request
+        (`CostCurve.turn`), if a draft is verified of which `chain` is the survival.
         """
         later = self._replay.prices(request, chain, self._curve.ratio)
-        costs, plain = self._prices(load.decoding, len(chain) + 1), self._curve.ratio(load.decoding)
+        costs, turn = self._prices(load.decoding, len(chain) + 1), self._curve.turn(load.decoding)
         first = costs[0]
-        return [(cost - first + owed) / plain for cost, owed in zip(costs, later, strict=False)]
+        return [(cost - first + owed) / turn for cost, owed in zip(costs, later, strict=False)]
 
     def _peak_rate(
         self, request: int, survivals: Sequence[float], load: Load, costs: Sequence[float]
@@ -269,41 +274,12 @@ class AdaptivePlanner:
         load: Load,
         *,
         taken: int = 0,
-        prices: Sequence[Sequence[float]] | None = None,
+        prices: Sequence[Sequence[float]] = (),
     ) -> list[int]:
-        """Draft lengths that maximise the rate of the one forward all requests share, beside `taken` draft
-        tokens that are verified in any case. `prices[i][n]`: what n tokens of draft i cost later (`replay`).
-
-        Every draft token adds its survival to the expected tokens and a row to the cost, whichever request
-        it belongs to; survival falls along a chain. So the best set of any size is the tokens of highest
-        survival, and one scan over all sizes finds the best one, whatever the shape of V(n). A tree is cut
-        like a chain, in the order its drafter chose: a token ranks no higher than those before it.
-        """
-        ranked = [
-            (rank, survival, i)
-            for i, chain in enumerate(survivals)
-            for rank, survival in zip(accumulate(chain, min), chain, strict=True)
-        ]
-        if len(survivals) > 1:
-            ranked.sort(key=lambda token: token[0], reverse=True)
-        lengths = [0] * len(survivals)
-        if not ranked:
-            return lengths
+        """`best_lengths` beside `taken` draft tokens that are verified in any case."""
         rows = load.decoding + load.prefill_rows + load.owed + taken
-        expected, later, count = float(load.decoding), 0.0, 0
-        costs = self._prices(rows, len(ranked) + 1)
-        best = MARGIN * load.decoding / costs[0]
-        for size, (_, survival, i) in enumerate(ranked, 1):
-            expected += survival
-            lengths[i] += 1
-            later += prices[i][lengths[i]] - prices[i][lengths[i] - 1] if prices else 0.0
-            rate = expected / (costs[size] + later)
-            if rate > best:
-                best, count = rate, size
-        lengths = [0] * len(survivals)
-        for _, _, i in ranked[:count]:
-            lengths[i] += 1
-        return lengths
+        costs = self._prices(rows, sum(map(len, survivals)) + 1)
+        return best_lengths(survivals, load.decoding, costs, prices, margin=MARGIN)
 
     def observe(self, measured: Round) -> None:
         if not self._rest.keeps(measured):
@@ -315,8 +291,7 @@ class AdaptivePlanner:
         gone, kept = self._rest.end()
         if not gone:
             return
-        for request in self._rest.requests:
-            self._attention.rested(request, gone)
+        self._attention.rested(self._rest.requests, gone)
         for measured in kept:
             self._learn(measured)
 
@@ -334,6 +309,15 @@ class AdaptivePlanner:
         self._settle(measured, drafted, extra)
         self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)
+        if measured.draft_ms and not drafted:
+            self._rest_at_once(measured)
+
+    def _rest_at_once(self, measured: Round) -> None:
+        """After a question that led to nothing: to find out in the next round would take as long again."""
+        ids, load = [request for request, _ in measured.outcomes], measured.load
+        rounds = self._attention.rest(ids, self._cost(load) / self._curve.turn(load.decoding))
+        if rounds and self._asking.asleep(tuple(measured.draft_ms)):
+            self._rest.begin(ids, load, rounds)
 
     def _learn_cost(self, measured: Round, *, plain: bool) -> None:
         self._curve.focus(measured.load.depth, measured.load.decoding)
@@ -349,9 +333,8 @@ class AdaptivePlanner:
     def _learn_overhead(self, measured: Round) -> None:
         if not measured.outcomes:
             return
-        requests = len(measured.outcomes)
-        ms, late_ms = (measured.plan_ms + measured.sample_ms) / requests, measured.late_ms / requests
-        self._overhead.add(ms, asked=bool(measured.draft_ms), late_ms=late_ms)
+        ms, requests = measured.plan_ms + measured.sample_ms, len(measured.outcomes)
+        self._overhead.add(ms, requests, asked=bool(measured.draft_ms), late_ms=measured.late_ms)
 
     def _extra(self, measured: Round, drafted: int) -> float:
         """What its draft tokens made a round cost more than a plain one at that moment, in plain rounds."""
@@ -360,25 +343,23 @@ class AdaptivePlanner:
         return (prices[-1] - prices[0]) / self._curve.ratio(plain)
 
     def _settle(self, measured: Round, drafted: int, extra: float) -> None:
-        """Each request bears what its rows cost beyond a plain round of as many requests: its share of
-        `extra`, in such rounds.
+        """All requests lose what the round took longer than a plain one, `extra` of such rounds. The drafts
+        share the blame: what all lost, in turns, counts against what they brought.
         """
-        if not drafted:
-            for request, outcome in measured.outcomes:
-                self._replay.settle(request, outcome)
-                self._stakes.settle(request, len(outcome.tokens), 1.0)
-            return
-        plain = self._curve.ratio(len(measured.outcomes))
+        requests = len(measured.outcomes)
+        turn = self._curve.turn(requests) if drafted else 1.0
         for request, outcome in measured.outcomes:
-            later = self._replay.settle(request, outcome) * self._replay.row(self._curve.ratio) / plain
-            cost = 1.0 + extra * len(outcome.draft or ()) / drafted + later
-            self._stakes.settle(request, len(outcome.tokens), cost)
+            later = self._replay.settle(request, outcome)
+            later *= self._replay.row(self._curve.ratio) / turn if later else 0.0
+            self._stakes.settle(request, len(outcome.tokens), 1.0 + extra + later)
+            if outcome.draft is None:
+                continue
+            cost = 1.0 + requests * extra * len(outcome.draft) / drafted + later
             self._attention.saved(request, len(outcome.tokens) - cost)
-            if outcome.draft is not None:
-                self._hints.drafted(request)
-                sources = outcome.draft.source.split("+")
-                for source in sources:
-                    self._asking.earned(source, (len(outcome.tokens) - cost) / len(sources))
+            self._hints.drafted(request)
+            sources = outcome.draft.source.split("+")
+            for source in sources:
+                self._asking.earned(source, (len(outcome.tokens) - cost) / len(sources))
 
     def reason(self) -> str | None:
         if not self._curve.known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foretoken.planner.attention import EARNED, INCOME
+from foretoken.planner.attention import EARNED, INCOME, times
 from foretoken.planner.catchup import Answers, CatchUp
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
@@ -60,7 +60,8 @@ Limits = list[DraftLimit | None]
 @dataclass(slots=True)
 class _Asked:
     """What is kept of one drafter. `now`: for whom it is asked in this round, as (request id, length of
-    its history, whether it is behind). `credit`, in plain rounds: what it earned less what asking it took.
+    its history, whether it is behind). `credit`, in turns (`CostCurve.turn`): what it earned less what
+    asking it took.
     """
 
     worth: DrafterWorth = field(default_factory=DrafterWorth)
@@ -100,7 +101,7 @@ class Asking:
 
     @property
     def cost(self) -> float:
-        """What it takes, in plain rounds, to ask all free drafters that would be asked."""
+        """What it takes, in V(1), to ask all free drafters that would be asked, for one request."""
         return sum(
             drafter.worth.asking
             for drafter in self._drafters.values()
@@ -226,7 +227,7 @@ class Asking:
         return self._probe_ms + reading * self._curve.single_ms <= 2 * budget_ms
 
     def earned(self, name: str, rounds: float) -> None:
-        """A draft of this drafter saved so many plain rounds."""
+        """A draft of this drafter saved so many turns."""
         drafter = self._drafters.get(name)
         if drafter is not None and rounds > 0:
             drafter.credit += EARNED * rounds
@@ -264,9 +265,10 @@ class Asking:
                 continue
             if drafter.probing:
                 self._probe_ms += ms + self._verified_ms(measured, name)
-            self._measured(drafter, ms / max(single, 1e-9), drafted.get(name, 0))
+            turn = self._curve.turn(max(len(measured.outcomes), 1))
+            self._measured(drafter, ms / max(single, 1e-9), drafted.get(name, 0), turn)
 
-    def _measured(self, drafter: _Asked, cost: float, tokens: int) -> None:
+    def _measured(self, drafter: _Asked, cost: float, tokens: int, turn: float) -> None:
         chunks = 0
         for request, length, behind in drafter.now:
             read = drafter.reading.asked(request, length)
@@ -276,9 +278,9 @@ class Asking:
         else:
             # A probe of one token says what one costs, and nothing of drafts as long as it likes.
             short = FIRST_PROBE / tokens if drafter.probing and 0 < tokens < FIRST_PROBE else 1.0
-            drafter.worth.drafted(cost, tokens, asked=cost * short)
+            drafter.worth.drafted(cost, tokens, asked=cost * short / times(max(len(drafter.now), 1)))
             if drafter.worth.free:
-                drafter.credit -= cost
+                drafter.credit -= cost / turn
 
     def _verified_ms(self, measured: Round, name: str) -> float:
         """What a probe's sampled draft costs beside a plain round; others are verified only where it pays."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from foretoken.planner.company import company_of, in_company, in_passes
 from foretoken.planner.pace import Pace
 from foretoken.planner.ratios import Ratios
 from foretoken.planner.resize import Resize
@@ -20,18 +21,10 @@ from foretoken.planner.resize import Resize
 SHALLOW = 384
 """Tokens of context up to which the depth makes no difference worth a band; each further band doubles it."""
 
-ALIKE = 8
-"""Requests beyond which numbers share a curve: up to 16, up to 32, …"""
-
 
 def band_of(depth: int) -> int:
     """The band of a context depth in tokens."""
     return (depth // SHALLOW).bit_length()
-
-
-def company_of(decoding: int) -> int:
-    """The curve of so many requests decoding together: one for each number up to eight, then for 9 to 16 …"""
-    return max(decoding - 1, 0) if decoding <= ALIKE else ALIKE // 2 + (decoding - 1).bit_length()
 
 
 def depth_of(band: int) -> int:
@@ -40,13 +33,17 @@ def depth_of(band: int) -> int:
 
 
 class CostCurve:
-    """V(n)/V(1) for the depth and the number of requests at hand, which `focus` sets."""
+    """V(n)/V(1) for the depth and the number of requests at hand, which `focus` sets. `ragged`: of the
+    model's `Capabilities`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ragged: bool = True) -> None:
+        self._ragged = ragged
         self._round = 0
         self._pace = Pace()
         self._resize = Resize()
         self._bands: dict[tuple[int, int], Ratios] = {(0, 0): Ratios()}  # by company and depth
+        self._plain = {(0, 0): 1}  # how many requests a curve was begun for
         self._band = 0, 0
         self._ratios = self._bands[0, 0]
 
@@ -74,17 +71,27 @@ class CostCurve:
         """From now on it is about this depth, and so many requests in a forward. What was never seen there
         begins as the nearest is: in no larger company, at the nearest depth.
         """
-        wanted = company, band = company_of(decoding), band_of(depth)
+        wanted = company_of(decoding), band_of(depth)
         if wanted == self._band:
             return
         if wanted not in self._bands:
-            nearest = min(
-                (known for known in self._bands if known[0] <= company),
-                key=lambda known: (company - known[0], abs(known[1] - band)),
-            )
             self._bands[wanted] = Ratios()
-            self._bands[wanted].seed(self._bands[nearest].values(), self._round)
+            self._bands[wanted].seed(self._expected(wanted, decoding), self._round)
+            self._plain[wanted] = decoding
         self._band, self._ratios = wanted, self._bands[wanted]
+
+    def _expected(self, wanted: tuple[int, int], decoding: int) -> Mapping[int, float]:
+        """V(n)/V(1) of a company and a depth not seen yet."""
+        company, band = wanted
+        among = [known for known in self._bands if known[0] <= company and known != wanted]
+        nearest = min(among, key=lambda known: (company - known[0], abs(known[1] - band)))
+        if self._ragged or nearest[0] == company:
+            return self._bands[nearest].values()
+        alone = self._bands[min((key for key in among if not key[0]), key=lambda key: abs(key[1] - band))]
+        if not nearest[0]:
+            return in_passes(alone, decoding, self._round)
+        known = self._bands[nearest], self._plain[nearest]
+        return in_company(alone, *known, decoding, self._round)
 
     @property
     def resize(self) -> float:
@@ -163,6 +170,10 @@ class CostCurve:
         if plain < before < plain + count:
             prices[before - plain] -= resize
         return prices
+
+    def turn(self, decoding: int) -> float:
+        """What a plain forward of so many requests takes for each of them, in V(1)."""
+        return self.ratio(decoding) / max(decoding, 1)
 
     def row_price(self) -> float:
         """The least that a further row costs, in V(1): see `Ratios.row_price`."""

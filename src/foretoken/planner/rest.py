@@ -7,7 +7,7 @@ of them will be asked (`Attention.rest`). Those rounds are put aside until the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from foretoken.protocols import RequestView
 from foretoken.types import Load, Round
@@ -21,19 +21,17 @@ class Rest:
     def __init__(self) -> None:
         self.requests: Sequence[int] = ()
         """Who rests, or rested last."""
+        self.gone = 0
+        """Rounds of it that went by since the last `end`."""
         self._left = 0
-        self._gone = 0
         self._resting = False
         self._kept: list[Round] = []
 
-    def begin(
-        self, requests: Sequence[RequestView], load: Load, rounds: Callable[[Sequence[int]], int]
-    ) -> None:
-        """Nobody is asked in this round; `rounds(requests)` says in how many after it none of them is."""
+    def begin(self, requests: Sequence[int], load: Load, rounds: int) -> None:
+        """None of these is asked in so many rounds from the next one on."""
         self._left = 0
         if not (load.prefill_rows or load.owed):
-            self.requests = [request.id for request in requests]
-            self._left = rounds(self.requests)
+            self.requests, self._left = requests, rounds
 
     def goes_on(self, requests: Sequence[RequestView], load: Load) -> bool:
         """Whether the round that begins is one of the rest."""
@@ -43,7 +41,7 @@ class Rest:
             and [request.id for request in requests] == self.requests
         )
         self._left = self._left - 1 if self._resting else 0
-        self._gone += self._resting
+        self.gone += self._resting
         return self._resting
 
     def interrupt(self) -> None:
@@ -61,6 +59,6 @@ class Rest:
         """How many rounds of the rest went by since this was last asked, and those of them that were put
         aside; the rest may go on.
         """
-        gone, self._gone = self._gone, 0
+        gone, self.gone = self.gone, 0
         kept, self._kept = self._kept, []
         return gone, kept

@@ -69,14 +69,23 @@ class Stakes:
             if isinstance(length, int) and not isinstance(length, bool) and length > 0
         )
 
-    def cut(self, request: int, survivals: Sequence[float], extra: Sequence[float]) -> int:
+    def cut(
+        self,
+        request: int,
+        survivals: Sequence[float],
+        extra: Sequence[float],
+        together: Sequence[int] = (),
+    ) -> int:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
         The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
         to its end; squaring the survival counts an estimate near 1 as less certain than it says. `extra[n]`
-        is what n tokens cost the request beyond a plain round, in plain rounds.
+        is what n tokens cost beyond a plain round, in turns of one request (a plain round, where one decodes
+        alone). Requests that decode `together` are slowed together, so what counts is what all of them have.
         """
-        stake, advance = self._stakes.get(request, START), self._advances.get(request, 0.0)
+        those = together or (request,)
+        stake = sum(self._stakes.get(it, START) for it in those)
+        advance = sum(self._advances.get(it, 0.0) for it in those)
         for length in range(len(survivals), 0, -1):
             right = survivals[length - 1]
             if extra[length] * (1.0 - right**2) <= stake + advance * right**CERTAIN:
@@ -84,7 +93,7 @@ class Stakes:
         return 0
 
     def settle(self, request: int, committed: int, cost: float) -> None:
-        """A round committed `committed` tokens and cost this request `cost` plain rounds."""
+        """A round committed `committed` tokens and cost this request `cost` turns."""
         stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
         self._stakes[request] = min(stake, MOST)
 

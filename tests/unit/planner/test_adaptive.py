@@ -319,14 +319,15 @@ def test_rounds_that_carry_a_prompt_say_nothing_of_a_draft_s_cost() -> None:
     assert planner._curve.single_ms == PLAIN_MS
 
 
-def test_a_loss_is_in_rounds_of_as_many_requests() -> None:
-    """With 8 requests a plain round costs 2.4 V(1): four useless rows then cost each an eighth … of that."""
+def test_a_loss_is_what_all_requests_lose() -> None:
+    """With 8 requests a plain round costs 2.4 V(1): four useless rows make it a third longer, for each."""
     planner = taught(CPU)
     wrong = tuple((number, Outcome(1, (BONUS,), chain(4) if number == 1 else None)) for number in range(1, 9))
     planner.observe(Round(Load(8, 0, 9), 12, {}, PLAIN_MS * CPU(12), 0.0, wrong))
     stakes = planner._stakes._stakes
-    assert stakes[1] == pytest.approx(START + SHARE - 0.8 / 2.4)
-    assert all(stakes[number] == pytest.approx(START + SHARE) for number in range(2, 9))
+    extra = (CPU(12) - CPU(8)) / CPU(8)
+    assert extra == pytest.approx(1 / 3)
+    assert list(stakes.values()) == pytest.approx([START + SHARE - extra] * 8)
 
 
 def test_what_plain_decoding_costs_is_measured_now_and_then() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.cost import CostCurve, band_of, company_of, depth_of
+from foretoken.planner.company import company_of
+from foretoken.planner.cost import CostCurve, band_of, depth_of
 from foretoken.planner.monotone import TOLERANCE
 from foretoken.planner.pace import STALE
 from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE

@@ -7,9 +7,9 @@ def test_nothing_is_known_until_rounds_of_both_kinds_were_seen() -> None:
     overhead = Overhead()
     for _ in range(5):
         overhead.add(0.5, asked=True)
-    assert overhead.ms == 0.0
+    assert overhead.ms(1) == 0.0
     overhead.add(0.2, asked=False)
-    assert round(overhead.ms, 6) == 0.3
+    assert round(overhead.ms(1), 6) == 0.3
 
 
 def test_what_a_round_takes_after_it_was_learnt_from_counts_as_its_own() -> None:
@@ -18,7 +18,7 @@ def test_what_a_round_takes_after_it_was_learnt_from_counts_as_its_own() -> None
         overhead.add(0.5, asked=True, late_ms=0.1)
         overhead.add(0.2, asked=False, late_ms=0.3)
     overhead.add(0.5, asked=True, late_ms=0.1)
-    assert round(overhead.ms, 6) == 0.5
+    assert round(overhead.ms(1), 6) == 0.5
 
 
 def test_a_stall_does_not_change_it() -> None:
@@ -27,11 +27,19 @@ def test_a_stall_does_not_change_it() -> None:
         overhead.add(0.5, asked=True)
         overhead.add(0.2, asked=False)
     overhead.add(50.0, asked=True)
-    assert round(overhead.ms, 6) == 0.3
+    assert round(overhead.ms(1), 6) == 0.3
 
 
 def test_asking_is_never_a_gain() -> None:
     overhead = Overhead()
     overhead.add(0.1, asked=True)
     overhead.add(0.2, asked=False)
-    assert overhead.ms == 0.0
+    assert overhead.ms(1) == 0.0
+
+
+def test_company_is_measured_apart_and_begins_as_fewer_did() -> None:
+    overhead = Overhead()
+    for requests, asking in ((1, 0.3), (4, 0.5)):
+        overhead.add(0.2 * requests + asking, requests, asked=True)
+        overhead.add(0.2 * requests, requests, asked=False)
+    assert [round(overhead.ms(requests), 6) for requests in (1, 2, 3, 4, 8)] == [0.3, 0.3, 0.3, 0.5, 0.5]

@@ -108,3 +108,14 @@ def test_lengths_that_are_damaged_are_left_out() -> None:
     stakes = Stakes()
     stakes.restore([0, -3, "9", None, True, 2.5, [7], 11])
     assert stakes.export() == [11]
+
+
+def test_requests_that_decode_together_have_one_stake() -> None:
+    """One has won what another may then risk; who decodes elsewhere has no part in it."""
+    stakes = Stakes()
+    stakes.settle(1, 10, 1.0)
+    assert stakes.cut(2, [0.5] * 10, linear(0.5)) == 0
+    assert stakes.cut(2, [0.5] * 10, linear(0.5), together=[1, 2]) == 10
+    assert stakes.cut(2, [0.5] * 10, linear(0.5), together=[2, 3]) == 0
+    stakes.settle(3, 0, 20.0)
+    assert stakes.cut(2, [0.5] * 10, linear(0.5), together=[1, 2, 3]) == 0

@@ -69,6 +69,7 @@ class LlamaCppModel:
             max_rows=UNTILED_ROWS,
             max_batch=int(lib.llama_n_batch(context)),
             sequences=sequences,
+            ragged=False,
         )
         self._weights: Any = weights
         self._open_context: Any = context
