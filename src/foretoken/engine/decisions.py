@@ -72,11 +72,32 @@ class _Kept(NamedTuple):
     times: tuple[float, float, float, float]
 
 
+class _Plain(NamedTuple):
+    """A round in which nobody was asked: most rounds of a text that no drafter knows, so it is quickly kept.
+
+    `requests` as in `_Kept`.
+    """
+
+    number: int
+    requests: Sequence[int] | None
+    measuring: bool
+    measured: Round
+    planner_ms: float
+
+    def whole(self) -> _Kept:
+        measured = self.measured
+        done = [(request, None, 0, 0, len(outcome.tokens), None) for request, outcome in measured.outcomes]
+        times = measured.plan_ms, measured.forward_ms, measured.sample_ms, self.planner_ms
+        empty: Limits = MappingProxyType({})
+        asked = self.number, self.requests, empty, (), self.measuring, ()
+        return _Kept(*asked, done, (), measured.rows, measured.load, {}, times)
+
+
 class Decisions:
     """The last `kept` rounds in which drafters could have been asked, and whoever listens to them."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._kept: deque[_Kept] = deque(maxlen=kept)
+        self._kept: deque[_Kept | _Plain] = deque(maxlen=kept)
         self._listeners: list[Listener] = []
         self._totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
         self._rounds = 0
@@ -111,6 +132,11 @@ class Decisions:
     ) -> None:
         """A round is over. `dropped`: the KV cache had no room for its drafts."""
         self._rounds += 1
+        if not plan.limits:
+            everyone = len(measured.outcomes) == len(decoding)
+            requests = None if everyone else [request.id for request in decoding]
+            self._keep(_Plain(self._rounds, requests, plan.measuring, measured, planner_ms))
+            return
         found: _Found = ()
         if plan.candidates:
             found = [
@@ -135,6 +161,9 @@ class Decisions:
             measured.draft_ms,
             (measured.plan_ms, measured.forward_ms, measured.sample_ms, planner_ms),
         )
+        self._keep(kept)
+
+    def _keep(self, kept: _Kept | _Plain) -> None:
         self._kept.append(kept)
         if self._listeners:
             self._tell(_decision(kept))
@@ -166,7 +195,9 @@ class Decisions:
                 self._listeners.remove(listener)
 
 
-def _decision(kept: _Kept) -> Decision:
+def _decision(kept: _Kept | _Plain) -> Decision:
+    if isinstance(kept, _Plain):
+        kept = kept.whole()
     plan_ms, forward_ms, sample_ms, planner_ms = kept.times
     requests = kept.requests if kept.requests is not None else [done[0] for done in kept.done]
     return Decision(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol, TypeVarTuple, Unpack
 
@@ -48,6 +48,7 @@ class Drafters:
         self._trees = trees
         self._clock = clock
         self._untold: dict[str, dict[int, tuple[RequestView, int]]] = {name: {} for name in self._drafters}
+        self._waiting: set[int] = set()  # requests of which all drafters have something to hear
         self._listening_ms: dict[str, float] = {}
         self.notes: list[str] = []
         self.toll: Toll | None = None
@@ -68,11 +69,17 @@ class Drafters:
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
 
-    def observe(self, view: RequestView, outcome: Outcome, asked: Container[str] | None = None) -> None:
+    def observe(self, view: RequestView, outcome: Outcome, asked: Collection[str] | None = None) -> None:
         """Tell the drafters that were `asked` in this round; by default all. The others hear of it when they
         are asked again: of many rounds at once, which costs a fraction of one at a time. One that has not
         heard of earlier rounds hears of all as one change.
         """
+        if asked is not None and not asked:
+            if view.id in self._waiting:
+                return
+            self._waiting.add(view.id)
+        else:
+            self._waiting.discard(view.id)
         for name, drafter in list(self._drafters.items()):
             untold = self._untold[name]
             if asked is not None and name not in asked:
@@ -100,6 +107,7 @@ class Drafters:
         return {name: ms + self._listening_ms.pop(name, 0.0) for name, ms in spent.items()}
 
     def stop(self, view: RequestView) -> None:
+        self._waiting.discard(view.id)
         for drafter in self._all():
             self._tell(drafter, view.id)
             self._guard(drafter, drafter.stop, view)
@@ -131,6 +139,7 @@ class Drafters:
             asked = [(i, limit) for i, limit in enumerate(limited) if limit and limit.max_tokens > 0]
             if not asked:
                 continue
+            self._waiting.clear()
             began = self._clock()
             for request in list(self._untold[drafter.name]):
                 self._tell(drafter, request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 
 from foretoken.engine.decisions import Decisions, Limits, Plan
@@ -188,7 +188,7 @@ class RoundRunner:
         drafts: Sequence[Draft | None],
         wanted: Sequence[int],
         logits: Logits,
-        asked: Container[str],
+        asked: Collection[str],
     ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
         events: list[Event] = []
         outcomes: list[tuple[Request, Outcome]] = []

@@ -349,8 +349,8 @@ class AdaptivePlanner:
         requests = len(measured.outcomes)
         turn = self._curve.turn(requests) if drafted else 1.0
         for request, outcome in measured.outcomes:
-            later = self._replay.settle(request, outcome)
-            later *= self._replay.row(self._curve.ratio) / turn if later else 0.0
+            owed = self._replay.settle(request, outcome)
+            later = owed * self._replay.row(self._curve.ratio) / turn if owed else 0.0
             self._stakes.settle(request, len(outcome.tokens), 1.0 + extra + later)
             if outcome.draft is None:
                 continue

@@ -39,6 +39,9 @@ BEYOND = 0.5
 """Beyond the largest size measured a row is taken to cost this share of what one cost in the last doubling. A
 curve that flattens out would never be seen otherwise; where it does not, one draft shows it."""
 
+WORTH_IT = 0.01
+"""Change of a value, relative to itself, from which the curve is drawn anew: that takes 0.1 ms and more."""
+
 _FINE, _COARSE = 64, 16
 _STEP = 8
 """Kernels take four or eight rows at a time: single rows are free now and then."""
@@ -51,6 +54,8 @@ class _Size:
     ratios: deque[float]
     at: int
     value: float
+    drawn: float = 0.0
+    """The value that the curve was drawn through."""
     odd: list[float] = field(default_factory=list)
 
 
@@ -98,9 +103,8 @@ class Ratios:
             size.ratios.append(ratio)
         size.odd.clear()
         size.at = now
-        value = median(size.ratios)
-        self._changed |= value != size.value
-        size.value = value
+        size.value = median(size.ratios)
+        self._changed |= abs(size.value - size.drawn) > WORTH_IT * size.drawn
 
     def ratio(self, rows: int, now: int) -> float:
         """V(rows)/V(1), at least 1: as measured, linear between; for what lies beyond, see `BEYOND`."""
@@ -150,6 +154,7 @@ class Ratios:
         points = [(1, 1.0, 2 * WINDOW)]  # V(1)/V(1) is certain
         for rows, size in sorted(self._sizes.items()):
             value, weight = size.value, len(size.ratios)
+            size.drawn = value
             if now - size.at > OUT_OF_DATE:
                 value, weight = min(value, 1.0 + PRIOR_SLOPE * (rows - 1)), 1
             points.append((rows, max(value, 1.0), weight))
