@@ -23,9 +23,13 @@ def linear(slope: float) -> Curve:
 
 
 def teach(planner: Planner, curve: Curve, most: int = 70) -> None:
-    """Let the planner see plain forwards of every size, as at start-up."""
+    """Let the planner see plain forwards of every size, as at start-up; and of a request that is not one of
+    the test's a round with a question and one without, which take as long as each other.
+    """
     for rows in (1, 1, *range(2, most + 1)):
         planner.observe(Round(Load(0, 0, 0), rows, {}, PLAIN_MS * curve(rows), 0.0, ()))
+    for asked in ({}, {"nobody": 0.0}):
+        planner.observe(Round(Load(1, 0, 0), 1, asked, PLAIN_MS * curve(1), 0.0, ((-1, Outcome(1, (2,))),)))
 
 
 def chain(length: int, source: str = "s", **features: float) -> Draft:

@@ -146,7 +146,9 @@ class AdaptivePlanner:
             self._hints.rest()
         turns = cost / self._curve.turn(load.decoding)
         ids = [request.id for request in requests]
-        awake = self._attention.tick(ids, turns, promising)
+        awake, paid = self._attention.tick(ids, turns, promising)
+        for request in awake if paid else ():
+            self._stakes.pay(request, paid)
         if not awake and self._asking.asleep(drafters):
             self._rest.begin(ids, load, self._attention.rest(ids, turns))
             return {}
@@ -276,10 +278,19 @@ class AdaptivePlanner:
         taken: int = 0,
         prices: Sequence[Sequence[float]] = (),
     ) -> list[int]:
-        """`best_lengths` beside `taken` draft tokens that are verified in any case."""
-        rows = load.decoding + load.prefill_rows + load.owed + taken
-        costs = self._prices(rows, sum(map(len, survivals)) + 1)
-        return best_lengths(survivals, load.decoding, costs, prices, margin=MARGIN)
+        """`best_lengths` beside `taken` draft tokens that are verified in any case. Beside a prompt none is
+        longer than without: what so many rows more cost there was never measured.
+        """
+        count = sum(map(len, survivals)) + 1
+
+        def beside(rows: int) -> list[int]:
+            costs = self._prices(load.decoding + load.owed + taken + rows, count)
+            return best_lengths(survivals, load.decoding, costs, prices, margin=MARGIN)
+
+        lengths = beside(0)
+        if load.prefill_rows and any(lengths):
+            return list(map(min, lengths, beside(load.prefill_rows)))
+        return lengths
 
     def observe(self, measured: Round) -> None:
         if not self._rest.keeps(measured):

@@ -98,6 +98,8 @@ class Asking:
         self._answers = Answers()
         self._total_ms = 0.0
         self._probe_ms = 0.0
+        self._limit: DraftLimit | None = None
+        """Of free drafters in this round, once it was needed."""
 
     @property
     def cost(self) -> float:
@@ -142,6 +144,7 @@ class Asking:
         nothing only for the requests that are `awake`, and on credit for those that are `promising`.
         """
         limits: dict[str, Limits] = {}
+        self._limit = None
         for name in drafters:
             drafter = self._drafters.get(name)
             if drafter is None:
@@ -170,7 +173,9 @@ class Asking:
                 awake = [
                     request.id for request in requests if request.id in promising and request.id in awake
                 ]
-            limit = self._least(load.decoding)
+            if self._limit is None:
+                self._limit = self._least(load.decoding)
+            limit = self._limit
             return [
                 limit if request.id in awake or drafter.sure(request.id) else None for request in requests
             ]

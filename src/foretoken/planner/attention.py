@@ -78,22 +78,26 @@ class Attention:
         self._requests: dict[int, _Request] = {}
         self._round = 0
 
-    def tick(self, requests: Sequence[int], cost: float, promising: Collection[int] = ()) -> set[int]:
+    def tick(
+        self, requests: Sequence[int], cost: float, promising: Collection[int] = ()
+    ) -> tuple[set[int], float]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
-        is one. `promising`: a draft is likely to pay (`hints`), so that these may run into debt.
+        is one; and what each of them pays. `promising`: a draft is likely to pay (`hints`), so that these may
+        run into debt.
         """
         self._round += 1
         states = {request: self._requests.setdefault(request, _Request()) for request in requests}
         for state in states.values():
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
-            return set(requests)
+            return set(requests), 0.0
         for state in states.values():
             state.credit = min(MOST, state.credit + INCOME)
         asked = _askers(states, cost, self._round, promising)
+        share = _share(cost, len(asked))
         for request in asked:
-            states[request].credit -= _share(cost, len(asked))
-        return asked
+            states[request].credit -= share
+        return asked, share
 
     def solvent(self, requests: Sequence[RequestView], rested: int) -> list[RequestView]:
         """Those who could ask if something was promising, after so many rounds of a rest."""

@@ -9,12 +9,16 @@ WINDOW = 15
 """Rounds of which the median is taken."""
 
 
+PRIOR_MS = 0.4
+"""What asking is taken to add before it was measured: a CPU's. If every round asked, it would never be."""
+
+
 class _Rounds:
     """Rounds of as many requests: what those took in which drafters were asked, and the others."""
 
     def __init__(self) -> None:
         self.of: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
-        self.more = 0.0
+        self.more: float | None = None
 
     def changed(self) -> None:
         if self.of[True] and self.of[False]:
@@ -29,14 +33,16 @@ class Overhead:
         self._latest: deque[float] | None = None
 
     def ms(self, requests: int) -> float:
-        """What asking adds to a round of so many requests, in milliseconds; 0 until rounds of both kinds were
-        seen, of as many requests or fewer.
+        """What asking adds to a round of so many requests, in milliseconds: as it was of so many, or fewer,
+        or more; `PRIOR_MS` before rounds of both kinds were seen.
         """
-        rounds = self._rounds.get(requests)
-        if rounds is not None and rounds.more:
-            return rounds.more
-        fewer = [number for number, seen in self._rounds.items() if number < requests and seen.more]
-        return self._rounds[max(fewer)].more if fewer else 0.0
+        seen = self._rounds.get(requests)
+        if seen is not None and seen.more is not None:
+            return seen.more
+        known = {number: it.more for number, it in self._rounds.items() if it.more is not None}
+        if not known:
+            return PRIOR_MS
+        return known[max([number for number in known if number < requests], default=min(known))]
 
     def add(self, ms: float, requests: int = 1, *, asked: bool, late_ms: float = 0.0) -> None:
         """A round of so many requests took `ms` until it was learnt from, and the one before it `late_ms`

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from foretoken.planner.monotone import monotone
 from foretoken.planner.pace import WINDOW
@@ -45,6 +46,28 @@ WORTH_IT = 0.01
 _FINE, _COARSE = 64, 16
 _STEP = 8
 """Kernels take four or eight rows at a time: single rows are free now and then."""
+
+
+_CHANCES = np.arange(1, 65) / 64
+_LENGTHS = np.arange(1, LONGEST + 1)
+_EXPECTED = 1.0 + np.cumsum(_CHANCES[:, None] ** _LENGTHS, axis=1)
+"""Expected tokens, of shape (chances, draft lengths): of drafts whose tokens are all as likely."""
+
+
+def _least_chance(wanted: npt.NDArray[np.float64]) -> float:
+    """The least chance of every token with which some draft is expected to bring what is wanted of its
+    length, of shape (draft lengths,); 1 where none is.
+    """
+    paying = (wanted <= _EXPECTED).any(axis=1)
+    if not paying.any():
+        return 1.0
+    high = float(_CHANCES[paying.argmax()])
+    low = high - _CHANCES[0]
+    for _ in range(4):
+        chance = (low + high) / 2
+        pays = bool((1.0 + np.cumsum(chance**_LENGTHS) >= wanted).any())
+        low, high = (low, chance) if pays else (chance, high)
+    return high
 
 
 @dataclass(slots=True)
@@ -130,14 +153,8 @@ class Ratios:
         """
         age = now // _FINE
         if self._break_even is None or self._break_even[0] != age:
-            ratios = extra + np.array([self.ratio(1 + k, now) for k in range(1, LONGEST + 1)])
-            low, high = 0.0, 1.0
-            for _ in range(10):
-                chance = (low + high) / 2
-                expected = 1.0 + np.cumsum(np.cumprod(np.full(LONGEST, chance)))
-                paying = bool((expected >= margin * ratios).any())
-                low, high = (low, chance) if paying else (chance, high)
-            self._break_even = age, high
+            wanted = margin * (extra + np.array(self.span(2, LONGEST, now)))
+            self._break_even = age, _least_chance(wanted)
         return self._break_even[1]
 
     def row_price(self, now: int) -> float:

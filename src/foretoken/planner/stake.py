@@ -3,7 +3,8 @@
 A chance estimate is right on average and wrong on some prompts; a short answer has no time to make up for a
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
 share of a round with every token and by whatever drafting wins, shrinks by what it loses, and no draft may
-risk more. That bounds the slowdown of any request, whatever the estimates say.
+risk more. What asking takes is paid from it as well. That bounds the slowdown of any request, whatever the
+estimates say.
 
 A copy at the beginning of a long answer would wait for its stake. Where earlier answers were long, drafts
 that look certain get an advance.
@@ -93,9 +94,13 @@ class Stakes:
         return 0
 
     def settle(self, request: int, committed: int, cost: float) -> None:
-        """A round committed `committed` tokens and cost this request `cost` turns."""
+        """A round committed `committed` tokens and cost this request `cost` plain rounds."""
         stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
         self._stakes[request] = min(stake, MOST)
+
+    def pay(self, request: int, cost: float) -> None:
+        """Asking for a draft cost this request so many plain rounds: then drafts may lose that much less."""
+        self._stakes[request] = self._stakes.get(request, START) - cost
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens."""

@@ -121,8 +121,8 @@ def test_a_static_setting_is_charged_what_its_rounds_took_beyond_plain_ones(rows
 def learnt(asking: AskingCost) -> AdaptivePlanner:
     """A planner of an engine in which asking took that long."""
     rng = random.Random(5)
-    passage = tuple(rng.choices(range(500), k=150))
-    output = (*passage[:100], *rng.choices(range(500), k=200))
+    passage = tuple(rng.choices(range(500), k=450))
+    output = (*rng.choices(range(500), k=50), *passage[:250])
     texts = TraceSet("made up", 500, "h", (), [Trace("copy", "c", passage, output)])
     model = ReplayModel(texts, Curve("c", {1: 1.0, 64: 20.0}, asking_ms=asking))
     with Engine(model, clock=model.clock) as other:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from foretoken.planner.overhead import Overhead
+from foretoken.planner.overhead import PRIOR_MS, Overhead
 
 
-def test_nothing_is_known_until_rounds_of_both_kinds_were_seen() -> None:
+def test_it_is_supposed_to_cost_something_until_rounds_of_both_kinds_were_seen() -> None:
     overhead = Overhead()
     for _ in range(5):
         overhead.add(0.5, asked=True)
-    assert overhead.ms(1) == 0.0
+    assert overhead.ms(1) == PRIOR_MS
     overhead.add(0.2, asked=False)
     assert round(overhead.ms(1), 6) == 0.3
 
@@ -43,3 +43,7 @@ def test_company_is_measured_apart_and_begins_as_fewer_did() -> None:
         overhead.add(0.2 * requests + asking, requests, asked=True)
         overhead.add(0.2 * requests, requests, asked=False)
     assert [round(overhead.ms(requests), 6) for requests in (1, 2, 3, 4, 8)] == [0.3, 0.3, 0.3, 0.5, 0.5]
+    overhead = Overhead()
+    overhead.add(0.9, 4, asked=True)
+    overhead.add(0.4, 4, asked=False)
+    assert overhead.ms(2) == 0.5, "and fewer as more did"

@@ -119,3 +119,11 @@ def test_requests_that_decode_together_have_one_stake() -> None:
     assert stakes.cut(2, [0.5] * 10, linear(0.5), together=[2, 3]) == 0
     stakes.settle(3, 0, 20.0)
     assert stakes.cut(2, [0.5] * 10, linear(0.5), together=[1, 2, 3]) == 0
+
+
+def test_what_asking_took_cannot_be_lost_again() -> None:
+    stakes = Stakes()
+    stakes.settle(1, 11, 1.0)
+    before = stakes.cut(1, [0.0] * 40, linear(0.5))
+    stakes.pay(1, 2.0)
+    assert stakes.cut(1, [0.0] * 40, linear(0.5)) == before - 4
