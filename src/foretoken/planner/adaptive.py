@@ -8,7 +8,7 @@ than its stake (`stake`). Who is asked for a draft at all is `asking`'s question
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import INCOME, Attention
@@ -49,6 +49,8 @@ class AdaptivePlanner:
         self._overhead = Overhead()
         self._stakes = Stakes()
         self._hints = Hints(self._curve, self._stakes)
+        self._asked: Collection[int] = ()
+        self._share = 0.0  # what each of them pays for it
         self._drafted: dict[str, int] = {}
         self._priced: dict[int, list[float]] = {}
         self._together: Sequence[int] = ()
@@ -146,9 +148,8 @@ class AdaptivePlanner:
             self._hints.rest()
         turns = cost / self._curve.turn(load.decoding)
         ids = [request.id for request in requests]
-        awake, paid = self._attention.tick(ids, turns, promising)
-        for request in awake if paid else ():
-            self._stakes.pay(request, paid)
+        awake, self._share = self._attention.tick(ids, turns, promising)
+        self._asked = awake if self._share else ()
         if not awake and self._asking.asleep(drafters):
             self._rest.begin(ids, load, self._attention.rest(ids, turns))
             return {}
@@ -317,6 +318,9 @@ class AdaptivePlanner:
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
                     self._attention.wake(request)
+        for request in self._asked:
+            self._stakes.pay(request, self._share)
+        self._asked = ()
         self._settle(measured, drafted, extra)
         self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)

@@ -99,8 +99,11 @@ class Stakes:
         self._stakes[request] = min(stake, MOST)
 
     def pay(self, request: int, cost: float) -> None:
-        """Asking for a draft cost this request so many plain rounds: then drafts may lose that much less."""
-        self._stakes[request] = self._stakes.get(request, START) - cost
+        """Asking for a draft cost this request so many plain rounds: then drafts may lose that much less. It
+        makes no debt, in which no draft could win anything.
+        """
+        stake = self._stakes.get(request, START)
+        self._stakes[request] = min(stake, max(stake - cost, 0.0))
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens."""
