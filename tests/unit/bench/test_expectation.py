@@ -34,9 +34,13 @@ def engine() -> Engine:
 
 @pytest.fixture
 def rows() -> list[Row]:
+    return answered(96)
+
+
+def answered(tokens: int) -> list[Row]:
     sides = [EngineSide(name, engine()) for name in ("off", *SETTINGS)]
     cases = [PromptCase(name, "chat", (name,)) for name in ("abc", "fed")]
-    found = list(measure(sides, cases, SamplingParams(max_tokens=96, ignore_eos=True), repeat=2))
+    found = list(measure(sides, cases, SamplingParams(max_tokens=tokens, ignore_eos=True), repeat=2))
     return [replace(row, sample=replace(row.sample, decode_ms=950.0, spent_ms={})) for row in found]
 
 
@@ -142,7 +146,9 @@ def test_what_asking_took_is_known_to_the_planner_of_the_run() -> None:
     assert measured_asking(FixedPlanner()) is None
 
 
-def test_auto_is_charged_what_its_planner_measured(rows: list[Row]) -> None:
+def test_auto_is_charged_what_its_planner_measured() -> None:
+    rows = answered(480)
+
     def replayed(asking: AskingCost) -> float:
         planners = {"auto": learnt(asking)}
         found = expectations(rows, engine(), Curves({256: FLAT}), ["auto"], "off", planners=planners)
