@@ -224,9 +224,9 @@ class AdaptivePlanner:
                 if rate > highest:
                     best, survival, highest = draft, chain, rate
         plain = costs[0]
-        row_cost = (costs[1] - plain) / self._curve.turn(load.decoding)
-        self._attention.note(request.id, survival[0] if survival else 0.0, row_cost)
         gain = highest * plain / load.decoding
+        row_cost = (costs[1] - plain) / self._curve.turn(load.decoding)
+        self._attention.note(request.id, survival[0] if survival else 0.0, row_cost, pays=gain > MARGIN)
         alone = load.decoding == 1 and not load.prefill_rows
         if alone and highest <= MARGIN / plain:  # `best_lengths` would say the same, whatever the stake
             return best, (), Estimate(gain, gain > MARGIN, chains, 0)

@@ -47,14 +47,19 @@ AFTER_A_HIT = 1
 LONGEST_REST = 16
 """Rounds that `rest` looks ahead."""
 
+LENT = 0.3
+"""Of what asking takes, where a draft is likely to pay, so much need not be there yet."""
+
 PROMISING = 0.75
 """A first token that survives with this chance may begin a longer match, whatever a row costs."""
 
 
-def promising(survival: float, row_cost: float) -> bool:
+def promising(survival: float, row_cost: float, *, pays: bool) -> bool:
     """Whether a draft may be worth a row: its first token survives with this chance, and one more row costs
-    `row_cost` plain rounds.
+    `row_cost` plain rounds. Where that is more than any token is worth, only a draft that `pays` is.
     """
+    if row_cost > 1.0:
+        return pays
     return survival > 0 and survival >= min(PROMISING, row_cost)
 
 
@@ -77,6 +82,7 @@ class Attention:
     def __init__(self) -> None:
         self._requests: dict[int, _Request] = {}
         self._round = 0
+        self._dear = False
 
     def tick(
         self, requests: Sequence[int], cost: float, promising: Collection[int] = ()
@@ -133,17 +139,20 @@ class Attention:
         if state is not None and rounds > 0:
             state.credit = min(MOST, state.credit + EARNED * rounds)
 
-    def note(self, request: int, survival: float, row_cost: float) -> None:
-        """The best draft of this round: its first token survives with this chance (0: there was none), and
-        one more row costs `row_cost` plain rounds.
+    def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
+        """The best draft of this round: its first token survives with this chance (0: there was none), one
+        more row costs `row_cost` plain rounds, and whether it `pays` as a whole.
         """
-        if promising(survival, row_cost):
+        self._dear = row_cost > 1.0
+        if promising(survival, row_cost, pays=pays):
             self._requests.setdefault(request, _Request()).idle = 0
 
     def wake(self, request: int) -> None:
-        """A draft, verified or not, turned out to begin right: whatever was estimated, ask again soon."""
+        """A draft, verified or not, turned out to begin right: whatever was estimated, ask again soon; not
+        where it takes more than that to pay.
+        """
         state = self._requests.get(request)
-        if state is not None:
+        if state is not None and not self._dear:
             state.idle = min(state.idle, PATIENCE - AFTER_A_HIT)
 
     def forget(self, request: int) -> None:
@@ -168,7 +177,9 @@ def _askers(
     while wanted:
         share = _share(cost, len(wanted))
         able = {
-            it: state for it, state in wanted.items() if state.credit >= (0.0 if it in promising else share)
+            it: state
+            for it, state in wanted.items()
+            if state.credit >= (max(0.0, share - LENT) if it in promising else share)
         }
         if len(able) == len(wanted):
             break

@@ -108,3 +108,21 @@ def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further(
     assert DEAR * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
     attention.saved(1, 10.0)
     assert 1 in attention.tick([1], DEAR, {1})[0]
+
+
+def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_promising() -> None:
+    """In company a draft may be another pass over the weights: that it begins right is not enough."""
+    attention = Attention()
+    for _ in range(3):
+        asked(attention, 40, DEAR)
+        attention.saved(1, 10.0)
+        attention.note(1, 1.0, 2.5)
+        attention.wake(1)
+        assert sum(asked(attention, 5, DEAR)) <= 1
+    attention.note(1, 0.4, 2.5, pays=True)
+    assert all(asked(attention, PATIENCE, DEAR))
+    attention.note(1, 0.0, 0.5)
+    asked(attention, 40, DEAR)
+    attention.saved(1, 10.0)
+    attention.wake(1)
+    assert attention.tick([1], DEAR)[0], "one more row is not as dear any more"
