@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import INCOME, Attention
+from foretoken.planner.attention import INCOME, Attention, times
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
@@ -156,9 +156,11 @@ class AdaptivePlanner:
         return self._asking.limits(requests, drafters, load, awake, promising)
 
     def _cost(self, load: Load) -> float:
-        """What it takes to ask for one of so many requests, in V(1)."""
-        single = self._curve.single_ms
-        return self._asking.cost + (self._overhead.ms(load.decoding) / single if single else 0.0)
+        """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
+        which all of them were asked.
+        """
+        single, overhead_ms = self._curve.single_ms, self._overhead.ms(load.decoding)
+        return self._asking.cost + (overhead_ms / times(load.decoding) / single if single else 0.0)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load

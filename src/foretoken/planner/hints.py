@@ -67,6 +67,8 @@ class Hints:
         now = self._curve.rounds // _FRESH, decoding
         if now == self._weighed:
             return
+        if self._weighed is not None and decoding < self._weighed[1]:
+            self._told.clear()  # what did not pay among more may pay now
         self._weighed = now
         plain = self._curve.ratio(decoding)
         rows = np.array(self._curve.ratios(decoding + 1, LONGEST)) - plain + self._curve.resize

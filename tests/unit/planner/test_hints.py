@@ -148,3 +148,18 @@ def test_text_that_nothing_promises_is_asked_about_seldom() -> None:
     model, drafter = answered(Trace("noise", "noise", noise(150, rng), noise(400, rng)), "steep")
     assert drafter.asked <= 0.5 * (START + INCOME * 400) / SHARE, "half of the credit is saved"
     assert model.seconds < 400 * curve("steep").v1_ms / 1e3 / 0.985
+
+
+def test_what_was_told_among_many_is_told_again_when_they_are_fewer() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=1000, cost=1.0)
+    hints = Hints(known(0.45), stakes)
+    view = RequestView(1, [*range(100, 140), 1, *range(100, 130)])
+    hints.weigh(DEAR, 2)
+    assert hints.promising([view])
+    view.tokens.append(130)
+    hints.weigh(DEAR, 3)
+    assert not hints.promising([view]), "nothing new, and more company"
+    view.tokens.append(131)
+    hints.weigh(DEAR, 1)
+    assert hints.promising([view])
