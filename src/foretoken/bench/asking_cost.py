@@ -14,10 +14,6 @@ from types import MappingProxyType
 
 from foretoken.errors import ConfigError
 
-FURTHER = 0.4
-"""Of what a round's first request takes, for each further one. Measured of the planner: 104 µs with one
-request, 393 with eight."""
-
 OTHER, CHOOSING = "other", "choosing"
 
 _MEASURED_AT = 9.5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foretoken.bench.asking_cost import FURTHER
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.engine.engine import Engine
+from foretoken.planner.attention import times
 
 
 class Toll:
@@ -27,7 +27,7 @@ class Toll:
             self._pass(self.model.asking.choosing, requests)
 
     def _pass(self, ms: float, requests: int) -> None:
-        seconds = ms * (1.0 + FURTHER * (requests - 1)) / 1e3
+        seconds = ms * times(requests) / 1e3
         self.seconds += seconds
         self.model.seconds += seconds
 

@@ -49,6 +49,7 @@ class AdaptivePlanner:
         self._overhead = Overhead()
         self._stakes = Stakes()
         self._hints = Hints(self._curve, self._stakes)
+        self._names: Sequence[str] = ()
         self._asked: Collection[int] = ()
         self._share = 0.0  # what each of them pays for it
         self._drafted: dict[str, int] = {}
@@ -131,6 +132,7 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
+        self._asked, self._names = (), drafters
         promising = self._hints.promising(self._attention.solvent(requests, self._rest.gone))
         if promising:
             self._rest.interrupt()
@@ -333,7 +335,7 @@ class AdaptivePlanner:
         """After a question that led to nothing: to find out in the next round would take as long again."""
         ids, load = [request for request, _ in measured.outcomes], measured.load
         rounds = self._attention.rest(ids, self._cost(load) / self._curve.turn(load.decoding))
-        if rounds and self._asking.asleep(tuple(measured.draft_ms)):
+        if rounds and self._asking.asleep(self._names):
             self._rest.begin(ids, load, rounds)
 
     def _learn_cost(self, measured: Round, *, plain: bool) -> None:
