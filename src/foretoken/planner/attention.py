@@ -168,8 +168,8 @@ def _share(cost: float, asked: int) -> float:
 def _askers(
     states: Mapping[int, _Request], cost: float, now: int, promising: Collection[int] = ()
 ) -> set[int]:
-    """Who asks in round `now`: who is promising, or was lately, and every so often the
-    others; all who can pay their share.
+    """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
+    who can pay their share.
     """
     every = 1 + int(_share(cost, len(states)) / (SAVED * INCOME))
     due = not now % every

@@ -69,29 +69,30 @@ class CostCurve:
 
     def focus(self, depth: int, decoding: int = 1) -> None:
         """From now on it is about this depth, and so many requests in a forward. What was never seen there
-        begins as the nearest is: in no larger company, at the nearest depth.
+        begins as `_expected` says.
         """
         wanted = company_of(decoding), band_of(depth)
         if wanted == self._band:
             return
         if wanted not in self._bands:
-            self._bands[wanted] = Ratios()
-            self._bands[wanted].seed(self._expected(wanted, decoding), self._round)
-            self._plain[wanted] = decoding
+            made = Ratios()
+            made.seed(self._expected(wanted, decoding), self._round)
+            self._bands[wanted], self._plain[wanted] = made, decoding
         self._band, self._ratios = wanted, self._bands[wanted]
 
     def _expected(self, wanted: tuple[int, int], decoding: int) -> Mapping[int, float]:
-        """V(n)/V(1) of a company and a depth not seen yet."""
+        """V(n)/V(1) of a company and a depth not seen yet: as the nearest is, in no larger company, at the
+        nearest depth; see `company` for forwards that are not ragged.
+        """
         company, band = wanted
-        among = [known for known in self._bands if known[0] <= company and known != wanted]
+        among = [known for known in self._bands if known[0] <= company]
         nearest = min(among, key=lambda known: (company - known[0], abs(known[1] - band)))
         if self._ragged or nearest[0] == company:
             return self._bands[nearest].values()
         alone = self._bands[min((key for key in among if not key[0]), key=lambda key: abs(key[1] - band))]
         if not nearest[0]:
             return in_passes(alone, decoding, self._round)
-        known = self._bands[nearest], self._plain[nearest]
-        return in_company(alone, *known, decoding, self._round)
+        return in_company(alone, self._bands[nearest], self._plain[nearest], decoding, self._round)
 
     @property
     def resize(self) -> float:

@@ -38,6 +38,17 @@ def test_rounds_without_a_question_are_told_together_before_the_next_one() -> No
     assert silent.outcomes == [Outcome(3, (4, 5, 6))]
 
 
+def test_rounds_after_a_question_whose_round_failed_are_told_with_the_next_one() -> None:
+    silent = ScriptedDrafter(lambda history: None)
+    drafters, view, request = started(silent)
+    commit(drafters, view, [4], asked=())
+    drafters.draft([request], {silent.name: [LIMIT]})
+    for token in (5, 6):  # the forward had no room, and nobody is asked for a while
+        commit(drafters, view, [token], asked=())
+    drafters.draft([request], {silent.name: [LIMIT]})
+    assert silent.outcomes == [Outcome(3, (4,)), Outcome(4, (5, 6))]
+
+
 def test_each_drafter_hears_what_it_was_asked_about_at_once() -> None:
     first, second = ScriptedDrafter(lambda history: None, name="first"), ScriptedDrafter(lambda history: None)
     drafters, view, request = started(first, second)
