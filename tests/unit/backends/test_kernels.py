@@ -13,6 +13,8 @@ import llama_cpp._ggml as ggml_python
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
 
 from foretoken.backends.llamacpp import amx_check, kernels
 from foretoken.backends.llamacpp.amx_check import Ggml
@@ -185,7 +187,7 @@ def test_scores_that_differ_widely(ggml: Ggml) -> None:
 @pytest.mark.skipif(not kernels.has("few-rows"), reason="llama.cpp was built without")
 @pytest.mark.parametrize("shape", [(576, 96), (256, 32), (1536, 160)], ids=str)
 def test_products_of_few_rows(ggml: Ggml, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    buffers = ggml.amx()
+    buffers = ggml.buffers(b"AMX")
     assert buffers
     monkeypatch.setattr(amx_check, "_INPUTS", shape[0])
     monkeypatch.setattr(amx_check, "_OUTPUTS", shape[1])
@@ -193,6 +195,66 @@ def test_products_of_few_rows(ggml: Ggml, shape: tuple[int, int], monkeypatch: p
     named = {name: number for name, number in amx_check.TYPES.items() if shape[0] % 256 == 0 or number < 10}
     monkeypatch.setattr(amx_check, "TYPES", named)
     assert list(amx_check.right(ggml, buffers)) == list(named)
+
+
+PANELS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+"""The types that are multiplied in llama.cpp's buffers for repacked weights."""
+
+with_panels = pytest.mark.skipif(not kernels.has("panels"), reason="llama.cpp was built without")
+
+
+@with_panels
+@pytest.mark.parametrize("shape", [(576, 96), (256, 8), (1536, 168)], ids=str)
+def test_products_in_panels(ggml: Ggml, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = ggml.buffers(b"CPU_REPACK")
+    assert buffers
+    monkeypatch.setattr(amx_check, "_INPUTS", shape[0])
+    monkeypatch.setattr(amx_check, "_OUTPUTS", shape[1])
+    monkeypatch.setattr(amx_check, "ROWS", (*range(1, 14), 16, 17, 63, 64, 65, 130))
+    named = {name: number for name, number in PANELS.items() if shape[0] % 256 == 0 or number < 10}
+    monkeypatch.setattr(amx_check, "TYPES", named)
+    assert list(amx_check.right(ggml, buffers)) == list(named)
+
+
+@with_panels
+@pytest.mark.parametrize("name", PANELS)
+def test_products_in_panels_are_those_of_the_weights(ggml: Ggml, name: str) -> None:
+    numbers = np.random.default_rng(3)
+    weights = numbers.normal(size=(64, 512)).astype(np.float32)
+    rows = numbers.normal(size=(2, 3, 512)).astype(np.float32)
+    rows[1, 2, 32:64] = 0.0
+    found, kept = _multiplied(ggml, PANELS[name], weights, rows)
+    expected = rows.astype(np.float64) @ kept.astype(np.float64).T
+    assert np.abs(found - expected).max() <= 0.01 * np.abs(expected).max()
+
+
+def _multiplied(ggml: Ggml, number: int, weights: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    """The product of `rows`, shape (matrices, rows, inputs), with weights in repacked buffers; and these
+    weights as their type keeps them.
+    """
+    new = ggml._function("ggml_new_tensor_4d", _Handle, _Handle, ctypes.c_int, *[ctypes.c_int64] * 4)
+    contexts = [ggml.init(amx_check._Context(size=1 << 20, memory=None, no_alloc=True)) for _ in range(2)]
+    outputs, inputs = weights.shape
+    matrix = ggml.tensor(contexts[0], number, inputs, outputs)
+    buffers = [ggml.place(contexts[0], ggml.buffers(b"CPU_REPACK"))]
+    packed = ctypes.create_string_buffer(weights.nbytes)
+    size = ggml.quantize(number, weights.ctypes.data, packed, 0, outputs, inputs, None)
+    ggml.write(matrix, packed, 0, size)
+    given = new(contexts[1], F32, inputs, rows.shape[1], rows.shape[0], 1)
+    out = ggml.product(contexts[1], matrix, given)
+    graph = ggml.graph(contexts[1])
+    ggml.expand(graph, out)
+    buffers.append(ggml.place(contexts[1], ggml.plain))
+    ggml.write(given, rows.ctypes.data, 0, rows.nbytes)
+    ggml.compute(ggml.backend, graph)
+    found = np.empty((rows.shape[0], rows.shape[1], outputs), np.float32)
+    ggml.read(out, found.ctypes.data, 0, found.nbytes)
+    for buffer in buffers:
+        ggml.drop(buffer)
+    for context in contexts:
+        ggml.free(context)
+    kept = dequantize(np.frombuffer(packed.raw[:size], np.uint8).reshape(outputs, -1), GGMLQuantizationType(number))
+    return found, np.asarray(kept, np.float32).reshape(outputs, inputs)
 
 
 # --- what is said of them -------------------------------------------------------------------------------
@@ -215,11 +277,11 @@ def test_a_llama_cpp_without_them(library: SimpleNamespace) -> None:
 
 def test_those_compiled_in_are_named(library: SimpleNamespace) -> None:
     def answer() -> bytes:
-        return b"1 attention few-rows"
+        return b"2 attention few-rows panels"
 
     library.foretoken_kernels = answer
-    assert kernels.built_in() == "1 attention few-rows"
-    assert kernels.describe() == "attention, few rows with AMX"
+    assert kernels.built_in() == "2 attention few-rows panels"
+    assert kernels.describe() == "attention, few rows with AMX, rows together with AVX2"
     assert kernels.has("few-rows")
     assert not kernels.has("1")
 

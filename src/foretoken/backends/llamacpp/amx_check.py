@@ -80,8 +80,8 @@ class Ggml:
         self.backend = self._function("ggml_backend_cpu_init", _Handle)()
         self._function("ggml_backend_cpu_set_n_threads", None, _Handle, ctypes.c_int)(self.backend, _THREADS)
 
-    def amx(self) -> int | None:
-        """The kind of buffer that lays weights out for AMX; None if this build or processor has none."""
+    def buffers(self, kind: bytes) -> int | None:
+        """The kind of buffer of this name, such as AMX's; None if this build or processor has none."""
         registry = self._function("ggml_backend_cpu_reg", _Handle)()
         device = self._function("ggml_backend_reg_dev_get", _Handle, _Handle, ctypes.c_size_t)(registry, 0)
         address = self._function("ggml_backend_reg_get_proc_address", _Handle, _Handle, ctypes.c_char_p)
@@ -92,7 +92,7 @@ class Ggml:
         listed = ctypes.CFUNCTYPE(ctypes.POINTER(_Handle), _Handle)(extra)(device)
         at = 0
         while listed and listed[at]:
-            if name(listed[at]) == b"AMX":
+            if name(listed[at]) == kind:
                 return int(listed[at])
             at += 1
         return None
@@ -151,7 +151,7 @@ def product(ggml: Ggml, kind: int, number: int, factors: Factors, count: int) ->
 def main() -> None:
     """Write the types that come out right; nothing where there is no AMX."""
     ggml = Ggml(Path(sys.argv[1]))
-    buffers = ggml.amx()
+    buffers = ggml.buffers(b"AMX")
     for name in right(ggml, buffers) if buffers else ():
         sys.stdout.write(f"{name}\n")
         sys.stdout.flush()

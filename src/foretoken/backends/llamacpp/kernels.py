@@ -15,13 +15,13 @@ from pathlib import Path
 import llama_cpp._ggml as ggml
 
 HEADER = Path(__file__).with_name("native") / "kernels.h"
-NAMES = {"attention": "attention", "few-rows": "few rows with AMX"}
+NAMES = {"attention": "attention", "few-rows": "few rows with AMX", "panels": "rows together with AVX2"}
 """What can be compiled in, and what it is called."""
 
 
 @cache
 def built_in() -> str:
-    """The kernels' number and the names of those compiled in, such as "1 attention few-rows"; empty where
+    """The kernels' number and the names of those compiled in, such as "2 attention panels"; empty where
     llama.cpp was built without them.
     """
     try:

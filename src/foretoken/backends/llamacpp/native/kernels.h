@@ -7,11 +7,12 @@
 
    The function says what was compiled in, for kernels.py. Its number is raised when a result may change. */
 #if defined(__cplusplus) && defined(__GNUC__)
-#define FORETOKEN_KERNELS "1"
+#define FORETOKEN_KERNELS "2"
 #include "amx_tiles.h"
 #include "attention.h"
 #include "few_rows_f16.h"
 #include "few_rows_packed.h"
+#include "repacked.h"
 #ifdef FORETOKEN_ATTENTION
 #define FORETOKEN_ATTENTION_NAME " attention"
 #else
@@ -22,10 +23,15 @@
 #else
 #define FORETOKEN_FEW_ROWS_NAME ""
 #endif
+#ifdef FORETOKEN_PANELS
+#define FORETOKEN_PANELS_NAME " panels"
+#else
+#define FORETOKEN_PANELS_NAME ""
+#endif
 extern "C" {
 __attribute__((visibility("default"))) const char * foretoken_kernels();
 __attribute__((weak, used)) const char * foretoken_kernels() {
-    return FORETOKEN_KERNELS FORETOKEN_ATTENTION_NAME FORETOKEN_FEW_ROWS_NAME;
+    return FORETOKEN_KERNELS FORETOKEN_ATTENTION_NAME FORETOKEN_FEW_ROWS_NAME FORETOKEN_PANELS_NAME;
 }
 }
 #endif
