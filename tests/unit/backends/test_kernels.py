@@ -253,7 +253,8 @@ def _multiplied(ggml: Ggml, number: int, weights: Floats, rows: Floats) -> tuple
         ggml.drop(buffer)
     for context in contexts:
         ggml.free(context)
-    kept = dequantize(np.frombuffer(packed.raw[:size], np.uint8).reshape(outputs, -1), GGMLQuantizationType(number))
+    stored = np.frombuffer(packed.raw[:size], np.uint8).reshape(outputs, -1)
+    kept = dequantize(stored, GGMLQuantizationType(number))
     return found, np.asarray(kept, np.float32).reshape(outputs, inputs)
 
 
