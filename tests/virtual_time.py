@@ -67,8 +67,8 @@ def mixed_trace(length: int, rng: random.Random, name: str = "mixed") -> Trace:
 class CountingModel(ReplayModel):
     """Also keeps, for each forward, how many rows asked for logits: 1 is a plain round of one request."""
 
-    def __init__(self, traces: TraceSet, curve: Curve, *, sequences: int = 1) -> None:
-        super().__init__(traces, curve, sequences=sequences)
+    def __init__(self, traces: TraceSet, curve: Curve, *, sequences: int = 1, ragged: bool = True) -> None:
+        super().__init__(traces, curve, sequences=sequences, ragged=ragged)
         self.sizes: list[int] = []
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
@@ -78,12 +78,12 @@ class CountingModel(ReplayModel):
 
 @contextmanager
 def virtual_engine(
-    traces: TraceSet, curve: Curve, speculation: str, *, sequences: int = 1
+    traces: TraceSet, curve: Curve, speculation: str, *, sequences: int = 1, ragged: bool = True
 ) -> Iterator[tuple[Engine, CountingModel]]:
     """An engine around a model that says the traces, set up as `speculation`. In that the drafter `useless`
     has the options `token`, `chunk` (what they take, in plain rounds) and `sure` (its confidence, at least).
     """
-    model = CountingModel(traces, curve, sequences=sequences)
+    model = CountingModel(traces, curve, sequences=sequences, ragged=ragged)
 
     def create(context: DrafterContext, options: Mapping[str, str]) -> UselessDrafter:
         token, chunk, sure = (float(options[key]) for key in ("token", "chunk", "sure"))
@@ -103,9 +103,11 @@ def ask(engine: Engine, trace: Trace) -> int:
     return engine.add(list(trace.prompt), SamplingParams(max_tokens=len(trace.output), ignore_eos=True))
 
 
-def aggregate_rate(traces: TraceSet, curve: Curve, speculation: str, level: int) -> float:
+def aggregate_rate(
+    traces: TraceSet, curve: Curve, speculation: str, level: int, *, ragged: bool = True
+) -> float:
     """Tokens per virtual second with `level` requests at a time, until all are answered."""
-    with virtual_engine(traces, curve, speculation, sequences=level) as (engine, model):
+    with virtual_engine(traces, curve, speculation, sequences=level, ragged=ragged) as (engine, model):
         began = model.seconds
         done = engine.run([ask(engine, trace) for trace in traces.traces])
         for completion, trace in zip(done, traces.traces, strict=True):

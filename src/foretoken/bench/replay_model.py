@@ -60,8 +60,9 @@ class ReplayModel:
 
     A row gets the recorded next token if all rows before it, of a tree those on its path, were as recorded;
     what follows a wrong draft token is not known, and no rule ever reads it. `trees`: whether drafts may be
-    trees. A decoding forward of n rows takes V(n) of `curve`; prompts
-    take no time. `overhead_ms` is added to every forward: what the engine does between two forwards.
+    trees. A decoding forward of n rows takes V(n) of `curve`, and if it is not `ragged` (`Capabilities`) what
+    one request has more than a row is a pass of its own, unless filling all up is cheaper; prompts take no
+    time. `overhead_ms` is added to every forward: what the engine does between two forwards.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ReplayModel:
         sequences: int = 1,
         overhead_ms: float = 0.0,
         trees: bool = False,
+        ragged: bool = True,
     ) -> None:
         self._curve = curve
         self._overhead_ms = overhead_ms
@@ -101,6 +103,7 @@ class ReplayModel:
             max_batch=MAX_BATCH,
             sequences=sequences,
             trees=trees,
+            ragged=ragged,
         )
         self._cells: dict[int, list[int]] = {}
         self._following: dict[int, Trace] = {}
@@ -135,7 +138,7 @@ class ReplayModel:
     def forward(self, batch: Sequence[Rows]) -> Logits:
         wanted = sum(rows.logits for rows in batch)
         logits = self._blank(wanted)
-        decoding = 0
+        decoding: list[int] = []
         row = 0
         for rows in batch:
             cells = self._cells.setdefault(rows.seq, [])
@@ -147,14 +150,23 @@ class ReplayModel:
             if found := self._recorded(cells):
                 self._following[rows.seq] = found
             else:
-                decoding += len(rows.tokens)
+                decoding.append(len(rows.tokens))
             self._write(logits[row : row + rows.logits], rows, row)
             row += rows.logits
         if decoding:
-            took = self._curve.after(self._rows, decoding)
-            self.seconds += (self._curve.v1_ms * took + self._overhead_ms) / 1e3
-            self._rows = decoding
+            self.seconds += (self._curve.v1_ms * self._took(decoding) + self._overhead_ms) / 1e3
+            self._rows = sum(decoding)
         return logits[:wanted]
+
+    def _took(self, decoding: Sequence[int]) -> float:
+        """What a forward with so many rows of each request takes, in V(1)."""
+        at_once = self._curve.after(self._rows, sum(decoding))
+        if self.capabilities.ragged or len(decoding) == 1:
+            return at_once
+        longer = [count - 1 for count in decoding if count > 1]
+        passes = self._curve.ratio(len(decoding)) + sum(map(self._curve.ratio, longer))
+        even = self._curve.ratio(len(decoding) * max(decoding))
+        return min(passes, even) + at_once - self._curve.ratio(sum(decoding))
 
     def _blank(self, rows: int) -> Logits:
         for at, token in self._set:

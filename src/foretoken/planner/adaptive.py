@@ -16,7 +16,7 @@ from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.hints import Hints
-from foretoken.planner.lengths import best_lengths
+from foretoken.planner.lengths import best_lengths, lengths_in_passes
 from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.reliability import ReliabilityTable
@@ -289,7 +289,11 @@ class AdaptivePlanner:
         count = sum(map(len, survivals)) + 1
 
         def beside(rows: int) -> list[int]:
-            costs = self._prices(load.decoding + load.owed + taken + rows, count)
+            plain = load.decoding + load.owed + taken + rows
+            if self._curve.in_passes:
+                shapes = self._curve.shapes(plain, max(map(len, survivals), default=0) + 1)
+                return lengths_in_passes(survivals, load.decoding, shapes, prices, margin=MARGIN)
+            costs = self._prices(plain, count)
             return best_lengths(survivals, load.decoding, costs, prices, margin=MARGIN)
 
         lengths = beside(0)
@@ -312,9 +316,11 @@ class AdaptivePlanner:
             self._learn(measured)
 
     def _learn(self, measured: Round) -> None:
-        drafted = sum(len(outcome.draft or ()) for _, outcome in measured.outcomes)
-        extra = self._extra(measured, drafted) if drafted else 0.0
-        self._learn_cost(measured, plain=not drafted)
+        drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+        drafted = sum(drafts)
+        plain = len(measured.outcomes)
+        extra = self._curve.beyond_plain(plain, drafts) / self._curve.ratio(plain) if drafts else 0.0
+        self._learn_cost(measured, drafts)
         for request, outcome in measured.outcomes:
             if self.trees:
                 self._merger.score(request, outcome.tokens)
@@ -338,7 +344,7 @@ class AdaptivePlanner:
         if rounds and self._asking.asleep(self._names):
             self._rest.begin(ids, load, rounds)
 
-    def _learn_cost(self, measured: Round, *, plain: bool) -> None:
+    def _learn_cost(self, measured: Round, drafts: Sequence[int]) -> None:
         self._curve.focus(measured.load.depth, measured.load.decoding)
         if measured.outcomes:
             self._curve.tick()
@@ -346,8 +352,8 @@ class AdaptivePlanner:
         if measured.load.prefill_rows or measured.load.owed:
             self._curve.disturbed()
         else:
-            plain = plain and bool(measured.outcomes)
-            self._curve.add(measured.rows, measured.forward_ms, plain=plain)
+            plain = not drafts and bool(measured.outcomes)
+            self._curve.add(measured.rows, measured.forward_ms, plain=plain, drafts=drafts)
 
     def _learn_overhead(self, measured: Round) -> None:
         if not measured.outcomes:
@@ -355,25 +361,20 @@ class AdaptivePlanner:
         ms, requests = measured.plan_ms + measured.sample_ms, len(measured.outcomes)
         self._overhead.add(ms, requests, asked=bool(measured.draft_ms), late_ms=measured.late_ms)
 
-    def _extra(self, measured: Round, drafted: int) -> float:
-        """What its draft tokens made a round cost more than a plain one at that moment, in plain rounds."""
-        plain = len(measured.outcomes)
-        prices = self._curve.prices(plain, drafted + 1)
-        return (prices[-1] - prices[0]) / self._curve.ratio(plain)
-
     def _settle(self, measured: Round, drafted: int, extra: float) -> None:
-        """All requests lose what the round took longer than a plain one, `extra` of such rounds. The drafts
-        share the blame: what all lost, in turns, counts against what they brought.
+        """The drafts share what the round took longer than a plain one for all, `extra` of such rounds: it is
+        taken from the stakes of their requests, and counts against what they brought.
         """
         requests = len(measured.outcomes)
         turn = self._curve.turn(requests) if drafted else 1.0
         for request, outcome in measured.outcomes:
             owed = self._replay.settle(request, outcome)
             later = owed * self._replay.row(self._curve.ratio) / turn if owed else 0.0
-            self._stakes.settle(request, len(outcome.tokens), 1.0 + extra + later)
+            share = len(outcome.draft) / drafted if outcome.draft else 0.0
+            cost = 1.0 + requests * extra * share + later
+            self._stakes.settle(request, len(outcome.tokens), cost)
             if outcome.draft is None:
                 continue
-            cost = 1.0 + requests * extra * len(outcome.draft) / drafted + later
             self._attention.saved(request, len(outcome.tokens) - cost)
             self._hints.drafted(request)
             sources = outcome.draft.source.split("+")

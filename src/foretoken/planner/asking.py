@@ -263,7 +263,8 @@ class Asking:
         if measured.load.prefill_rows or measured.load.owed:
             single = self._curve.single_ms
         else:  # forward and drafts of one round suffer the same stall: their ratio does not
-            single = measured.forward_ms / self._curve.ratio(measured.rows)
+            lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+            single = measured.forward_ms / self._curve.took(measured.rows, lengths)
         for name, ms in measured.draft_ms.items():
             drafter = self._drafters.get(name)
             if drafter is None:

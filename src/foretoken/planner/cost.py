@@ -11,9 +11,10 @@ again. `prices` has all of that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from foretoken.planner.company import company_of, in_company, in_passes
+from foretoken.planner.company import InPasses, Shapes, company_of
 from foretoken.planner.pace import Pace
 from foretoken.planner.ratios import Ratios
 from foretoken.planner.resize import Resize
@@ -42,8 +43,7 @@ class CostCurve:
         self._round = 0
         self._pace = Pace()
         self._resize = Resize()
-        self._bands: dict[tuple[int, int], Ratios] = {(0, 0): Ratios()}  # by company and depth
-        self._plain = {(0, 0): 1}  # how many requests a curve was begun for
+        self._bands: dict[tuple[int, int], Ratios | InPasses] = {(0, 0): Ratios()}  # by company and depth
         self._band = 0, 0
         self._ratios = self._bands[0, 0]
 
@@ -72,27 +72,30 @@ class CostCurve:
         begins as `_expected` says.
         """
         wanted = company_of(decoding), band_of(depth)
-        if wanted == self._band:
-            return
-        if wanted not in self._bands:
-            made = Ratios()
-            made.seed(self._expected(wanted, decoding), self._round)
-            self._bands[wanted], self._plain[wanted] = made, decoding
-        self._band, self._ratios = wanted, self._bands[wanted]
+        if wanted != self._band:
+            if wanted not in self._bands:
+                self._bands[wanted] = self._begun(wanted)
+            self._band, self._ratios = wanted, self._bands[wanted]
+        if isinstance(self._ratios, InPasses):
+            self._ratios.among(decoding)
 
-    def _expected(self, wanted: tuple[int, int], decoding: int) -> Mapping[int, float]:
-        """V(n)/V(1) of a company and a depth not seen yet: as the nearest is, in no larger company, at the
-        nearest depth; see `company` for forwards that are not ragged.
+    def _begun(self, wanted: tuple[int, int]) -> Ratios | InPasses:
+        """The curve of a company and a depth not seen yet: as the nearest depth's of the nearest company
+        that is no larger.
         """
         company, band = wanted
         among = [known for known in self._bands if known[0] <= company]
-        nearest = min(among, key=lambda known: (company - known[0], abs(known[1] - band)))
-        if self._ragged or nearest[0] == company:
-            return self._bands[nearest].values()
-        alone = self._bands[min((key for key in among if not key[0]), key=lambda key: abs(key[1] - band))]
-        if not nearest[0]:
-            return in_passes(alone, decoding, self._round)
-        return in_company(alone, self._bands[nearest], self._plain[nearest], decoding, self._round)
+        like = self._bands[min(among, key=lambda known: (company - known[0], abs(known[1] - band)))]
+        if company and not self._ragged:
+            return InPasses(like, self._round)
+        made = Ratios()
+        made.seed(like.values(), self._round)
+        return made
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether drafts for several requests are passes of their own."""
+        return isinstance(self._ratios, InPasses)
 
     @property
     def resize(self) -> float:
@@ -105,6 +108,7 @@ class CostCurve:
         """
         for depth, sizes in curve.items():
             ratios = self._bands.setdefault((0, band_of(depth)), Ratios())
+            assert isinstance(ratios, Ratios)
             ratios.seed({rows: ms / sizes[1] for rows, ms in sizes.items()}, self._round)
         if resize is not None:
             self._resize.seed(resize)
@@ -121,8 +125,10 @@ class CostCurve:
         """A round of decoding begins to count: measurements grow older."""
         self._round += 1
 
-    def add(self, rows: int, ms: float, *, plain: bool = False) -> None:
-        """A forward of `rows` rows took `ms`. `plain`: none of them was a draft's (one row never is)."""
+    def add(self, rows: int, ms: float, *, plain: bool = False, drafts: Sequence[int] = ()) -> None:
+        """A forward of `rows` rows took `ms`. `plain`: none of them was a draft's (one row never is).
+        `drafts`: the lengths of those there were.
+        """
         plain = plain or rows == 1
         same = self._resize.forward(rows)
         if rows > 1:
@@ -130,18 +136,19 @@ class CostCurve:
             if single is None and self._ratios.beyond(rows):
                 single = self._pace.ms or None  # where nothing is known, a rough value is better than none
             if single is not None:
-                self._ratios.learn(rows, ms / single + (self.resize if same else 0.0), self._round)
-        single_ms = ms / self._took(rows, same=same)
+                self._learn(rows, ms / single + (self.resize if same else 0.0), drafts)
+        single_ms = ms / (self.took(rows, drafts) + self.resize * ((not same) - (rows > 1)))
         if plain:
             self._resize.plain(ms, single_ms, same=same)
             self._pace.plain(single_ms, self._round)
         else:
             self._pace.drafted(single_ms)
 
-    def _took(self, rows: int, *, same: bool) -> float:
-        """V of a forward that followed one of the same size, or of another."""
-        included = rows > 1
-        return self.ratio(rows) + self.resize * ((not same) - included)
+    def _learn(self, rows: int, ratio: float, drafts: Sequence[int]) -> None:
+        if isinstance(self._ratios, InPasses):
+            self._ratios.learn(rows, ratio, self._round, drafts)
+        else:
+            self._ratios.learn(rows, ratio, self._round)
 
     def disturbed(self) -> None:
         """A forward of another kind, whose time says nothing: the next one is of another size."""
@@ -166,11 +173,36 @@ class CostCurve:
         resize, before = self.resize, self._resize.rows
         if not resize:
             return prices
-        prices[0] = self._took(plain, same=before == plain)
+        prices[0] += resize * ((before != plain) - (plain > 1))
         prices[1:] = [price + resize for price in prices[1:]]
         if plain < before < plain + count:
             prices[before - plain] -= resize
         return prices
+
+    def took(self, rows: int, drafts: Sequence[int]) -> float:
+        """V/V(1) of a forward of so many rows, with drafts of these lengths among them."""
+        if drafts and isinstance(self._ratios, InPasses):
+            return self._ratios.together(drafts, self._round)
+        return self.ratio(rows)
+
+    def beyond_plain(self, plain: int, drafts: Sequence[int]) -> float:
+        """What drafts of these lengths make the next forward of `plain` requests cost more, in V(1)."""
+        if self.in_passes:
+            shapes = self.shapes(plain, max(drafts) + 1)
+            return shapes.price(drafts) - shapes.plain
+        prices = self.prices(plain, sum(drafts) + 1)
+        return prices[-1] - prices[0]
+
+    def shapes(self, plain: int, count: int) -> Shapes:
+        """What the next forward costs with `plain` rows and drafts of up to `count` - 1 tokens each, as
+        `prices` has it, where drafts are passes.
+        """
+        assert isinstance(self._ratios, InPasses)
+        shapes = self._ratios.shapes(plain, count, self._round)
+        if not self.resize:
+            return shapes
+        before = self.resize * ((self._resize.rows != plain) - (plain > 1))
+        return replace(shapes, plain=shapes.base + before, change=self.resize)
 
     def turn(self, decoding: int) -> float:
         """What a plain forward of so many requests takes for each of them, in V(1)."""

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from foretoken.planner.company import Shapes
+
+Floats = npt.NDArray[np.float64]
+
+_STEPS = 8
+"""Of the search for the best rate; it converges faster than it is bounded."""
 
 
 def best_lengths(
@@ -46,3 +57,51 @@ def best_lengths(
     for _, _, i in ranked[:count]:
         lengths[i] += 1
     return lengths
+
+
+def lengths_in_passes(
+    survivals: Sequence[Sequence[float]],
+    decoding: int,
+    shapes: Shapes,
+    later: Sequence[Sequence[float]] = (),
+    *,
+    margin: float,
+) -> list[int]:
+    """The same where drafts are passes of their own (`company`): each for itself, or all requests filled up
+    to as many rows.
+
+    The rate is a ratio of two sums over requests, so with any rate r the draft of each is as long as makes
+    (expected tokens - r × cost) largest, and the rate of those lengths is the next r: Dinkelbach (1967).
+    """
+    drafted = [i for i, chain in enumerate(survivals) if chain]
+    lengths = [0] * len(survivals)
+    if not drafted:
+        return lengths
+    longest = max(len(survivals[i]) for i in drafted)
+    added = np.array(shapes.added)
+    gains = [np.concatenate(([0.0], np.cumsum(survivals[i]))) for i in drafted]
+    owed = [
+        np.array(later[i]) if later else np.zeros(len(gain)) for i, gain in zip(drafted, gains, strict=True)
+    ]
+    costs = [added[: len(gain)] + more for gain, more in zip(gains, owed, strict=True)]
+    best, found = margin * decoding / shapes.plain, [0] * len(drafted)
+    for _ in range(_STEPS):
+        chosen = [int((gain - best * cost).argmax()) for gain, cost in zip(gains, costs, strict=True)]
+        rate = (decoding + _sum(gains, chosen)) / (shapes.base + shapes.change + _sum(costs, chosen))
+        if not any(chosen) or rate <= best:
+            break
+        best, found = rate, chosen
+    for most in range(1, longest + 1):
+        if shapes.even[most] == inf:
+            break
+        chosen = [min(len(gain) - 1, most) for gain in gains]
+        rate = (decoding + _sum(gains, chosen)) / (shapes.even[most] + shapes.change + _sum(owed, chosen))
+        if rate > best:
+            best, found = rate, chosen
+    for i, length in zip(drafted, found, strict=True):
+        lengths[i] = length
+    return lengths
+
+
+def _sum(tables: Sequence[Floats], chosen: Sequence[int]) -> float:
+    return float(sum(table[length] for table, length in zip(tables, chosen, strict=True)))

@@ -101,6 +101,11 @@ class Ratios:
                 self._sizes[rows] = _Size(deque([ratio] * SEED_WEIGHT, WINDOW), now, ratio)
         self._changed = True
 
+    @property
+    def known(self) -> bool:
+        """Whether more was seen than single rows."""
+        return bool(self._sizes)
+
     def values(self) -> dict[int, float]:
         """What was measured of each size."""
         return {1: 1.0, **{rows: size.value for rows, size in sorted(self._sizes.items())}}

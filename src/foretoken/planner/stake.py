@@ -2,9 +2,9 @@
 
 A chance estimate is right on average and wrong on some prompts; a short answer has no time to make up for a
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
-share of a round with every token and by whatever drafting wins, shrinks by what it loses, and no draft may
-risk more. What asking takes is paid from it as well. That bounds the slowdown of any request, whatever the
-estimates say.
+share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
+requests, and no draft may risk more. What asking takes is paid from it as well. That bounds the slowdown of
+any request, whatever the estimates say.
 
 A copy at the beginning of a long answer would wait for its stake. Where earlier answers were long, drafts
 that look certain get an advance.
@@ -39,6 +39,11 @@ DOUBT = 3.0
 
 MOST = 32.0
 """What was won is not saved up without limit: text that changes must not be paid for by text long past."""
+
+
+LEFT = 0.2
+"""Plain rounds up to which what a request has left over fills up the stakes of those it decoded with: their
+company has been won for by its drafts, and they were held up by them."""
 
 
 class Stakes:
@@ -106,8 +111,12 @@ class Stakes:
         self._stakes[request] = min(stake, max(stake - cost, 0.0))
 
     def forget(self, request: int, written: int = 0) -> None:
-        """The request is over, after so many tokens."""
-        self._stakes.pop(request, None)
+        """The request is over, after so many tokens. What it has won is left to the others."""
+        left = self._stakes.pop(request, START) - START
+        if left > 0 and self._stakes:
+            each = left / len(self._stakes)
+            for other, stake in self._stakes.items():
+                self._stakes[other] = max(stake, min(stake + each, LEFT))
         self._advances.pop(request, None)
         if written:
             self._lengths.append(written)

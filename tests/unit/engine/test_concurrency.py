@@ -49,3 +49,15 @@ def test_requests_without_repetitions_lose_nothing(name: str, level: int) -> Non
     traces = noise_traces(16, prompt=60, output=100)
     auto, off = (aggregate_rate(traces, curve(name), spec, level) for spec in ("auto", "off"))
     assert auto >= 0.98 * off
+
+
+@pytest.mark.parametrize("texts", ["mixed", "real"])
+@pytest.mark.parametrize("level", [2, 4, 16])
+@pytest.mark.parametrize("name", ["steep", "flat"])
+def test_where_a_draft_is_a_pass_of_its_own(name: str, level: int, texts: str) -> None:
+    traces = mixed() if texts == "mixed" else real()
+    auto, *others = (
+        aggregate_rate(traces, curve(name), speculation, level, ragged=False)
+        for speculation in ("auto", "off", *STATIC)
+    )
+    assert auto >= 0.97 * max(others)

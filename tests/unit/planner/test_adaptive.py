@@ -317,7 +317,7 @@ def test_rounds_that_carry_a_prompt_say_nothing_of_a_draft_s_cost() -> None:
     assert planner._curve.single_ms == PLAIN_MS
 
 
-def test_a_loss_is_what_all_requests_lose() -> None:
+def test_a_draft_is_charged_with_what_all_requests_lose() -> None:
     """With 8 requests a plain round costs 2.4 V(1): four useless rows make it a third longer, for each."""
     planner = taught(CPU)
     wrong = tuple((number, Outcome(1, (BONUS,), chain(4) if number == 1 else None)) for number in range(1, 9))
@@ -325,7 +325,8 @@ def test_a_loss_is_what_all_requests_lose() -> None:
     stakes = planner._stakes._stakes
     extra = (CPU(12) - CPU(8)) / CPU(8)
     assert extra == pytest.approx(1 / 3)
-    assert [stakes[number] for number in range(1, 9)] == pytest.approx([START + SHARE - extra] * 8)
+    assert stakes[1] == pytest.approx(START + SHARE - 8 * extra)
+    assert [stakes[number] for number in range(2, 9)] == pytest.approx([START + SHARE] * 7)
 
 
 def test_what_plain_decoding_costs_is_measured_now_and_then() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.company import company_of, in_company, in_passes
+from foretoken.planner.company import InPasses, company_of
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.ratios import Ratios
 from foretoken.protocols import RequestView
@@ -25,22 +25,59 @@ def alone(rows: int) -> float:
     return curve_of(ALONE).ratio(rows, 0)
 
 
+def company(decoding: int) -> InPasses:
+    made = InPasses(curve_of(ALONE), 0)
+    made.among(decoding)
+    return made
+
+
 def test_the_rows_of_one_draft_are_another_pass() -> None:
-    expected = in_passes(curve_of(ALONE), 4, 0)
-    assert expected[4] == pytest.approx(1.4)
-    assert expected[4 + 2] == pytest.approx(1.4 + 1.1)
-    assert expected[4 + 16] == pytest.approx(1.4 + 3.2)
+    four = company(4)
+    assert four.ratio(4, 0) == pytest.approx(1.4)
+    assert four.ratio(4 + 2, 0) == pytest.approx(1.4 + 1.1)
+    assert four.ratio(4 + 16, 0) == pytest.approx(1.4 + 3.2)
+
+
+def test_so_are_those_of_each_further_one() -> None:
+    assert company(4).together([2, 0, 4, 0], 0) == pytest.approx(1.4 + 1.1 + 1.4)
+    assert company(4).together([0, 0, 0, 0], 0) == pytest.approx(1.4)
 
 
 def test_or_all_are_filled_up_where_that_is_cheaper() -> None:
-    assert in_passes(curve_of(ALONE), 4, 0)[4 + 1] == pytest.approx(2.2), "two rows each, not 1.4 + 1.0"
+    assert company(4).ratio(4 + 1, 0) == pytest.approx(2.2), "two rows each, not 1.4 + 1.0"
+    assert company(4).together([3, 3, 2, 1], 0) == pytest.approx(3.2), "four rows each"
+
+
+def test_nothing_is_filled_up_to_more_rows_than_were_ever_measured() -> None:
+    assert company(16).together([4] * 16, 0) == pytest.approx(3.2 + 16 * 1.4)
+
+
+def test_what_passes_took_is_learnt_for_each_of_them() -> None:
+    four = company(4)
+    for now in range(20):
+        four.learn(4, 1.6, now)
+        four.learn(4 + 10, 1.6 + 2.0 * (1.1 + 2.2), now, [0, 2, 8, 0])
+    assert four.ratio(4, 20) == pytest.approx(1.6)
+    assert four.ratio(4 + 8, 20) == pytest.approx(1.6 + 4.4)
+    assert four.together([8, 2], 20) == pytest.approx(1.6 + 4.4 + 2.2)
+
+
+def test_what_filled_up_forwards_took_is_learnt_apart() -> None:
+    four = company(4)
+    for now in range(20):
+        four.learn(4 + 10, 4.0, now, [3, 3, 3, 1])
+    assert four.together([3, 3, 3, 1], 20) == pytest.approx(4.0)
+    assert four.ratio(4 + 3, 20) == pytest.approx(1.4 + 1.2), "a draft alone costs what it did"
 
 
 def test_a_larger_company_begins_with_what_a_draft_adds_in_a_smaller_one() -> None:
-    fewer = curve_of({1: 1.0, 2: 1.2, 2 + 4: 1.2 + 0.7})
-    expected = in_company(curve_of(ALONE), fewer, 2, 8, 0)
-    assert expected[8] == pytest.approx(2.2)
-    assert expected[8 + 4] == pytest.approx(2.2 + 0.7)
+    two = company(2)
+    for now in range(20):
+        two.learn(2 + 8, 1.1 + 1.5, now, [8])
+    eight = InPasses(two, 20)
+    eight.among(8)
+    assert eight.ratio(8, 20) == pytest.approx(2.2)
+    assert eight.ratio(8 + 8, 20) == pytest.approx(2.2 + 1.5)
 
 
 @pytest.mark.parametrize("ragged", [True, False])
@@ -60,12 +97,12 @@ def test_what_was_measured_in_company_is_carried_on_to_a_larger_one() -> None:
     curve.seed({192: {rows: PLAIN_MS * ratio for rows, ratio in ALONE.items()}})
     curve.focus(100, 4)
     for _ in range(20):
-        for rows, ratio in ((4, 1.4), (8, 1.4 + 0.9)):
+        for rows, ratio in ((4, 1.4), (8, 1.4 + 1.1)):
             curve.tick()
-            curve.add(rows, PLAIN_MS * ratio, plain=rows == 4)
-    assert curve.ratio(8) == pytest.approx(2.3, abs=0.05)
+            curve.add(rows, PLAIN_MS * ratio, plain=rows == 4, drafts=[4] if rows > 4 else [])
+    assert curve.ratio(8) == pytest.approx(2.5, abs=0.05)
     curve.focus(100, 5)
-    assert curve.ratio(5 + 4) - curve.ratio(5) == pytest.approx(0.9, abs=0.05)
+    assert curve.ratio(5 + 4) - curve.ratio(5) == pytest.approx(1.1, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from foretoken.planner.company import company_of
 from foretoken.planner.cost import CostCurve, band_of, depth_of
 from foretoken.planner.monotone import TOLERANCE
 from foretoken.planner.pace import STALE
-from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE
+from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE, Ratios
 
 ratios = st.dictionaries(st.integers(2, 40), st.floats(1.0, 20.0), min_size=1, max_size=10)
 
@@ -189,6 +189,7 @@ def test_many_sizes_do_not_make_it_slow() -> None:
     for rows in range(1, 600):
         rounds(curve, 1, rows)
     assert curve.ratio(512) == pytest.approx(1 + 0.2 * 511, rel=0.05)
+    assert isinstance(curve._ratios, Ratios)
     assert len(curve._ratios._known) < 64 + 600 // 16 + 2
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.planner.stake import MOST, SHARE, START, Stakes
+from foretoken.planner.stake import LEFT, MOST, SHARE, START, Stakes
 
 
 def linear(slope: float) -> list[float]:
@@ -127,3 +127,24 @@ def test_what_asking_took_cannot_be_lost_again() -> None:
     before = stakes.cut(1, [0.0] * 40, linear(0.5))
     stakes.pay(1, 2.0)
     assert stakes.cut(1, [0.0] * 40, linear(0.5)) == before - 4
+
+
+def test_what_is_left_over_fills_up_the_stakes_of_the_others() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=20, cost=3.0)
+    stakes.settle(2, committed=1, cost=4.0)
+    stakes.settle(3, committed=1, cost=1.0)
+    stakes.settle(4, committed=9, cost=3.0)
+    rich = stakes._stakes[4]
+    stakes.forget(1, written=20)
+    assert stakes._stakes[2] == LEFT, "what it was held up by is made up for"
+    assert stakes._stakes[3] == LEFT
+    assert stakes._stakes[4] == rich
+
+
+def test_debts_are_left_to_nobody() -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=1, cost=9.0)
+    stakes.settle(2, committed=1, cost=1.0)
+    stakes.forget(1, written=1)
+    assert stakes._stakes[2] == pytest.approx(START + SHARE)
