@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from foretoken.planner.attention import EARNED, INCOME, times
 from foretoken.planner.catchup import Answers, CatchUp
@@ -180,8 +181,9 @@ class Asking:
                 limit if request.id in awake or drafter.sure(request.id) else None for request in requests
             ]
         if drafter.worth.measured:
+            price = partial(self._curve.even, load.decoding)
             offer = drafter.worth.offer(
-                self._curve.ratio, decoding=load.decoding, margin=self._margin, resize=self._curve.resize
+                price, decoding=load.decoding, margin=self._margin, resize=self._curve.resize
             )
             if offer is not None:
                 drafter.probes, drafter.probe_tokens = 0, 1

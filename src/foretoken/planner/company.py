@@ -87,7 +87,7 @@ class InPasses:
 
     def ratio(self, rows: int, now: int) -> float:
         """V(rows)/V(1)."""
-        return self.span(rows, 1, now)[0]
+        return self._even.ratio(rows, now) if rows <= self._decoding else self.span(rows, 1, now)[0]
 
     def together(self, lengths: Sequence[int], now: int) -> float:
         """V/V(1) of a forward with drafts of these lengths."""

@@ -185,6 +185,10 @@ class CostCurve:
             return self._ratios.together(drafts, self._round)
         return self.ratio(rows)
 
+    def even(self, decoding: int, rows: int) -> float:
+        """V/V(1) of a forward with so many rows of each request."""
+        return self.took(decoding * rows, [rows - 1] * decoding if rows > 1 else ())
+
     def beyond_plain(self, plain: int, drafts: Sequence[int]) -> float:
         """What drafts of these lengths make the next forward of `plain` requests cost more, in V(1)."""
         if self.in_passes:

@@ -81,20 +81,20 @@ class DrafterWorth:
         self._tried = FORGET * self._tried + right + wrong
 
     def offer(
-        self, ratio: Callable[[int], float], *, decoding: int, margin: float, resize: float = 0.0
+        self, even: Callable[[int], float], *, decoding: int, margin: float, resize: float = 0.0
     ) -> Offer | None:
         """How far it should draft for each request; None where plain decoding is faster.
 
-        `ratio(n)` is V(n)/V(1), `decoding` the requests that share the forward, `resize` what going back to a
-        plain one takes, in V(1).
+        `even(n)` is V/V(1) of a forward with n rows of each of the `decoding` requests, `resize` what going
+        back to a plain one takes, in V(1).
         """
-        token_cost, chance, plain = self.token_cost, self.chance, ratio(decoding)
+        token_cost, chance, plain = self.token_cost, self.chance, even(1)
         best, length = margin, 0
         survival = expected = 1.0
         for depth in range(1, LONGEST + 1):
             survival *= chance
             expected += survival
-            cost = ratio(decoding * (1 + depth)) + resize + decoding * depth * token_cost
+            cost = even(1 + depth) + resize + decoding * depth * token_cost
             rate = expected * plain / cost
             if rate > best:
                 best, length = rate, depth

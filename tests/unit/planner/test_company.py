@@ -128,6 +128,16 @@ def test_a_short_draft_for_one_of_four_is_verified_only_where_it_shares_the_pass
     assert [draft is not None for draft in chosen] == [drafts, False, False, False]
 
 
+@pytest.mark.parametrize("ragged", [True, False])
+def test_as_many_rows_of_each_request_are_one_pass(ragged: bool) -> None:
+    curve = CostCurve(ragged=ragged)
+    curve.seed({192: {rows: PLAIN_MS * ratio for rows, ratio in ALONE.items()}})
+    curve.focus(100, 4)
+    assert curve.even(4, 1) == pytest.approx(1.4)
+    assert curve.even(4, 4) == pytest.approx(3.2)
+    assert curve.even(4, 16) == pytest.approx(12.0)
+
+
 def test_companies_of_many_share_a_curve() -> None:
     assert company_of(1) == 0
     assert company_of(9) == company_of(16) != company_of(17)
