@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,12 @@ import pytest
 from foretoken.library import default_model
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is heard by tests of it though the suite was started in the background, where shells ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
