@@ -14,7 +14,7 @@ SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
 
 def pytest_configure() -> None:
-    """Ctrl-C is heard by tests of it though the suite was started in the background, where shells ignore it."""
+    """Ctrl-C is heard by the tests of it even in a suite started in the background, where shells drop it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
