@@ -102,6 +102,19 @@ static inline Floats sums(const Floats * x) { // of each of 8, in order
 }
 #endif
 
+/* The sum of each of two, in the lower half. */
+static inline __m128 sums_of_two(Floats a, Floats b) {
+#if FORETOKEN_LANES == 16
+    const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1));
+#else
+    const __m256 x = a, y = b;
+#endif
+    const __m256 pairs = _mm256_hadd_ps(x, y);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    return _mm_hadd_ps(four, four);
+}
+
 /* exp(x) for x ≤ 0, 1 for 0: x is a whole number of ln 2, and a rest of half of it at most, whose series is short. */
 static inline Floats exponential(Floats x) {
     x = larger(x, all(-87.0f));

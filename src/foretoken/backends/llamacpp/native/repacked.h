@@ -1,10 +1,11 @@
-/* Weights in llama.cpp's buffers for repacked ones, multiplied by the kernels of panels.h and few_rows_f16.h.
+/* Weights in llama.cpp's buffers for repacked ones, multiplied by the kernels of panels.h and panels_f16.h.
 
    llama.cpp asks one function how a tensor's weights are to be laid out, and gets an object that does it and computes
    with them. Here the function answers with objects of ours for the types that there are kernels for. */
 #pragma once
-#include "few_rows_f16.h"
 #include "panels.h"
+#include "panels_f16.h"
+#include "tensors.h"
 #ifdef FORETOKEN_PANELS
 #include <type_traits>
 
@@ -116,23 +117,24 @@ template <typename B, typename Base, typename T, typename P> struct InPanels fin
     }
 };
 
-/* F16 as it is in the file. */
-template <typename Base, typename T, typename P> struct Plain final : Multiplies<Base, T, P> {
+template <typename Base, typename T, typename P> struct InF16Panels final : Multiplies<Base, T, P> {
     bool work_size(int, const T * op, size_t & size) override {
         size = 0;
         return !op->src[2];
     }
-    int repack(T * tensor, const void * data, size_t size) override {
-        memcpy(tensor->data, data, size);
+    int repack(T * tensor, const void * data, size_t) override {
+        pack_f16(tensor->ne[0], tensor->ne[1], static_cast<const char *>(data), static_cast<char *>(tensor->data));
         return 0;
     }
     void multiply(P * params, T * op, int64_t rows) override {
+        const int64_t inputs = op->src[0]->ne[0], many = op->ne[1];
+        const char * weights = static_cast<const char *>(op->src[0]->data);
+        const T * from = op->src[1];
         share_outputs(params, op->ne[0], [&](int64_t at, int64_t end) {
-            for (int64_t first = 0; first < rows;) { // rows of one matrix lie evenly
-                const int64_t next = (first / op->ne[1] + 1) * op->ne[1];
-                const int64_t many = next - first < ROWS_TOGETHER ? next - first : ROWS_TOGETHER;
-                multiply_f16(op, at, end, first, many);
-                first += many;
+            for (int64_t first = 0; first < rows; first += many) { // rows of one matrix lie evenly
+                char * to = row_of(op, first) + at * sizeof(float);
+                const F16Rows places{row_of(from, first), int64_t(from->nb[1]), to, int64_t(op->nb[1])};
+                multiply_f16(int(inputs), end - at, many, weights + 2 * at * inputs, places);
             }
         });
     }
@@ -148,7 +150,7 @@ template <typename Base, typename T, typename P> static const ggml::cpu::tensor_
     static const InPanels<Q4_K, Base, T, P> q4_k;
     static const InPanels<Q5_K, Base, T, P> q5_k;
     static const InPanels<Q6_K, Base, T, P> q6_k;
-    static const Plain<Base, T, P> f16;
+    static const InF16Panels<Base, T, P> f16;
     if (tensor->ne[1] % OUTPUTS || tensor->ne[2] != 1 || tensor->ne[3] != 1) return nullptr;
     switch (int(tensor->type)) { // ggml.h's numbers
         case F16: return tensor->ne[0] % LANES ? nullptr : &f16;

@@ -1,0 +1,79 @@
+/* Products of rows with F16 weights in panels of two outputs.
+
+   A panel holds as many inputs as the processor takes at once of each of two outputs, side by side, so that memory is
+   read in one stream, and what is read and unpacked is used for up to six rows. A row's sums are made in one order,
+   whatever rows are beside it. */
+#pragma once
+#include "lanes.h"
+#ifdef FORETOKEN_LANES
+#include <string.h>
+
+namespace foretoken {
+
+constexpr int F16_OUTPUTS = 2;      // of a panel
+constexpr int F16_LINE = 4 * LANES; // bytes of both outputs' inputs that are side by side
+constexpr int F16_ROWS = 6;         // at once: registers for their sums, for the weights, and for a row
+constexpr int F16_SHARED = 64;      // outputs that all rows take before the next ones, where they are more
+constexpr int F16_AHEAD = 2560;     // bytes; the processor alone does not look so far ahead
+
+/* The outputs' weights, one after the other as in the file, as panels; inputs are a multiple of LANES. */
+static inline void pack_f16(int64_t inputs, int64_t outputs, const char * from, char * to) {
+    for (int64_t o = 0; o < outputs; o += F16_OUTPUTS) {
+        for (int64_t i = 0; i < inputs; i += LANES) {
+            for (int64_t c = o; c < o + F16_OUTPUTS; ++c, to += 2 * LANES) {
+                memcpy(to, from + 2 * (c * inputs + i), 2 * LANES);
+            }
+        }
+    }
+}
+
+/* Rows and where their results go; the distances are in bytes. */
+struct F16Rows {
+    const char * rows;
+    int64_t step;
+    char * out;
+    int64_t out_step;
+};
+
+/* R rows of `inputs` numbers times panels of `outputs` outputs. */
+template <int R> static void multiply_f16_panels(int inputs, int64_t outputs, const char * weights, F16Rows at) {
+    for (int64_t o = 0; o < outputs; o += F16_OUTPUTS, at.out += F16_OUTPUTS * sizeof(float)) {
+        Floats first[R], second[R];
+        for (int r = 0; r < R; ++r) first[r] = second[r] = all(0.0f);
+        for (int i = 0; i < inputs; i += LANES, weights += F16_LINE) {
+            if (reinterpret_cast<intptr_t>(weights) % 64 < F16_LINE) _mm_prefetch(weights + F16_AHEAD, _MM_HINT_T0);
+            const Floats one = load_fp16(weights), other = load_fp16(weights + 2 * LANES);
+            for (int r = 0; r < R; ++r) {
+                const Floats row = load(reinterpret_cast<const float *>(at.rows + r * at.step) + i);
+                first[r] = fma(row, one, first[r]);
+                second[r] = fma(row, other, second[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            const __m128 sums = sums_of_two(first[r], second[r]);
+            _mm_storel_pi(reinterpret_cast<__m64 *>(at.out + r * at.out_step), sums);
+        }
+    }
+}
+
+/* `count` rows times panels of `outputs` outputs. More than six rows are taken in even parts, while the panels are in
+   the caches. */
+static inline void multiply_f16(int inputs, int64_t outputs, int64_t count, const char * weights, const F16Rows & at) {
+    using Multiply = void (*)(int, int64_t, const char *, F16Rows);
+    static const Multiply known[F16_ROWS] = {multiply_f16_panels<1>, multiply_f16_panels<2>, multiply_f16_panels<3>,
+                                             multiply_f16_panels<4>, multiply_f16_panels<5>, multiply_f16_panels<6>};
+    const int64_t parts = (count + F16_ROWS - 1) / F16_ROWS, group = parts > 1 ? F16_SHARED : outputs;
+    for (int64_t o = 0; o < outputs; o += group) {
+        const int64_t some = outputs - o < group ? outputs - o : group;
+        for (int64_t part = 0, first = 0; part < parts; ++part) {
+            const int64_t next = count * (part + 1) / parts;
+            char * to = at.out + first * at.out_step + o * int64_t(sizeof(float));
+            known[next - first - 1](inputs, some, weights + 2 * o * inputs,
+                                    {at.rows + first * at.step, at.step, to, at.out_step});
+            first = next;
+        }
+    }
+}
+
+} // namespace foretoken
+#endif
