@@ -41,6 +41,11 @@ class Plan(NamedTuple):
     planner_ms: float = 0.0
     measuring: bool = False
 
+    def asked(self, place: int) -> list[str]:
+        """The drafters that were asked for the request in that place."""
+        limits = ((name, self.limits[name][place]) for name in self.draft_ms)
+        return [name for name, limit in limits if limit and limit.max_tokens > 0]
+
 
 _Parents = Sequence[int] | None
 

@@ -139,10 +139,10 @@ class Drafters:
             asked = [(i, limit) for i, limit in enumerate(limited) if limit and limit.max_tokens > 0]
             if not asked:
                 continue
-            self._waiting.clear()
             began = self._clock()
-            for request in list(self._untold[drafter.name]):
-                self._tell(drafter, request)
+            for i, _ in asked:
+                self._waiting.discard(requests[i].id)
+                self._tell(drafter, requests[i].id)
             self._guard(drafter, self._ask, drafter, asked, requests, candidates)
             if self.toll is not None:
                 self.toll.asked(drafter.name, len(asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from foretoken.engine.decisions import Decisions, Limits, Plan
@@ -72,7 +72,7 @@ class RoundRunner:
         logits, drafts = computed
         used = _verified(decoding, drafts)
         forwarded = self._clock()
-        events, outcomes = self._commit(decoding, drafts, plan.wanted, logits, draft_ms)
+        events, outcomes = self._commit(decoding, drafts, plan, logits)
         events += self._finish_prefill(prefill, logits[used:])
         done = self._clock()
 
@@ -186,14 +186,13 @@ class RoundRunner:
         self,
         decoding: list[Request],
         drafts: Sequence[Draft | None],
-        wanted: Sequence[int],
+        plan: Plan,
         logits: Logits,
-        asked: Collection[str],
     ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
         events: list[Event] = []
         outcomes: list[tuple[Request, Outcome]] = []
         first = 0
-        for request, draft, most in zip(decoding, drafts, wanted, strict=True):
+        for place, (request, draft, most) in enumerate(zip(decoding, drafts, plan.wanted, strict=True)):
             end = first + 1 + (len(draft) if draft else 0)
             rows, first = logits[first:end], end
             kept = len(request.view.tokens)
@@ -207,7 +206,7 @@ class RoundRunner:
             successors = verified_successors(last, draft, rows, most) if most else ()
             outcome = Outcome(kept, committed, draft, accepted, successors)
             outcomes.append((request, outcome))
-            self.setup.drafters.observe(request.view, outcome, asked)
+            self.setup.drafters.observe(request.view, outcome, plan.asked(place))
         return events, outcomes
 
     def _accept(

@@ -49,6 +49,21 @@ def test_rounds_after_a_question_whose_round_failed_are_told_with_the_next_one()
     assert silent.outcomes == [Outcome(3, (4,)), Outcome(4, (5, 6))]
 
 
+def test_a_request_that_is_not_asked_for_is_told_when_it_is() -> None:
+    silent = ScriptedDrafter(lambda history: None)
+    drafters, view, request = started(silent)
+    other = RequestView(2, [7, 8], prompt_length=2)
+    drafters.start(other)
+    company = make_request(other, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
+    commit(drafters, view, [4], asked=())
+    commit(drafters, other, [9], asked=())
+    drafters.draft([request, company], {silent.name: [LIMIT, None]})
+    assert silent.outcomes == [Outcome(3, (4,))]
+    commit(drafters, other, [10], asked=())
+    drafters.draft([request, company], {silent.name: [LIMIT, LIMIT]})
+    assert silent.outcomes == [Outcome(3, (4,)), Outcome(2, (9, 10))]
+
+
 def test_each_drafter_hears_what_it_was_asked_about_at_once() -> None:
     first, second = ScriptedDrafter(lambda history: None, name="first"), ScriptedDrafter(lambda history: None)
     drafters, view, request = started(first, second)

@@ -115,7 +115,7 @@ def test_only_the_requests_it_is_asked_for_are_told() -> None:
     params = SamplingParams(max_tokens=6, ignore_eos=True)
     both.run([both.add(prompt, params) for prompt in ([4, 5], [6, 7])])
     told = [len(outcome.successors) for outcome in drafter.outcomes if 2 < outcome.kept < 7]
-    assert sorted(told) == [0] * 4 + [1] * 4
+    assert sorted(told) == [0] + [1] * 4  # of the other it hears when that is over
 
 
 def test_the_most_that_an_asked_drafter_wants_is_read(extractions: list[int]) -> None:
