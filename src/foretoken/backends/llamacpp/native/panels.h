@@ -2,7 +2,7 @@
 
    llama.cpp multiplies by most types one output of one row at a time, and unpacks the weights anew for each row. Here
    a panel holds the same four inputs of eight outputs side by side, so that one instruction computes for all of them,
-   and what is unpacked is used for up to four rows. A row's sums are made in one order, whatever rows are beside it.
+   and what is unpacked is used for up to eight rows. A row's sums are made in one order, whatever rows are beside it.
 
    Rows are quantised as llama.cpp quantises them for Q4_1: 32 inputs at a time (Q8_1). */
 #pragma once
@@ -16,7 +16,6 @@ namespace foretoken {
 
 constexpr int OUTPUTS = 8;            // of a panel
 constexpr int INPUTS = 32;            // of a block
-constexpr int ROWS_AT_ONCE = 4;       // that share what is unpacked
 constexpr int NIBBLES = 16 * OUTPUTS; // bytes of a block's
 constexpr int AHEAD_OF_PANEL = 2560;  // bytes; the processor alone does not look so far ahead while it computes
 
@@ -43,6 +42,10 @@ static inline __m256i four(const int8_t * values) { // inputs, the same for all 
     return _mm256_set1_epi32(all);
 }
 static inline __m256i pairs(__m256i sixteen) { return _mm256_madd_epi16(sixteen, _mm256_set1_epi16(1)); }
+/* So that the compiler adds those of R rows here and now: in an order of its own it would keep products on the stack. */
+template <int R> static inline void settle(__m256i & sums) {
+    if (R > 1) __asm__("" : "+x"(sums));
+}
 static inline __m256i low_bits(__m256i bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 static inline __m256i eight_bytes(const char * at) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at)));
@@ -94,6 +97,7 @@ template <int R> static inline void nibble_sums(const char * packed, Blocks rows
             const __m256i some = _mm256_maddubs_epi16(low, four(values));
             const __m256i more = _mm256_maddubs_epi16(high, four(values + 16));
             sums[r] = _mm256_add_epi16(sums[r], _mm256_add_epi16(some, more));
+            settle<R>(sums[r]);
         }
     }
     for (int r = 0; r < R; ++r) sums[r] = pairs(sums[r]);
@@ -113,6 +117,7 @@ template <int R> static inline void fifth_sums(const char * packed, const char *
             const __m256i some = _mm256_maddubs_epi16(low, four(values));
             const __m256i more = _mm256_maddubs_epi16(high, four(values + 16));
             sums[r] = _mm256_add_epi32(sums[r], pairs(_mm256_add_epi16(some, more)));
+            settle<R>(sums[r]);
         }
     }
 }
@@ -152,9 +157,10 @@ template <typename F> static inline void pack_fifths(char * to, F of) {
 }
 
 /* What the types are made of: `inputs` of one output in `bytes`; `pack` puts those of eight outputs, which begin at
-   `from[o]`, into a panel, and `add_to` adds their products to the totals of R rows. */
+   `from[o]`, into a panel, and `add_to` adds their products to the totals of R rows: of up to `rows`, where more would
+   leave too few registers. */
 struct Q4_0 {
-    static constexpr int inputs = INPUTS, bytes = 18;
+    static constexpr int inputs = INPUTS, bytes = 18, rows = 8;
     static void pack(const uint8_t * const * from, char * to) {
         pack_nibbles(to, [&](int o, int k) { return word(from[o] + 2 + 4 * k); });
         for (int o = 0; o < OUTPUTS; ++o) memcpy(to + NIBBLES + 2 * o, from[o], 2);
@@ -172,7 +178,7 @@ struct Q4_0 {
 };
 
 struct Q4_1 {
-    static constexpr int inputs = INPUTS, bytes = 20;
+    static constexpr int inputs = INPUTS, bytes = 20, rows = 8;
     static void pack(const uint8_t * const * from, char * to) {
         pack_nibbles(to, [&](int o, int k) { return word(from[o] + 4 + 4 * k); });
         for (int o = 0; o < OUTPUTS; ++o) {
@@ -193,7 +199,7 @@ struct Q4_1 {
 };
 
 struct Q5_0 {
-    static constexpr int inputs = INPUTS, bytes = 22;
+    static constexpr int inputs = INPUTS, bytes = 22, rows = 6;
     static constexpr int fifths = NIBBLES, scales = fifths + 4 * OUTPUTS;
     static void pack(const uint8_t * const * from, char * to) {
         pack_nibbles(to, [&](int o, int k) { return word(from[o] + 6 + 4 * k); });
@@ -213,7 +219,7 @@ struct Q5_0 {
 };
 
 struct Q5_1 {
-    static constexpr int inputs = INPUTS, bytes = 24;
+    static constexpr int inputs = INPUTS, bytes = 24, rows = 6;
     static constexpr int fifths = NIBBLES, scales = fifths + 4 * OUTPUTS;
     static void pack(const uint8_t * const * from, char * to) {
         pack_nibbles(to, [&](int o, int k) { return word(from[o] + 8 + 4 * k); });
@@ -236,7 +242,7 @@ struct Q5_1 {
 };
 
 struct Q8_0 {
-    static constexpr int inputs = INPUTS, bytes = 34;
+    static constexpr int inputs = INPUTS, bytes = 34, rows = 6;
     static void pack(const uint8_t * const * from, char * to) {
         for (int o = 0; o < OUTPUTS; ++o) {
             for (int k = 0; k < 8; ++k) memcpy(to + 32 * k + 4 * o, from[o] + 2 + 4 * k, 4);
@@ -251,6 +257,7 @@ struct Q8_0 {
             for (int r = 0; r < R; ++r) {
                 const __m256i signs = _mm256_sign_epi8(four(rows.of(r).values + 4 * k), weights);
                 sums[r] = _mm256_add_epi32(sums[r], pairs(_mm256_maddubs_epi16(sizes, signs)));
+                settle<R>(sums[r]);
             }
         }
         const __m256 scale = eight_halves(packed + 32 * OUTPUTS);
@@ -261,7 +268,7 @@ struct Q8_0 {
 /* Q4_K and, with a fifth bit, Q5_K: eight blocks with scales and least values of 6 bits, in 12 bytes: the last four have
    their upper two bits in the bytes of the first four. */
 template <bool FIFTHS> struct Q45_K {
-    static constexpr int blocks = 8, inputs = blocks * INPUTS, bytes = FIFTHS ? 176 : 144;
+    static constexpr int blocks = 8, inputs = blocks * INPUTS, bytes = FIFTHS ? 176 : 144, rows = FIFTHS ? 6 : 8;
     static constexpr int fifths = blocks * NIBBLES, scales = fifths + (FIFTHS ? blocks * 4 * OUTPUTS : 0);
     static constexpr int halves = scales + 12 * OUTPUTS;
     static void pack(const uint8_t * const * from, char * to) {
@@ -318,7 +325,7 @@ using Q5_K = Q45_K<true>;
 /* Eight blocks of two halves, each half with a scale of 8 bits; numbers of 6 bits, 32 of which stand for 0. Their
    lower four bits are packed like nibbles, their upper two, four numbers a byte, behind all of these. */
 struct Q6_K {
-    static constexpr int blocks = 8, inputs = blocks * INPUTS, bytes = 210;
+    static constexpr int blocks = 8, inputs = blocks * INPUTS, bytes = 210, rows = 6;
     static constexpr int upper = blocks * NIBBLES, scales = upper + blocks * 64, halves = scales + 16 * OUTPUTS;
     static void pack(const uint8_t * const * from, char * to) {
         for (int b = 0; b < blocks; ++b) {
@@ -358,6 +365,7 @@ struct Q6_K {
                         const __m256i a = _mm256_maddubs_epi16(numbers[half][0], four(values));
                         const __m256i c = _mm256_maddubs_epi16(numbers[half][1], four(values + 4));
                         sums[half][r] = _mm256_add_epi32(sums[half][r], pairs(_mm256_add_epi16(a, c)));
+                        settle<R>(sums[half][r]);
                     }
                 }
             }

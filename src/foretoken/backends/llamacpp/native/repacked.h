@@ -45,9 +45,13 @@ template <typename P, typename T> static void quantize_rows(P * params, const T 
     }
 }
 
-/* Outputs of up to four rows, panel by panel. */
+/* Outputs of `many` rows, up to R, panel by panel. */
 template <typename B, int R>
-static void multiply_panels(int units, Blocks rows, const char * weights, int64_t at, int64_t end, char * const * out) {
+static void multiply_panels(
+    int many, int units, Blocks rows, const char * weights, int64_t at, int64_t end, char * const * out) {
+    if constexpr (R > 1) {
+        if (many < R) return multiply_panels<B, R - 1>(many, units, rows, weights, at, end, out);
+    }
     for (; at < end; at += OUTPUTS) {
         float * to[R];
         for (int r = 0; r < R; ++r) to[r] = reinterpret_cast<float *>(out[r]) + at;
@@ -60,18 +64,15 @@ static void multiply_block(T * op, const Input * inputs, int64_t first, int64_t 
     const int units = int(op->src[0]->ne[0] / B::inputs);
     const ptrdiff_t blocks = op->src[0]->ne[0] / INPUTS;
     const char * weights = static_cast<const char *>(op->src[0]->data);
-    const int64_t step = last - first > ROWS_AT_ONCE ? OUTPUTS : end - at; // a panel for all rows, or a row for all
+    const int64_t groups = (last - first + B::rows - 1) / B::rows, size = (last - first + groups - 1) / groups;
+    const int64_t step = groups > 1 ? OUTPUTS : end - at; // a panel for all rows, or a row for all
     for (; at < end; at += step) {
-        for (int64_t row = first; row < last; row += ROWS_AT_ONCE) {
+        for (int64_t row = first; row < last; row += size) {
             const Blocks rows{inputs + row * blocks, blocks};
-            const int64_t to = at + step < end ? at + step : end;
-            char * out[ROWS_AT_ONCE];
-            const int many = last - row < ROWS_AT_ONCE ? int(last - row) : ROWS_AT_ONCE;
+            const int many = int(last - row < size ? last - row : size);
+            char * out[B::rows];
             for (int r = 0; r < many; ++r) out[r] = row_of(op, row + r);
-            if (many == 4) multiply_panels<B, 4>(units, rows, weights, at, to, out);
-            if (many == 3) multiply_panels<B, 3>(units, rows, weights, at, to, out);
-            if (many == 2) multiply_panels<B, 2>(units, rows, weights, at, to, out);
-            if (many == 1) multiply_panels<B, 1>(units, rows, weights, at, to, out);
+            multiply_panels<B, B::rows>(many, units, rows, weights, at, at + step < end ? at + step : end, out);
         }
     }
 }
