@@ -16,6 +16,7 @@ namespace foretoken {
 
 constexpr int TOGETHER = 4;    // rows
 constexpr int MOST_SIZE = 256; // numbers of a value
+constexpr int AHEAD_OF_CELL = 16;   // cells; the processor does not foresee steps over other heads' numbers
 constexpr int WIDE = REGISTERS / 8; // registers of a value that are summed up at once
 
 constexpr int F32 = 0, F16 = 1, BF16 = 30; // ggml.h's numbers of types
@@ -24,6 +25,13 @@ template <int TYPE> static inline Floats numbers(const char * at, int index) {
     if constexpr (TYPE == F32) return load(reinterpret_cast<const float *>(at) + index);
     if constexpr (TYPE == F16) return load_fp16(at + 2 * index);
     return load_bf16(at + 2 * index);
+}
+
+/* Asks for the memory from `at` on. Many such questions at once are forgotten, so one is asked with each cell. */
+static inline void expect(const char * at, size_t bytes) {
+    _mm_prefetch(at, _MM_HINT_T0);
+    if (bytes > 64) _mm_prefetch(at + 64, _MM_HINT_T0);
+    for (size_t line = 128; line < bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
 }
 
 struct Cells {
@@ -56,6 +64,7 @@ static inline void score(const Cells & cells, const Rows & rows, int64_t first, 
     for (int c = 0; c < LANES; ++c) {
         const int64_t cell = first + c < cells.count ? first + c : cells.count - 1;
         const char * key = cells.keys + cell * cells.key_step;
+        expect(key + AHEAD_OF_CELL * cells.key_step, size_t(cells.key_size) * (K == F32 ? 4 : 2));
         Floats part[R];
         for (int r = 0; r < R; ++r) part[r] = all(0.0f);
         for (int i = 0; i < cells.key_size; i += LANES) {
@@ -78,6 +87,8 @@ static inline void weigh(
     const int end = cells.count - first < LANES ? int(cells.count - first) : LANES;
     const char * value = cells.values + first * cells.value_step;
     for (int c = 0; c < end; ++c, value += cells.value_step) {
+        const int bytes = V == F32 ? 4 : 2;
+        expect(value + AHEAD_OF_CELL * cells.value_step + at * bytes, size_t(W * LANES * bytes));
         Floats some[W];
         for (int w = 0; w < W; ++w) some[w] = numbers<V>(value, at + w * LANES);
         for (int r = 0; r < R; ++r) {
@@ -162,8 +173,9 @@ template <typename T> static const char * place(const T * tensor, int64_t i1, in
     return static_cast<const char *>(tensor->data) + i1 * tensor->nb[1] + i2 * tensor->nb[2] + i3 * tensor->nb[3];
 }
 
-/* Computes rows `row` to `end` of those of the operation `op`: all rows of a head, then those of the next. False, with
-   nothing done, for what is llama.cpp's business: ALiBi, squeezed scores, sinks, other types and sizes. */
+/* Computes rows `row` to `end` of those of the operation `op`: all rows of a head, then those of the next. Those that
+   share keys are taken together by whoever has the first of them, also beyond `end`. False, with nothing done, for what
+   is llama.cpp's business: ALiBi, squeezed scores, sinks, other types and sizes. */
 template <typename T> static bool attended(T * op, int64_t row, int64_t end) {
     const T * q = op->src[0], * k = op->src[1], * v = op->src[2], * mask = op->src[3];
     float options[3]; // scale, ALiBi's bias, what scores are squeezed into
@@ -177,12 +189,17 @@ template <typename T> static bool attended(T * op, int64_t row, int64_t end) {
     }
     while (row < end) {
         const int64_t i3 = row / (heads * count), group = row / count % heads / shared;
-        const int64_t last = (i3 * heads + (group + 1) * shared) * count; // of the rows that have these keys
+        const int64_t from = (i3 * heads + group * shared) * count, last = from + shared * count; // with these keys
+        const int64_t behind = (row - from) % TOGETHER;
+        if (behind) { // of rows that the part before this one takes
+            row = row - behind + TOGETHER < last ? row - behind + TOGETHER : last;
+            continue;
+        }
         cells.keys = place(k, 0, group, i3 / (q->ne[3] / k->ne[3]));
         cells.values = place(v, 0, group, i3 / (q->ne[3] / v->ne[3]));
         Rows rows;
         int many = 0;
-        for (; many < TOGETHER && row < end && row < last; ++many, ++row) {
+        for (; many < TOGETHER && row < last; ++many, ++row) {
             const int64_t i1 = row % count, i2 = row / count % heads;
             const int64_t at = i3 * op->ne[2] * op->ne[1] + i2 + i1 * op->ne[1];
             rows.query[many] = reinterpret_cast<const float *>(place(q, i1, i2, i3));
