@@ -42,7 +42,7 @@ static inline __m256i four(const int8_t * values) { // inputs, the same for all 
     return _mm256_set1_epi32(all);
 }
 static inline __m256i pairs(__m256i sixteen) { return _mm256_madd_epi16(sixteen, _mm256_set1_epi16(1)); }
-/* So that the compiler adds those of R rows here and now: in an order of its own it would keep products on the stack. */
+/* So that the compiler adds those of R rows at once: in an order of its own it would keep products on the stack. */
 template <int R> static inline void settle(__m256i & sums) {
     if (R > 1) __asm__("" : "+x"(sums));
 }
@@ -265,8 +265,8 @@ struct Q8_0 {
     }
 };
 
-/* Q4_K and, with a fifth bit, Q5_K: eight blocks with scales and least values of 6 bits, in 12 bytes: the last four have
-   their upper two bits in the bytes of the first four. */
+/* Q4_K and, with a fifth bit, Q5_K: eight blocks with scales and least values of 6 bits, in 12 bytes: the last four
+   have their upper two bits in the bytes of the first four. */
 template <bool FIFTHS> struct Q45_K {
     static constexpr int blocks = 8, inputs = blocks * INPUTS, bytes = FIFTHS ? 176 : 144, rows = FIFTHS ? 6 : 8;
     static constexpr int fifths = blocks * NIBBLES, scales = fifths + (FIFTHS ? blocks * 4 * OUTPUTS : 0);
