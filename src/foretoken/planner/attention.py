@@ -38,7 +38,7 @@ PATIENCE = 4
 SAVED = 0.5
 """Share of the income that is then saved."""
 
-FURTHER = 0.12
+FURTHER = 0.25
 """What asking takes for each request beyond the first, of what it takes for that one."""
 
 AFTER_A_HIT = 1

@@ -13,8 +13,12 @@ from statistics import median
 
 from foretoken.types import DraftLimit
 
-FREE = 0.05
-"""A drafter that costs less than this share of a plain forward always drafts: that is how it is measured."""
+FREE = 0.07
+"""A drafter that costs less than this share of a plain forward is asked as attention pays for it (`attention`):
+that is how it is measured. Beside forwards of 5 ms `suffix` takes 5 % of one."""
+
+STAYS_FREE = 0.15
+"""And it goes on to be asked so up to this: what it costs follows the machine, and it is still no draft model."""
 
 LONGEST = 64
 FORGET = 0.95
@@ -38,6 +42,8 @@ class DrafterWorth:
         self._asks: deque[float] = deque(maxlen=_WINDOW)
         self.asking = 0.0
         """What asking it costs, in plain rounds."""
+        self.free = False
+        """Whether asking costs next to nothing."""
         self._token_costs: deque[float] = deque(maxlen=_WINDOW)
         self._right, self._tried = 4 * _FIRST_GUESS, 4.0
 
@@ -45,11 +51,6 @@ class DrafterWorth:
     def measured(self) -> bool:
         """Whether anything is known of its cost."""
         return bool(self._asks)
-
-    @property
-    def free(self) -> bool:
-        """Whether asking costs next to nothing."""
-        return self.measured and self.asking <= FREE
 
     @property
     def chance(self) -> float:
@@ -72,6 +73,7 @@ class DrafterWorth:
         """
         self._asks.append(cost if asked is None else asked)
         self.asking = median(self._asks)
+        self.free = self.asking <= (STAYS_FREE if self.free else FREE)
         if tokens:
             self._token_costs.append(cost / tokens)
 
