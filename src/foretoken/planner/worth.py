@@ -14,11 +14,12 @@ from statistics import median
 from foretoken.types import DraftLimit
 
 FREE = 0.07
-"""A drafter that costs less than this share of a plain forward is asked as attention pays for it (`attention`):
-that is how it is measured. Beside forwards of 5 ms `suffix` takes 5 % of one."""
+"""A drafter that costs less than this share of a plain forward is asked as attention pays for it
+(`attention`): that is how it is measured. Beside forwards of 5 ms `suffix` takes 5 % of one."""
 
 STAYS_FREE = 0.15
-"""And it goes on to be asked so up to this: what it costs follows the machine, and it is still no draft model."""
+"""And it goes on to be asked so up to this: what it costs follows the machine, and it is still no draft
+model."""
 
 LONGEST = 64
 FORGET = 0.95
