@@ -39,13 +39,11 @@ def test_a_cheap_drafter_is_free_however_bad_it_is() -> None:
 
 
 def test_who_is_free_stays_so_while_the_machine_gets_a_little_slower() -> None:
-    worth = fed(cost=0.05, right=0, length=4)
-    feed(worth, cost=0.1, right=0, length=4)
-    assert worth.free
-    feed(worth, cost=0.2, right=0, length=4)
-    assert not worth.free
-    feed(worth, cost=0.1, right=0, length=4)
-    assert not worth.free, "what was too dear must become cheap, and not only less dear"
+    worth, free = DrafterWorth(), []
+    for cost in (0.05, 0.1, 0.2, 0.1):
+        feed(worth, cost=cost, right=0, length=4)
+        free.append(worth.free)
+    assert free == [True, True, False, False]  # what was too dear must become cheap, and not only less dear
 
 
 def test_a_good_costly_drafter_is_worth_it_and_a_useless_one_is_not() -> None:
