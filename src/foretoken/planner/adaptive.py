@@ -153,7 +153,8 @@ class AdaptivePlanner:
         awake, self._share = self._attention.tick(ids, turns, promising)
         self._asked = awake if self._share else ()
         if not awake and self._asking.asleep(drafters):
-            self._rest.begin(ids, load, self._attention.rest(ids, turns))
+            most = self._hints.lasts(self._curve.rounds + 1)
+            self._rest.begin(ids, load, self._attention.rest(ids, turns, most))
             return {}
         return self._asking.limits(requests, drafters, load, awake, promising)
 
@@ -195,8 +196,7 @@ class AdaptivePlanner:
             for request, chain in zip(requests, survivals, strict=True)
         ]
         lengths = self._lengths(survivals, load, taken=sum(whole), prices=prices)
-        if self._asking.asked:
-            self._found = any(draft is not None for draft in chosen)
+        self._found = any(it is not None for it in chosen) if self._asking.asked else self._found
         self._drafting = any(lengths) or any(whole)
         return [
             draft.cut(max(length, all_of_it)) if draft and length + all_of_it else None
@@ -338,9 +338,10 @@ class AdaptivePlanner:
             self._rest_at_once(measured)
 
     def _rest_at_once(self, measured: Round) -> None:
-        """After a question that led to nothing: to find out in the next round would take as long again."""
+        """After a question that led to nothing: finding out in the next round would take as long again."""
         ids, load = [request for request, _ in measured.outcomes], measured.load
-        rounds = self._attention.rest(ids, self._cost(load) / self._curve.turn(load.decoding))
+        turns = self._cost(load) / self._curve.turn(load.decoding)
+        rounds = self._attention.rest(ids, turns, self._hints.lasts(self._curve.rounds))
         if rounds and self._asking.asleep(self._names):
             self._rest.begin(ids, load, rounds)
 

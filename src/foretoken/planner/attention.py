@@ -7,7 +7,8 @@ and asking spends what it costs (`overhead`). While drafts look promising the cr
 otherwise slowly, so that some is left for when a text begins to repeat itself.
 
 Asking for some requests takes much less than asking for each by itself (measured: 1.3 ms for one, 1.6 for
-four, 3.8 for eight of which drafters have not heard for long). So those for whom nothing looks promising are asked in the same rounds and share what that takes.
+four, 3.8 for eight of which drafters have not heard for long). So those for whom nothing looks promising are
+asked in the same rounds and share what that takes.
 
 A plain round here is a request's share of one: V(n) ÷ n where n requests decode together.
 """
@@ -38,7 +39,7 @@ PATIENCE = 4
 SAVED = 0.5
 """Share of the income that is then saved."""
 
-FURTHER = 0.2
+FURTHER = 0.22
 """What asking takes for each request beyond the first, of what it takes for that one."""
 
 AFTER_A_HIT = 1
@@ -110,18 +111,21 @@ class Attention:
         known, least = self._requests, -INCOME * (1 + rested)
         return [it for it in requests if it.id not in known or known[it.id].credit >= least]
 
-    def rest(self, requests: Sequence[int], cost: float) -> int:
-        """In how many of the next rounds, `LONGEST_REST` at most, `tick` would ask for none of these."""
+    def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
+        """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of
+        these.
+        """
         if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
             return 0
         states = {it: _Request(self._requests[it].credit, self._requests[it].idle) for it in requests}
-        for rounds in range(1, LONGEST_REST + 1):
+        most = min(most, LONGEST_REST)
+        for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
                 state.credit = min(MOST, state.credit + INCOME)
             if _askers(states, cost, self._round + rounds):
                 return rounds - 1
-        return LONGEST_REST
+        return most
 
     def rested(self, requests: Sequence[int], rounds: int) -> None:
         """So many rounds of a rest have gone by."""

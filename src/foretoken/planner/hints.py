@@ -77,6 +77,10 @@ class Hints:
         self._least = int(pays.argmax()) if pays.any() else _LONG + 1
         self._extra = [0.0, *(rows[:_RISKED] / plain).tolist()]
 
+    def lasts(self, first: int) -> int:
+        """For how many rounds from number `first` on what was last weighed holds."""
+        return _FRESH if self._weighed is None else max(0, (self._weighed[0] + 1) * _FRESH - first)
+
     def rest(self) -> None:
         """Asking costs next to nothing: nobody needs a hint."""
         self._weighed = None

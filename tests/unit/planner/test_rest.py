@@ -125,6 +125,14 @@ def test_several_rest_until_the_first_would_be_asked() -> None:
         assert max(rests) >= 3
 
 
+def test_a_rest_is_no_longer_than_what_is_known_lasts() -> None:
+    attention = Attention()
+    attention.tick([1], 0.5)
+    whole = attention.rest([1], 0.5)
+    assert whole > 2
+    assert [attention.rest([1], 0.5, most) for most in (0, 2, 100)] == [0, 2, whole]
+
+
 def test_who_costs_next_to_nothing_never_rests() -> None:
     attention = Attention()
     assert attention.tick([1], INCOME)[0]
