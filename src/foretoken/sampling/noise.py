@@ -40,6 +40,11 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = (1 << 64) - 1
 
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+_FACTOR_1, _FACTOR_2 = np.uint64(MIX_1), np.uint64(MIX_2)
+SETTLED_BITS = 64 - 31
+"""The bits of a word that the last step of `finalise` changes: all below its shift."""
+
 MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-53)))
 """The largest noise there is: 36.74."""
 HEAD = 128
@@ -47,6 +52,8 @@ HEAD = 128
 SLICE = 8192
 """Tokens handled at once in passes over a whole vocabulary. 64 KiB of float64 stay in the cache, and below
 the size from which malloc maps fresh pages for every temporary (which made a pass five times slower)."""
+PASS = 2 * SLICE
+"""Tokens hashed at once by comparing hashes only: two buffers, used again, and a bit for each token."""
 BLOCK = 128
 """Tokens per block of `largest_floor`."""
 
@@ -84,14 +91,20 @@ def _steps(vocab_size: int) -> Words:
     return steps
 
 
+def _multiply_and_mix(words: Words, scratch: Words) -> None:
+    """All of `finalise` in place but its last step, with `scratch` to work in: what a word's upper 31 bits
+    end up as.
+    """
+    for shift, factor in ((_SHIFT_1, _FACTOR_1), (_SHIFT_2, _FACTOR_2)):
+        np.right_shift(words, shift, out=scratch)
+        np.bitwise_xor(words, scratch, out=words)
+        np.multiply(words, factor, out=words)
+
+
 def _finalise_in_place(words: Words) -> Words:
-    scratch = words >> np.uint64(30)
-    words ^= scratch
-    words *= np.uint64(MIX_1)
-    np.right_shift(words, np.uint64(27), out=scratch)
-    words ^= scratch
-    words *= np.uint64(MIX_2)
-    np.right_shift(words, np.uint64(31), out=scratch)
+    scratch = np.empty_like(words)
+    _multiply_and_mix(words, scratch)
+    np.right_shift(words, _SHIFT_3, out=scratch)
     words ^= scratch
     return words
 
@@ -171,10 +184,17 @@ def _noisy_tokens(vocab_size: int, key: int, needed: float) -> TokenIds:
         return np.empty(0, np.int64)
     # P(noise > needed) = 1 − exp(−e^−needed); the slack covers the rounding of both sides.
     above = -math.expm1(-math.exp(-max(needed, -5.0) + 1e-9))
-    threshold = np.uint64(max(0, int((1.0 - above) * 2.0**64) - (1 << 20)))
+    threshold = max(0, int((1.0 - above) * 2.0**64) - (1 << 20))
+    # The last step of `finalise` leaves a word's upper 31 bits alone: they say enough without it.
+    threshold = np.uint64(threshold >> SETTLED_BITS << SETTLED_BITS)
     steps, start = _steps(vocab_size), np.uint64(key)
+    both = np.empty((2, min(PASS, vocab_size)), np.uint64)
     found = []
-    for first in range(0, vocab_size, SLICE):
-        words = _finalise_in_place(steps[first : first + SLICE] + start)
-        found.append(np.flatnonzero(words >= threshold) + first)
-    return np.concatenate(found)
+    for first in range(0, vocab_size, PASS):
+        part = steps[first : first + PASS]
+        words, scratch = both[:, : part.size]
+        _multiply_and_mix(np.add(part, start, out=words), scratch)
+        reached = words >= threshold
+        if reached.any():
+            found.append(np.flatnonzero(reached) + first)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
