@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The order of the tests: another one each time. The commands shown name the seed; `make test SEED=…` repeats it.
 SEED ?= $(shell date +%s)
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench compile clean
 
 demo: $(VENV)/.demo
 	$(BIN)/foretoken run --no-remember -n 300 \
@@ -14,6 +14,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
 	$(BIN)/python -m pytest -q -m model --randomly-seed=$(SEED)
+	$(BIN)/python -m pytest -q -m source --source --randomly-seed=$(SEED)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -23,6 +24,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/foretoken bench
+
+# After a change to src/foretoken/planner, which otherwise runs from source until the next installation.
+compile: $(VENV)/.dev
+	$(BIN)/python scripts/compile_planner.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Foretoken needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -38,3 +43,4 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -f src/foretoken/planner/*.so src/foretoken/planner/compiled.json

@@ -8,15 +8,32 @@ from pathlib import Path
 
 import pytest
 
+from foretoken import compiled
 from foretoken.library import default_model
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The planner runs as it is installed, compiled as a rule."""
+    parser.addoption("--source", action="store_true", help="run the planner from source")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C is heard by the tests of it even in a suite started in the background, where shells drop it."""
+    if config.getoption("--source"):
+        compiled.use_source()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that look inside the planner need its source: compiled code keeps its insides to itself."""
+    if compiled.state() is compiled.State.COMPILED:
+        skip = pytest.mark.skip(reason="looks inside the planner, which is compiled: pytest --source")
+        for item in items:
+            if item.get_closest_marker("source"):
+                item.add_marker(skip)
 
 
 def pytest_unconfigure() -> None:

@@ -19,6 +19,7 @@ from foretoken.registry import create_drafter, drafter_names
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
 from foretoken.types import Logits, Round, Rows, VerifyRule
+from planner_doubles import PlannerAround
 
 VOCABULARY = 12
 DRAFT_MODEL = "draft-model"
@@ -70,12 +71,11 @@ def drafter(name: str, model: Model) -> Drafter:
     return create_drafter(Stage(name, options), context_for(model))
 
 
-class ClockworkPlanner(AdaptivePlanner):
+class ClockworkPlanner(PlannerAround):
     """`auto` on a machine whose forwards take what they always take, so that every run decides alike."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.clock = 0
+        super().__init__(AdaptivePlanner())
 
     def observe(self, measured: Round) -> None:
         drafting = dict.fromkeys(measured.draft_ms, 0.01)

@@ -22,6 +22,7 @@ from foretoken.registry import create_drafter
 from foretoken.sampling.coupled import CoupledSampler
 from foretoken.testing import FakeModel, assert_lossless, drafter_context, markov_logits
 from foretoken.types import Draft, Load, Logits, Round
+from planner_doubles import PlannerAround
 
 VOCABULARY = 12
 LANGUAGE = markov_logits(VOCABULARY, order=2, seed=1, scale=2.5)
@@ -43,13 +44,13 @@ def draft_logits(prefix: Sequence[int]) -> Logits:
     return mixed
 
 
-class CheapRows(AdaptivePlanner):
+class CheapRows(PlannerAround):
     """`auto` where a row costs next to nothing, always the same, so that trees pay and runs decide alike."""
 
     slope = 0.01
 
     def __init__(self, *, trees: bool = True) -> None:
-        super().__init__(trees=trees)
+        super().__init__(AdaptivePlanner(trees=trees))
 
     def observe(self, measured: Round) -> None:
         drafting = dict.fromkeys(measured.draft_ms, 0.01)
@@ -83,7 +84,7 @@ def drafters(model: Model, small: Model | None = None) -> list[Drafter]:
     return [create_drafter(Stage(name, options), context(model, small)) for name, options in STAGES.items()]
 
 
-def decided(planner: AdaptivePlanner, params: SamplingParams, *, concurrent: bool) -> list[Decision]:
+def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> list[Decision]:
     """What was decided while the prompts were answered."""
     model, heard = target(), list[Decision]()
     with Engine(model, drafters=drafters(model), planner=planner) as engine:
@@ -129,10 +130,13 @@ def test_without_trees_or_where_the_rule_samples_nothing_is_merged(settings: str
     assert not any("+" in (choice.source or "") for choice in choices)
 
 
-class Widest(FixedPlanner):
+class Widest(PlannerAround):
     """Verifies the widest draft there is in every round."""
 
     widths: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__(FixedPlanner())
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretoken import library
+from foretoken import compiled, library
 from foretoken.backends.cpu import physical_cores
 from foretoken.backends.llamacpp.system import (
     Device,
@@ -55,9 +55,12 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What Foretoken runs on."""
+    """What Foretoken runs on. `planner`: whether it runs compiled, from source, or from source because that
+    is not what was compiled.
+    """
 
     foretoken: str
+    planner: compiled.State
     python: str
     platform: str
     packages: tuple[Package, ...]
@@ -76,6 +79,7 @@ def software() -> Software:
     """Versions of everything that matters. No optional package is imported."""
     return Software(
         foretoken=version("foretoken"),
+        planner=compiled.state(),
         python=platform.python_version(),
         platform=platform.platform(),
         packages=tuple(Package(*package, _version(package[0], package[1])) for package in _PACKAGES),

@@ -19,6 +19,7 @@ from foretoken.cli.loading import load_engine
 from foretoken.cli.options import model_options, take_model_options
 from foretoken.cli.render import stderr_console
 from foretoken.cli.units import counted, size_text
+from foretoken.compiled import State
 from foretoken.config import Speculation
 from foretoken.errors import ForetokenError
 from foretoken.library.repository import repository_of
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 2
 _LABEL = 18
+_PLANNER = {
+    State.COMPILED: "compiled",
+    State.SOURCE: "[yellow]not compiled[/], as without a C compiler: planning takes longer",
+    State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_planner.py",
+}
 
 Row = tuple[str, str]
 """A label and rich markup."""
@@ -125,6 +131,7 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
 
 def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
     yield "foretoken", software.foretoken
+    yield "planner", _PLANNER[software.planner]
     yield "Python", software.python
     yield "platform", escape(software.platform)
     for package in software.packages:

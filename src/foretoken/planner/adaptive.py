@@ -360,7 +360,7 @@ class AdaptivePlanner:
         if not measured.outcomes:
             return
         ms, requests = measured.plan_ms + measured.sample_ms, len(measured.outcomes)
-        self._overhead.add(ms, requests, asked=bool(measured.draft_ms), late_ms=measured.late_ms)
+        self._overhead.add(ms, asked=bool(measured.draft_ms), requests=requests, late_ms=measured.late_ms)
 
     def _settle(self, measured: Round, drafted: int, extra: float) -> None:
         """The drafts share what the round took longer than a plain one for all, `extra` of such rounds: it is

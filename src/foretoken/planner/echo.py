@@ -9,7 +9,6 @@ longer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,19 +31,19 @@ _MASK = (1 << 64) - 1
 _LEAST_BITS = 10
 
 
-@dataclass(slots=True)
 class _Text:
     """What is known of one request's text. `places[slot of two tokens]`: the position after their last
     occurrence, 0 for none; two pairs in one slot are told apart by looking. `at`: the position that is
     expected to come again, `length` how many tokens before it and before the text's end are the same.
     """
 
-    places: npt.NDArray[np.int32]
-    cells: memoryview
-    shift: int
-    read: int = 0
-    at: int = 0
-    length: int = 0
+    __slots__ = ("at", "cells", "length", "places", "read", "shift")
+
+    def __init__(self, places: npt.NDArray[np.int32], shift: int) -> None:
+        self.places = places
+        self.cells = places.data
+        self.shift = shift
+        self.read = self.at = self.length = 0
 
 
 class Echo:
@@ -76,7 +75,7 @@ class Echo:
 def _read(tokens: Sequence[int]) -> _Text:
     bits = max(_LEAST_BITS, (4 * len(tokens)).bit_length())
     places = np.zeros(1 << bits, np.int32)
-    text = _Text(places, places.data, 64 - bits)
+    text = _Text(places, 64 - bits)
     _read_on(text, tokens)
     return text
 

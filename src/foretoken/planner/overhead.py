@@ -44,7 +44,7 @@ class Overhead:
             return PRIOR_MS
         return known[max([number for number in known if number < requests], default=min(known))]
 
-    def add(self, ms: float, requests: int = 1, *, asked: bool, late_ms: float = 0.0) -> None:
+    def add(self, ms: float, *, asked: bool, requests: int = 1, late_ms: float = 0.0) -> None:
         """A round of so many requests took `ms` until it was learnt from, and the one before it `late_ms`
         more than was known then.
         """

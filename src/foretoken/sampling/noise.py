@@ -42,8 +42,8 @@ MASK = (1 << 64) - 1
 
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _FACTOR_1, _FACTOR_2 = np.uint64(MIX_1), np.uint64(MIX_2)
-SETTLED_BITS = 64 - 31
-"""The bits of a word that the last step of `finalise` changes: all below its shift."""
+LOOSE_BITS = 64 - 31
+"""The lower bits of a word, which the last step of `finalise` changes; it leaves the others alone."""
 
 MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-53)))
 """The largest noise there is: 36.74."""
@@ -184,9 +184,9 @@ def _noisy_tokens(vocab_size: int, key: int, needed: float) -> TokenIds:
         return np.empty(0, np.int64)
     # P(noise > needed) = 1 − exp(−e^−needed); the slack covers the rounding of both sides.
     above = -math.expm1(-math.exp(-max(needed, -5.0) + 1e-9))
-    threshold = max(0, int((1.0 - above) * 2.0**64) - (1 << 20))
-    # The last step of `finalise` leaves a word's upper 31 bits alone: they say enough without it.
-    threshold = np.uint64(threshold >> SETTLED_BITS << SETTLED_BITS)
+    exact = max(0, int((1.0 - above) * 2.0**64) - (1 << 20))
+    # The last step of `finalise` leaves a word's upper bits alone: they say enough without it.
+    threshold = np.uint64(exact >> LOOSE_BITS << LOOSE_BITS)
     steps, start = _steps(vocab_size), np.uint64(key)
     both = np.empty((2, min(PASS, vocab_size)), np.uint64)
     found = []

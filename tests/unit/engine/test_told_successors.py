@@ -10,10 +10,11 @@ import pytest
 from foretoken import Engine, SamplingParams
 from foretoken.engine import round as round_module
 from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import RequestView
+from foretoken.protocols import Planner, RequestView
 from foretoken.sampling.successors import Successors, verified_successors
 from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
 from foretoken.types import Draft, DraftLimit, Load, Logits, Outcome
+from planner_doubles import PlannerAround
 
 VOCABULARY = 30
 LANGUAGE = markov_logits(VOCABULARY, order=2, seed=5)
@@ -41,7 +42,7 @@ def extractions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def engine(*drafters: ScriptedDrafter, planner: FixedPlanner | None = None) -> Engine:
+def engine(*drafters: ScriptedDrafter, planner: Planner | None = None) -> Engine:
     return Engine(FakeModel(VOCABULARY, logits=LANGUAGE), drafters=drafters, planner=planner)
 
 
@@ -85,11 +86,11 @@ def test_nothing_is_read_where_no_drafter_wants_it(extractions: list[int]) -> No
     assert all(outcome.successors == () for outcome in drafter.outcomes)
 
 
-class Asking(FixedPlanner):
+class Asking(PlannerAround):
     """Asks the listening drafter for the requests in `asked` only."""
 
     def __init__(self, asked: set[int] | None = None) -> None:
-        super().__init__()
+        super().__init__(FixedPlanner())
         self.asked = asked or set()
 
     def limits(

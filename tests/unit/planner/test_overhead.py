@@ -40,10 +40,10 @@ def test_asking_is_never_a_gain() -> None:
 def test_company_is_measured_apart_and_begins_as_fewer_did() -> None:
     overhead = Overhead()
     for requests, asking in ((1, 0.3), (4, 0.5)):
-        overhead.add(0.2 * requests + asking, requests, asked=True)
-        overhead.add(0.2 * requests, requests, asked=False)
+        overhead.add(0.2 * requests + asking, asked=True, requests=requests)
+        overhead.add(0.2 * requests, asked=False, requests=requests)
     assert [round(overhead.ms(requests), 6) for requests in (1, 2, 3, 4, 8)] == [0.3, 0.3, 0.3, 0.5, 0.5]
     overhead = Overhead()
-    overhead.add(0.9, 4, asked=True)
-    overhead.add(0.4, 4, asked=False)
+    overhead.add(0.9, asked=True, requests=4)
+    overhead.add(0.4, asked=False, requests=4)
     assert overhead.ms(2) == 0.5, "and fewer as more did"

@@ -229,6 +229,7 @@ def until_resting(tables: Sequence[Table]) -> None:
     raise AssertionError("nobody rests")
 
 
+@pytest.mark.source
 def test_what_is_learnt_is_the_same_without_a_rest() -> None:
     tables = [Table(rests=True), Table(rests=False)]
     for number in (1, 2, 3):
@@ -256,6 +257,7 @@ def test_what_is_learnt_is_the_same_without_a_rest() -> None:
     assert sum(not asked for asked in resting.asked) > 50
 
 
+@pytest.mark.source
 def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
     resting, restless = tables = [Table(rests=True), Table(rests=False)]
     for table in tables:

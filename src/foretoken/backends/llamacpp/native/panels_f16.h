@@ -35,16 +35,24 @@ struct F16Rows {
     int64_t out_step;
 };
 
+/* What to ask memory for meanwhile: from where, and how many bytes further with each line. */
+struct F16Ahead {
+    const char * at;
+    unsigned step;
+};
+
 /* R rows of `inputs` numbers times panels of `outputs` outputs. */
-template <int R> static void multiply_f16_panels(int inputs, int64_t outputs, const char * weights, F16Rows at) {
+template <int R>
+static void multiply_f16_panels(int inputs, int64_t outputs, const char * weights, F16Rows at, F16Ahead ahead) {
     for (int64_t o = 0; o < outputs; o += F16_OUTPUTS, at.out += F16_OUTPUTS * sizeof(float)) {
         Floats first[R], second[R];
         for (int r = 0; r < R; ++r) first[r] = second[r] = all(0.0f);
-        for (int i = 0; i < inputs; i += LANES, weights += F16_LINE) {
-            if (reinterpret_cast<intptr_t>(weights) % 64 < F16_LINE) _mm_prefetch(weights + F16_AHEAD, _MM_HINT_T0);
+        for (int i = 0; i < inputs; i += LANES, weights += F16_LINE, ahead.at += ahead.step) {
+            if (reinterpret_cast<uintptr_t>(ahead.at) % 64 < ahead.step) _mm_prefetch(ahead.at, _MM_HINT_T0);
             const Floats one = load_fp16(weights), other = load_fp16(weights + 2 * LANES);
             for (int r = 0; r < R; ++r) {
-                const Floats row = load(reinterpret_cast<const float *>(at.rows + r * at.step) + i);
+                Floats row = load(reinterpret_cast<const float *>(at.rows + r * at.step) + i);
+                __asm__("" : "+x"(row)); // loaded once: the compiler would have both products load it
                 first[r] = fma(row, one, first[r]);
                 second[r] = fma(row, other, second[r]);
             }
@@ -56,20 +64,22 @@ template <int R> static void multiply_f16_panels(int inputs, int64_t outputs, co
     }
 }
 
-/* `count` rows times panels of `outputs` outputs. More than six rows are taken in even parts, while the panels are in
-   the caches. */
+/* `count` rows times panels of `outputs` outputs. More than six rows are taken in even parts, while a group of panels
+   is in the caches; each part asks for its share of the next group, so that memory does not rest meanwhile. */
 static inline void multiply_f16(int inputs, int64_t outputs, int64_t count, const char * weights, const F16Rows & at) {
-    using Multiply = void (*)(int, int64_t, const char *, F16Rows);
+    using Multiply = void (*)(int, int64_t, const char *, F16Rows, F16Ahead);
     static const Multiply known[F16_ROWS] = {multiply_f16_panels<1>, multiply_f16_panels<2>, multiply_f16_panels<3>,
                                              multiply_f16_panels<4>, multiply_f16_panels<5>, multiply_f16_panels<6>};
-    const int64_t parts = (count + F16_ROWS - 1) / F16_ROWS, group = parts > 1 ? F16_SHARED : outputs;
-    for (int64_t o = 0; o < outputs; o += group) {
-        const int64_t some = outputs - o < group ? outputs - o : group;
+    const int64_t parts = (count + F16_ROWS - 1) / F16_ROWS, shared = parts > 1 ? F16_SHARED : outputs;
+    const int64_t group = 2 * shared * inputs; // bytes
+    for (int64_t o = 0; o < outputs; o += shared, weights += group) {
+        const int64_t some = outputs - o < shared ? outputs - o : shared;
         for (int64_t part = 0, first = 0; part < parts; ++part) {
             const int64_t next = count * (part + 1) / parts;
             char * to = at.out + first * at.out_step + o * int64_t(sizeof(float));
-            known[next - first - 1](inputs, some, weights + 2 * o * inputs,
-                                    {at.rows + first * at.step, at.step, to, at.out_step});
+            const char * from = parts > 1 ? weights + group + group * part / parts : weights + F16_AHEAD;
+            known[next - first - 1](inputs, some, weights, {at.rows + first * at.step, at.step, to, at.out_step},
+                                    {from, unsigned(F16_LINE / parts)});
             first = next;
         }
     }

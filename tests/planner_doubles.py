@@ -1,0 +1,39 @@
+"""Planners for tests of what is around a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from foretoken.protocols import Planner, RequestView
+from foretoken.types import Draft, DraftLimit, Load, Round
+
+
+class PlannerAround:
+    """Does what another planner does. A test's own overrides a part of it; it cannot be a subclass, which
+    compiled classes do not have.
+    """
+
+    def __init__(self, inner: Planner) -> None:
+        self._inner = inner
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        return self._inner.limits(requests, drafters, load)
+
+    def choose(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[Draft | None]:
+        return self._inner.choose(requests, candidates, load)
+
+    def observe(self, measured: Round) -> None:
+        self._inner.observe(measured)
+
+    def reason(self) -> str | None:
+        return self._inner.reason()
+
+    def start(self, request: RequestView) -> None:
+        self._inner.start(request)
+
+    def stop(self, request: RequestView) -> None:
+        self._inner.stop(request)
