@@ -1,7 +1,7 @@
 """One engine on a thread of its own: async callers on one side, rounds on the other.
 
 The engine is synchronous and belongs to its thread. Callers hand in work and get events back through their
-event loop; all events of a round cross over in one go.
+event loop; all events of a round cross over in one go, and those of short rounds together (`frames.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import TypeVar
 
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError, CapacityError, ForetokenError
+from foretoken.server.frames import Frames
 from foretoken.types import Event, FinishEvent, SamplingParams
 
 Result = TypeVar("Result")
@@ -51,13 +53,15 @@ class _Sink:
 
 
 class EngineWorker:
-    """Runs an engine that `load` makes. Nothing here blocks the event loop.
+    """Runs an engine that `load` makes. Nothing here blocks the event loop. `clock` gives seconds.
 
     `start` before use, `close` at the end. Any number of `stream` and `call` at once.
     """
 
-    def __init__(self, load: Callable[[], Engine]) -> None:
+    def __init__(self, load: Callable[[], Engine], clock: Callable[[], float] = perf_counter) -> None:
         self._load = load
+        self._frames = Frames(clock)
+        self._fresh: set[int] = set()  # requests of which nothing was delivered yet
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         self._sinks: dict[int, _Sink] = {}
         self._thread: threading.Thread | None = None
@@ -124,6 +128,7 @@ class EngineWorker:
                 max_draft=job.max_draft,
             )
             self._sinks[sink.request] = sink
+            self._fresh.add(sink.request)
 
         try:
             await self.call(add)
@@ -143,6 +148,7 @@ class EngineWorker:
         def work(engine: Engine | None) -> None:
             if engine is not None and sink.request is not None:
                 self._sinks.pop(sink.request, None)
+                self._fresh.discard(sink.request)
                 engine.abort(sink.request)
 
         with suppress(CapacityError):
@@ -168,7 +174,9 @@ class EngineWorker:
         try:
             while self._work(engine):
                 if not engine.idle:
-                    self._deliver(self._step(engine))
+                    events = self._step(engine)
+                    waited_for = not self._inbox.empty()  # perhaps a prompt, whose first round is long
+                    self._deliver(self._frames.due(events, self._fresh, hurry=waited_for))
         except Exception:
             logger.exception("The engine cannot go on.")
         finally:
@@ -192,10 +200,12 @@ class EngineWorker:
             return engine.step()
         except Exception as error:
             logger.exception("A round failed; its requests end with an error.")
+            self._deliver(self._frames.rest())
             reason = error if isinstance(error, ForetokenError) else BackendError("The engine failed.")
             for request, sink in list(self._sinks.items()):
                 _put(sink, [reason])
                 self._sinks.pop(request)
+                self._fresh.discard(request)
                 engine.abort(request)
             return []
 
@@ -208,11 +218,13 @@ class EngineWorker:
             if sink is None:
                 continue
             _put(sink, its_events)
+            self._fresh.discard(request)
             if isinstance(its_events[-1], FinishEvent):
                 del self._sinks[request]
 
     def _end(self, engine: Engine) -> None:
         """Whatever fails here, everybody who waits gets an answer."""
+        self._deliver(self._frames.rest())
         for request, sink in list(self._sinks.items()):
             try:
                 self._deliver(engine.abort(request))

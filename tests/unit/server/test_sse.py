@@ -1,0 +1,74 @@
+"""Events on their way to a client: joined where they come together, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from foretoken.errors import BackendError
+from foretoken.server.sse import sse, stream_response
+
+
+async def body_of(events: AsyncIterator[str]) -> list[str]:
+    return [str(piece) async for piece in stream_response(events).body_iterator]
+
+
+def test_what_comes_together_is_one_piece() -> None:
+    async def events() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.sleep(0.01)
+        for text in "bcd":
+            yield text
+        await asyncio.sleep(0.01)
+        yield "e"
+
+    assert asyncio.run(body_of(events())) == ["a", "bcd", "e"]
+
+
+def test_an_error_is_the_last_event() -> None:
+    async def events() -> AsyncIterator[str]:
+        yield "a"
+        raise BackendError("It broke.")
+
+    (piece,) = asyncio.run(body_of(events()))
+    assert piece.startswith('adata: {"error":{"message":"It broke."')
+
+
+def test_nothing_is_nothing() -> None:
+    async def events() -> AsyncIterator[str]:
+        for text in "":
+            yield text
+
+    assert asyncio.run(body_of(events())) == []
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+def test_a_client_that_leaves_ends_what_is_read(pieces: int) -> None:
+    ended: list[bool] = []
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield sse({"a": 1})
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        async def read() -> None:
+            left = pieces
+            async for _ in stream_response(events()).body_iterator:
+                left -= 1
+                if left < 0:
+                    await asyncio.sleep(10)
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
+
+    asyncio.run(main())
+    assert ended == [True]
