@@ -128,6 +128,7 @@ class Telemetry:
     ) -> AsyncGenerator[Event, None]:
         """The same events, counted. Leaving it early counts the request as aborted."""
         watch, end = _Watch(perf_counter()), None
+        gaps = self._gap.labels(model)  # not looked up for each token
         self._running.labels(model).inc()
         try:
             async with aclosing(events):
@@ -139,7 +140,7 @@ class Telemetry:
                     else:
                         self._tokens[model] += 1
                         if (gap := watch.token(perf_counter())) is not None:
-                            self._gap.labels(model).observe(gap)
+                            gaps.observe(gap)
                     yield event
         finally:
             self._running.labels(model).dec()
