@@ -135,6 +135,8 @@ def current_step(text: str) -> str:
         return "starting"
     if "Building wheel for llama-cpp-python" in lines[-1]:
         return "compiling llama.cpp (once; the result is kept)"
+    if "editable" in lines[-1]:
+        return "compiling Foretoken's planner (a minute or two)"
     return lines[-1][:80]
 
 

@@ -108,3 +108,16 @@ def test_what_is_installed_already_is_not_compiled_again(install: SimpleNamespac
 def test_a_system_that_does_not_describe_its_processor(install: SimpleNamespace, tmp_path: Path) -> None:
     install.set("CPU_INFO", tmp_path / "none")
     assert install.wheels_with_kernels() is None
+
+
+@pytest.mark.parametrize(
+    ("log", "step"),
+    [
+        ("", "starting"),
+        ("  Building wheel for llama-cpp-python (pyproject.toml): started\n", "compiling llama.cpp"),
+        ("  Preparing editable metadata (pyproject.toml): started\n", "compiling Foretoken's planner"),
+        ("Collecting numpy\nWARNING: retrying\n", "Collecting numpy"),
+    ],
+)
+def test_what_takes_long_has_a_name(install: SimpleNamespace, log: str, step: str) -> None:
+    assert install.current_step(log).startswith(step)
