@@ -42,12 +42,13 @@ def main() -> int:
     """Compile; the exit code."""
     clean()
     sources = [path for path in sorted(PLANNER.glob("*.py")) if path.name != "__init__.py"]
+    # What is compiled, not what somebody made of it meanwhile.
+    listed = {path.name: GUARD["fingerprint"](path) for path in sources}
     done = build([str(path.relative_to(SOURCE)) for path in sources])
     if done.returncode:
         print(done.stdout[-4000:])
         print("The planner could not be compiled: it runs from source, which takes longer between forwards.")
         return 1
-    listed = {path.name: GUARD["fingerprint"](path) for path in sources}
     (PLANNER / GUARD["LIST"]).write_text(json.dumps(listed, indent=1), encoding="utf-8")
     print(f"Compiled {len(sources)} modules of the planner.")
     return 0

@@ -50,6 +50,8 @@ class _Sink:
     queue: asyncio.Queue[Event | ForetokenError] = field(default_factory=asyncio.Queue)
     request: int | None = None
     """Set by the engine's thread, which alone knows for certain whether the request was added."""
+    begun: bool = False
+    """Whether anything was delivered; the engine's thread alone looks at it."""
 
 
 class EngineWorker:
@@ -61,7 +63,6 @@ class EngineWorker:
     def __init__(self, load: Callable[[], Engine], clock: Callable[[], float] = perf_counter) -> None:
         self._load = load
         self._frames = Frames(clock)
-        self._fresh: set[int] = set()  # requests of which nothing was delivered yet
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         self._sinks: dict[int, _Sink] = {}
         self._thread: threading.Thread | None = None
@@ -128,7 +129,6 @@ class EngineWorker:
                 max_draft=job.max_draft,
             )
             self._sinks[sink.request] = sink
-            self._fresh.add(sink.request)
 
         try:
             await self.call(add)
@@ -148,7 +148,6 @@ class EngineWorker:
         def work(engine: Engine | None) -> None:
             if engine is not None and sink.request is not None:
                 self._sinks.pop(sink.request, None)
-                self._fresh.discard(sink.request)
                 engine.abort(sink.request)
 
         with suppress(CapacityError):
@@ -176,7 +175,8 @@ class EngineWorker:
                 if not engine.idle:
                     events = self._step(engine)
                     waited_for = not self._inbox.empty()  # perhaps a prompt, whose first round is long
-                    self._deliver(self._frames.due(events, self._fresh, hurry=waited_for))
+                    fresh = {request for request, sink in self._sinks.items() if not sink.begun}
+                    self._deliver(self._frames.due(events, fresh, hurry=waited_for))
         except Exception:
             logger.exception("The engine cannot go on.")
         finally:
@@ -205,7 +205,6 @@ class EngineWorker:
             for request, sink in list(self._sinks.items()):
                 _put(sink, [reason])
                 self._sinks.pop(request)
-                self._fresh.discard(request)
                 engine.abort(request)
             return []
 
@@ -218,7 +217,7 @@ class EngineWorker:
             if sink is None:
                 continue
             _put(sink, its_events)
-            self._fresh.discard(request)
+            sink.begun = True
             if isinstance(its_events[-1], FinishEvent):
                 del self._sinks[request]
 
