@@ -18,6 +18,7 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 ROOT = Path(__file__).parent.parent
 TICK_SECONDS = 5
@@ -30,6 +31,8 @@ PINNED = {"dev": ("torch==2.13.0",)}
 """What an extra is installed with besides: the torch that tests are known to pass with."""
 
 KERNELS = ROOT / "src/foretoken/backends/llamacpp/native/kernels.h"
+GUARD = ROOT / "src/foretoken/compiled.py"
+"""Says whether the planner was compiled; pip shows nothing of what a build says."""
 INSTRUCTIONS = {"avx2", "fma", "f16c"}
 """What the kernels need at least, by Linux's names."""
 
@@ -48,7 +51,11 @@ def main() -> int:
             wanted = ["--find-links", str(wheels), *wanted]
     else:
         print("Installing Foretoken.")
-    return run([*PIP, "install", *wanted])
+    if code := run([*PIP, "install", *wanted]):
+        return code
+    if run_path(str(GUARD))["state"]() != "compiled":
+        print("The planner runs from source, which takes longer between forwards: `make compile` says why.")
+    return 0
 
 
 def with_kernels(wheels: Path) -> bool:

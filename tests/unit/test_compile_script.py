@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import runpy
+import sys
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,7 +17,8 @@ import pytest
 
 from foretoken.compiled import LIST, State, state
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "compile_planner.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "compile_planner.py"
 LIBRARY = f"rules{EXTENSION_SUFFIXES[0]}"
 
 
@@ -57,3 +62,17 @@ def test_where_it_cannot_nothing_old_is_left(
     said = capsys.readouterr().out
     assert "gcc: not found" in said
     assert "runs from source" in said
+
+
+def test_what_the_planner_imports_is_there_when_it_is_compiled() -> None:
+    """pip compiles in an environment that has nothing but what the build asks for."""
+    imported = set[str]()
+    for source in (ROOT / "src" / "foretoken" / "planner").glob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    there = {re.split(r"[<>=]", requirement)[0] for requirement in asked}
+    assert imported - set(sys.stdlib_module_names) - {"foretoken"} <= there

@@ -19,7 +19,7 @@ UNKNOWN = "processor : 0\nflags\t\t: fpu avx f16c\n"
 def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """The script's names, with what pip was run with in `ran`; pip answers `code`."""
     names: dict[str, Any] = runpy.run_path(str(SCRIPT))
-    script = SimpleNamespace(ran=[], code=0, **names)
+    script = SimpleNamespace(ran=[], code=0, planner="compiled", **names)
 
     def run(command: list[str], **variables: str) -> int:
         script.ran.append((command, variables))
@@ -30,6 +30,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.delenv("CXXFLAGS", raising=False)
     monkeypatch.setattr("sys.argv", ["install.py", "dev"])
     globals_of = names["main"].__globals__
+    monkeypatch.setitem(globals_of, "run_path", lambda path: {"state": lambda: script.planner})
     monkeypatch.setitem(globals_of, "run", run)
     monkeypatch.setitem(globals_of, "find_spec", lambda name: None)
     script.set = lambda name, value: monkeypatch.setitem(globals_of, name, value)
@@ -49,6 +50,16 @@ def test_without_kernels_pip_is_run_once(install: SimpleNamespace, tmp_path: Pat
     assert command[4:7] == ["install", "-e", f"{SCRIPT.parents[1]}[dev]"]
     assert {install.LLAMA_CPP, "torch==2.13.0"} <= set(command)
     assert not variables
+
+
+@pytest.mark.parametrize(("planner", "said"), [("compiled", False), ("source", True), ("stale", True)])
+def test_a_planner_that_was_not_compiled_is_said(
+    install: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], planner: str, said: bool
+) -> None:
+    processor(install, tmp_path, UNKNOWN)
+    install.planner = planner
+    assert install.main() == 0
+    assert ("make compile" in capsys.readouterr().out) == said
 
 
 def test_llama_cpp_is_compiled_with_the_kernels(install: SimpleNamespace, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class Telemetry:
     ) -> AsyncGenerator[Event, None]:
         """The same events, counted. Leaving it early counts the request as aborted."""
         watch, end = _Watch(perf_counter()), None
-        gaps = self._gap.labels(model)  # not looked up for each token
+        gaps: Histogram | None = None  # looked up once, and not listed before there is one
         self._running.labels(model).inc()
         try:
             async with aclosing(events):
@@ -140,6 +140,7 @@ class Telemetry:
                     else:
                         self._tokens[model] += 1
                         if (gap := watch.token(perf_counter())) is not None:
+                            gaps = gaps or self._gap.labels(model)
                             gaps.observe(gap)
                     yield event
         finally:
