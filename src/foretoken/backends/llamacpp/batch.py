@@ -32,9 +32,9 @@ class Batch:
         for i in range(capacity):
             pointers[i] = base + 4 * i
 
-    def fill(self, batch: Sequence[Rows], even: int = 0) -> None:
-        """Write the rows. Whoever has fewer than `even` gets as many, with its last token repeated. The
-        caller checked the capacity.
+    def fill(self, batch: Sequence[Rows], streams: Sequence[int], even: int = 0) -> None:
+        """Write the rows, for the stream of each sequence. Whoever has fewer than `even` gets as many, with
+        its last token repeated. The caller checked the capacity.
         """
         end = 0
         for rows in batch:
@@ -44,7 +44,7 @@ class Batch:
             self._tokens[first:own] = rows.tokens
             self._tokens[own:end] = rows.tokens[-1]
             self._positions[first:end] = self._iota[:count] + rows.start
-            self._sequences[first:end] = rows.seq
+            self._sequences[first:end] = streams[rows.seq]
             self._wanted[first:end] = 0
             self._wanted[own - rows.logits : own] = 1
         self.native.n_tokens = end

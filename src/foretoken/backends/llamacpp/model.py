@@ -19,7 +19,8 @@ import numpy as np
 from foretoken.backends.bounds import check_batch
 from foretoken.backends.llamacpp.batch import Batch
 from foretoken.backends.llamacpp.own_thread import OwnThread
-from foretoken.backends.llamacpp.passes import Passes
+from foretoken.backends.llamacpp.passes import Passes, count_passes
+from foretoken.backends.llamacpp.streams import Streams
 from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foretoken.errors import BackendError, OutOfKVError
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows
@@ -51,8 +52,9 @@ class LlamaCppModel:
 
     With a stream each, llama.cpp computes sequences together only if their numbers follow one another in the
     batch (`split_equal`): four rows of descending sequences are four passes over the weights, 1.5 to 2 times
-    the time of one where the weights are what a forward waits for. So the rows are sorted, and filled up
-    where that saves a pass (`passes`).
+    the time of one where the weights are what a forward waits for. So the rows are sorted, filled up where
+    that saves a pass (`passes`), and sequences that are computed together are brought together (`streams`).
+    llama.cpp knows streams only: every native call is told a sequence's stream.
     """
 
     def __init__(
@@ -75,12 +77,13 @@ class LlamaCppModel:
         self._open_context: Any = context
         self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
+        self._streams = Streams(sequences)
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
         self._thread = OwnThread()
         self._passes = Passes(int(lib.llama_n_ubatch(context)))
-        self._ms = 0.0
+        self._ms = self._bytes_a_cell = 0.0
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
         """Record what was measured about the model."""
@@ -114,7 +117,9 @@ class LlamaCppModel:
         # In ascending order drafts of different lengths are cut into passes, which left wrong kept states
         # behind (qwen35); in descending order each sequence is a pass of its own.
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
-        order = sorted(range(len(batch)), key=lambda i: batch[i].seq, reverse=apart)
+        self._bring_together([rows.seq for rows in batch])
+        stream = self._streams.of
+        order = sorted(range(len(batch)), key=lambda i: stream[batch[i].seq], reverse=apart)
         self._decode(context, [batch[i] for i in order])
         for rows in batch:
             self._lengths[rows.seq] += len(rows.tokens)
@@ -133,24 +138,57 @@ class LlamaCppModel:
             status = self._compute(context, filled, even)
             if status == 0:
                 self._passes.took_evened(self._ms)
+                _, row_ms = self._passes.costs() or (0.0, 0.0)
+                self._streams.lost((len(filled) - len(batch)) * row_ms)
                 return
             if status != _NO_SLOT:
                 self._raise(status, filled)
         status = self._compute(context, batch)
         if status:
             self._raise(status, batch)
+        streams = self._streams.rows(sizes)
         if verified:
-            self._passes.took(sizes, self._ms)
+            self._passes.took(streams, self._ms)
+        if not self._recurrent and self._streams.scattered(list(sizes)):
+            costs = self._passes.costs()
+            self._streams.took(sizes, costs[0] if costs else self._ms / count_passes(streams))
+
+    def _bring_together(self, sequences: Sequence[int]) -> None:
+        """Have the sequences of a forward follow one another, once that pays. Not with a recurrent state: a
+        copy of it has none of the states that rows are taken back to.
+        """
+        if self._recurrent or not self._streams.scattered(sequences):
+            return
+        pairs = self._streams.exchanges(sequences, self._lengths)
+        if not self._streams.pays(self._streams.cells(pairs, self._lengths) * self._cell_bytes()):
+            return
+        began, size = perf_counter(), 0
+        for a, b in pairs:
+            both = self._streams.holds(a), self._streams.holds(b)
+            saved = {seq: self.snapshot(seq) for seq in both if self._lengths[seq]}
+            for seq in both:
+                self.release(seq)
+            self._streams.exchange(a, b)
+            for seq, cells in saved.items():
+                self.restore(seq, cells)
+                size += len(cells)
+        self._streams.moved(size, 1e3 * (perf_counter() - began))
+
+    def _cell_bytes(self) -> float:
+        """Bytes of a cell; 0 before there are cells."""
+        if not self._bytes_a_cell and (longest := max(self._lengths)):
+            self._bytes_a_cell = self._state_bytes(self._lengths.index(longest), _ALL) / longest
+        return self._bytes_a_cell
 
     def _compute(self, context: Any, batch: Sequence[Rows], even: int = 0) -> int:
         """llama.cpp's status. What rows were filled up with is forgotten; all of it if it is interrupted."""
-        self._batch.fill(batch, even)
+        self._batch.fill(batch, self._streams.of, even)
         began = perf_counter()
         try:
             status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
         except BaseException:
             for rows in batch:
-                lib.llama_memory_seq_rm(self._memory, rows.seq, self._lengths[rows.seq], -1)
+                self._forget(rows.seq, self._lengths[rows.seq])
             raise
         self._ms = 1e3 * (perf_counter() - began)
         for rows in batch if even else ():
@@ -158,9 +196,13 @@ class LlamaCppModel:
         return int(status)
 
     def _cut(self, seq: int, length: int) -> None:
-        """Have llama.cpp forget what a sequence holds beyond `length`."""
-        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+        """`_forget`. Raises BackendError where llama.cpp cannot."""
+        if not self._forget(seq, length):
             raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} tokens.")
+
+    def _forget(self, seq: int, length: int) -> bool:
+        """Have llama.cpp forget what a sequence holds beyond `length`, -1 for all: whether it could."""
+        return bool(lib.llama_memory_seq_rm(self._memory, self._streams.of[seq], length, -1))
 
     def _evened(self, sizes: Mapping[int, int]) -> int:
         """`Passes.evened`, where it changes no bit, every sequence has room, and time can be measured:
@@ -168,18 +210,19 @@ class LlamaCppModel:
         """
         if self._recurrent or not self.capabilities.batch_invariant or self.info.device != "cpu":
             return 0
-        even = self._passes.evened(sizes, dict(enumerate(self._lengths)))
-        among = range(min(sizes, default=0), max(sizes, default=-1) + 1)
-        fits = all(self._lengths[seq] + even <= self.info.context_length for seq in among)
+        streams = self._streams.rows(sizes)
+        among = range(min(streams, default=0), max(streams, default=-1) + 1)
+        cells = {stream: self._lengths[self._streams.holds(stream)] for stream in among}
+        even = self._passes.evened(streams, cells)
+        fits = all(held + even <= self.info.context_length for held in cells.values())
         return even if fits and even * len(among) <= self._batch.capacity else 0
 
     def _with_idle(self, batch: Sequence[Rows]) -> list[Rows]:
-        """The rows of all sequences from the first to the last, with one of those that have none."""
+        """The rows of all streams from the first to the last, with one of those that have none."""
         given = {rows.seq: rows for rows in batch}
-        return [
-            given.get(seq) or Rows(seq, self._lengths[seq], (batch[0].tokens[0],), 0)
-            for seq in range(batch[0].seq, batch[-1].seq + 1)
-        ]
+        first, last = (self._streams.of[rows.seq] for rows in (batch[0], batch[-1]))
+        among = [self._streams.holds(stream) for stream in range(first, last + 1)]
+        return [given.get(seq) or Rows(seq, self._lengths[seq], (batch[0].tokens[0],), 0) for seq in among]
 
     def _raise(self, status: int, batch: Sequence[Rows]) -> None:
         if status == _NO_SLOT:
@@ -189,7 +232,7 @@ class LlamaCppModel:
             )
         for rows in batch:  # a fatal error leaves the part that was computed behind
             self._spare[rows.seq] = 0
-            self._lengths[rows.seq] = int(lib.llama_memory_seq_pos_max(self._memory, rows.seq)) + 1
+            self._lengths[rows.seq] = self._held(rows.seq)
         raise BackendError(f"llama.cpp failed to compute a forward (code {status}).")
 
     def _logits(self, rows: int) -> Logits:
@@ -245,7 +288,7 @@ class LlamaCppModel:
     def rewind(self, seq: int, checkpoint: object, length: int) -> None:
         # The state first: only then llama.cpp lets the attention layers be cut to where the state is.
         self._load(seq, cast("bytearray", checkpoint), _RECURRENT)
-        if not lib.llama_memory_seq_rm(self._memory, seq, length, -1):
+        if not self._forget(seq, length):
             self.release(seq)
             raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} tokens.")
         self._lengths[seq] = length
@@ -278,25 +321,33 @@ class LlamaCppModel:
 
     def _save(self, seq: int, part: int, buffer: bytearray | None = None) -> bytearray:
         """The sequence's state, in `buffer` if that has the right size."""
-        size = lib.llama_state_seq_get_size_ext(self._context, seq, part)
+        size, stream = self._state_bytes(seq, part), self._streams.of[seq]
         if buffer is None or len(buffer) != size:
             buffer = bytearray(size)
         data = (ctypes.c_uint8 * size).from_buffer(buffer)
-        written = lib.llama_state_seq_get_data_ext(self._context, data, size, seq, part)
+        written = lib.llama_state_seq_get_data_ext(self._context, data, size, stream, part)
         if written != size:
             raise BackendError(f"llama.cpp saved {written} of {size} bytes of a sequence.")
         return buffer
 
     def _load(self, seq: int, saved: bytearray, part: int) -> None:
         data = (ctypes.c_uint8 * len(saved)).from_buffer(saved)
-        if lib.llama_state_seq_set_data_ext(self._context, data, len(data), seq, part) == 0:
+        stream = self._streams.of[seq]
+        if lib.llama_state_seq_set_data_ext(self._context, data, len(data), stream, part) == 0:
             self.release(seq)
             raise BackendError("llama.cpp could not restore a snapshot.")
-        self._lengths[seq] = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        self._lengths[seq] = self._held(seq)
         self._spare[seq] = 0
 
+    def _state_bytes(self, seq: int, part: int) -> int:
+        return int(lib.llama_state_seq_get_size_ext(self._context, self._streams.of[seq], part))
+
+    def _held(self, seq: int) -> int:
+        """The cells of a sequence, as llama.cpp counts them."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, self._streams.of[seq])) + 1
+
     def release(self, seq: int) -> None:
-        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self._forget(seq, -1)
         self._lengths[seq] = self._spare[seq] = 0
 
     def close(self) -> None:
