@@ -162,7 +162,7 @@ def model(path: Path) -> Iterator[LlamaCppModel]:
 
 def cheap_rows(model: LlamaCppModel) -> None:
     """Let it believe that every filler pays, and moving sequences together never does."""
-    model._streams.pays = lambda _: False  # type: ignore[method-assign]
+    model._streams.pays = lambda _: False  # type: ignore[method-assign, assignment]
     passes = model._passes = learnt(1000.0, 0.001)
     passes.took = lambda *_: None  # type: ignore[method-assign]
     passes.took_evened = lambda *_: None  # type: ignore[method-assign]
