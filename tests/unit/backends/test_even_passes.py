@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND
 from foretoken.backends.llamacpp.model import LlamaCppModel
 from foretoken.backends.llamacpp.passes import RECENT, Passes, count_passes
-from foretoken.config import ModelOptions
 from foretoken.types import Rows
+from llamacpp_cases import opened
 
 SEQUENCES = 4
 PROMPTS = [[7, 8], [20, 21, 22], [33], [40, 41, 42, 43]]
@@ -153,11 +152,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(path: Path) -> Iterator[LlamaCppModel]:
-    model = BACKEND.load(path, ModelOptions(threads=1, gpu_layers=0, sequences=SEQUENCES, probe=False))
-    assert isinstance(model, LlamaCppModel)
-    model.with_capabilities(batch_invariant=True)
-    yield model
-    model.close()
+    with opened(path, sequences=SEQUENCES) as model:
+        model.with_capabilities(batch_invariant=True)
+        yield model
 
 
 def cheap_rows(model: LlamaCppModel) -> None:

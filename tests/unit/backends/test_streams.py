@@ -21,17 +21,10 @@ from foretoken.backends.llamacpp.streams import MOST_BYTES, Streams
 from foretoken.backends.rewind import RewindingModel
 from foretoken.config import ModelOptions
 from foretoken.types import FinishEvent, Rows
+from llamacpp_cases import opened
 
 SEQUENCES = 6
 PROMPTS = [[7, 8], [20, 21, 22], [33], [40, 41, 42, 43], [50, 51], [61, 62, 63]]
-
-
-def exchanged(streams: Streams, sequences: list[int], lengths: list[int]) -> int:
-    """Bring the sequences together; how many pairs of streams that took."""
-    pairs = streams.exchanges(sequences, lengths)
-    for a, b in pairs:
-        streams.exchange(a, b)
-    return len(pairs)
 
 
 def test_sequences_that_follow_one_another_stay() -> None:
@@ -45,8 +38,7 @@ def test_as_few_cells_as_possible_are_moved() -> None:
     streams = Streams(8)
     lengths = [0, 500, 0, 0, 300, 400, 20, 0]
     assert streams.scattered([1, 4, 5])
-    # Sequence 1 (500 cells) stays where it is in none of the ways in which 4 and 5 (700 cells) stay.
-    assert streams.exchanges([1, 4, 5], lengths) == [(1, 3)]
+    assert streams.exchanges([1, 4, 5], lengths) == [(1, 3)]  # 500; 4 and 5 to where 1 is would be 700
     assert streams.exchanges([0, 6, 7], lengths) == [(0, 2), (6, 3), (7, 4)]  # 320, and at the end 400
 
 
@@ -56,7 +48,8 @@ def test_any_sequences_come_together(seed: int) -> None:
     streams = Streams(9)
     for _ in range(50):
         sequences = rng.sample(range(9), rng.randint(1, 9))
-        exchanged(streams, sequences, [rng.randint(0, 400) for _ in range(9)])
+        for a, b in streams.exchanges(sequences, [rng.randint(0, 400) for _ in range(9)]):
+            streams.exchange(a, b)
         assert not streams.scattered(sequences)
         assert count_passes(streams.rows(dict.fromkeys(sequences, 1))) == 1
         assert sorted(streams.of) == list(range(9))
@@ -98,10 +91,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(path: Path) -> Iterator[LlamaCppModel]:
-    model = BACKEND.load(path, ModelOptions(threads=1, gpu_layers=0, sequences=SEQUENCES, probe=False))
-    assert isinstance(model, LlamaCppModel)
-    yield model
-    model.close()
+    with opened(path, sequences=SEQUENCES) as model:
+        yield model
 
 
 def fill(model: LlamaCppModel) -> None:
