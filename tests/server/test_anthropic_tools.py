@@ -31,6 +31,7 @@ every_template = pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEM
 # --- calls ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("long_rounds")
 @every_template
 def test_a_call_is_a_block(monkeypatch: pytest.MonkeyPatch, template: str | None) -> None:
     reply = call("get_weather", template, city="Oslo", days=[1, 2])

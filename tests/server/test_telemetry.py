@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import httpx
 import pytest
@@ -23,6 +24,9 @@ from foretoken.types import (
 )
 from http_server import Running, serving
 
+PAUSE_S = 0.05
+"""Seconds before the last two of an answer's four tokens, which come together."""
+
 STATS = SpeculationStats(
     configured="auto",
     active=True,
@@ -40,11 +44,13 @@ STATS = SpeculationStats(
 END = FinishEvent(1, FinishReason.STOP, "", Usage(10, 4, 6, 2, 2), Timings(10, 1.0, 4, 2.0, 4, 2), STATS)
 
 
-async def events(*, finished: bool = True) -> AsyncGenerator[Event, None]:
-    for token in range(4):
-        yield TokenEvent(1, token, "x", "target")
+async def events(*, finished: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+    for token in (0, 1):
+        yield [TokenEvent(1, token, "x", "target")]
+    await asyncio.sleep(PAUSE_S)
+    yield [TokenEvent(1, token, "x", "target") for token in (2, 3)]
     if finished:
-        yield END
+        yield [END]
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
@@ -56,13 +62,11 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-async def drained(telemetry: Telemetry, stream: AsyncGenerator[Event, None]) -> list[Event]:
-    return [event async for event in telemetry.watch("m", "me", stream)]
+async def drained(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
+    return [event async for events in telemetry.watch("m", "me", stream) for event in events]
 
 
-def run(telemetry: Telemetry, stream: AsyncGenerator[Event, None]) -> list[Event]:
-    import asyncio
-
+def run(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
     return asyncio.run(drained(telemetry, stream))
 
 
@@ -80,8 +84,17 @@ def test_everything_of_a_request_is_counted() -> None:
     assert found[("foretoken_spec_decode_num_accepted_tokens_per_pos_total", "m", "1")] == 1
     assert found[("foretoken_round_seconds_total", "m", "verify")] == 2.0
     assert found[("foretoken_inter_token_latency_seconds_count", "m")] == 3
+    assert PAUSE_S <= found[("foretoken_inter_token_latency_seconds_sum", "m")] < 20 * PAUSE_S
     assert found[("foretoken_time_to_first_token_seconds_count", "m")] == 1
     assert found[("foretoken_num_requests", "m")] == 0
+
+
+def test_tokens_that_come_together_share_the_wait_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "foretoken.requests"):
+        run(Telemetry(as_json=True), events())
+    facts = json.loads(caplog.records[0].getMessage())
+    half = 1e3 * PAUSE_S / 2
+    assert half <= facts["inter_token_p50_ms"] == facts["inter_token_p99_ms"]
 
 
 def test_a_request_that_was_left_is_aborted() -> None:

@@ -33,6 +33,7 @@ def ask(running: Running, **options: Any) -> Any:
         return list(answer) if options.get("stream") else answer
 
 
+@pytest.mark.usefixtures("long_rounds")
 @pytest.mark.parametrize("before", ["", "Let me look. "])
 def test_a_call_is_taken_out_of_the_text(before: str) -> None:
     with serving(script=before + CALL) as running:

@@ -1,4 +1,4 @@
-"""When tokens cross over to their readers: those of short rounds together, thirty times a second."""
+"""When tokens cross over to their readers: those of short rounds together, twenty times a second."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from time import perf_counter
 
 from foretoken.types import Event, TokenEvent
 
-FRAME_S = 1 / 30
-"""Tokens are kept for later ones for so long at most, where rounds take as long as the last one did. Thirty
-pictures a second look like one that moves, and each crossing wakes an event loop, writes to a socket, wakes
-a client: processor time that two cores lack in their forward (0.5 ms for a token, where a forward takes 6).
+FRAME_S = 1 / 20
+"""Tokens are kept for later ones for so long at most, where rounds take as long as the last one did. Nobody
+reads faster, and each crossing wakes an event loop, writes to a socket, wakes a client: processor time that
+two cores lack in their forward (0.7 to 1 ms for a crossing, where a forward takes 6).
 """
 
 

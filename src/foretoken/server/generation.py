@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from foretoken.errors import BackendError, CapacityError, DeadlineExceededError
+from foretoken.errors import BackendError, CapacityError, DeadlineExceededError, ForetokenError
 from foretoken.server.pool import Served
 from foretoken.server.worker import Job
 from foretoken.types import Event, FinishEvent, FinishReason
 
-Choice = tuple[int, Event]
-"""(which answer, its event)."""
+Choice = tuple[int, Sequence[Event]]
+"""(which answer, events of it that came together, at least one)."""
 
 
 def several(job: Job, n: int) -> list[Job]:
@@ -24,24 +24,32 @@ def several(job: Job, n: int) -> list[Job]:
     return [replace(job, params=replace(job.params, seed=seed + i)) for i in range(n)]
 
 
-async def choices(served: Served, jobs: Sequence[Job], caller: str = "local") -> AsyncGenerator[Choice, None]:
-    """The events of all answers as they come, each with the answer's number; `caller` is for the log.
-    Leaving it aborts them all.
+async def choices(
+    served: Served, jobs: Sequence[Job], caller: str = "local"
+) -> AsyncGenerator[Sequence[Choice], None]:
+    """The events of all answers as they come, those together that are there at the same time; `caller` is
+    for the log. Leaving it aborts them all.
 
-    Raises what `EngineWorker.stream` and `checked` raise.
+    Raises what `EngineWorker.stream` and `sound` raise.
     """
     if len(jobs) == 1:
-        async with aclosing(served.stream(jobs[0], caller)) as events:
-            async for event in events:
-                yield 0, checked(event)
+        async with aclosing(sound(served.stream(jobs[0], caller))) as answer:
+            async for events in answer:
+                yield [(0, events)]
         return
+    async with aclosing(_merged(served, jobs, caller)) as answers:
+        async for came in answers:
+            yield came
+
+
+async def _merged(served: Served, jobs: Sequence[Job], caller: str) -> AsyncGenerator[Sequence[Choice], None]:
     queue: asyncio.Queue[Choice | BaseException | None] = asyncio.Queue()
 
     async def read(number: int, job: Job) -> None:
         try:
-            async with aclosing(served.stream(job, caller)) as events:
-                async for event in events:
-                    queue.put_nowait((number, checked(event)))
+            async with aclosing(sound(served.stream(job, caller))) as answer:
+                async for events in answer:
+                    queue.put_nowait((number, events))
             queue.put_nowait(None)
         except Exception as error:  # noqa: BLE001 - raised again where the stream is read
             queue.put_nowait(error)
@@ -50,29 +58,44 @@ async def choices(served: Served, jobs: Sequence[Job], caller: str = "local") ->
     try:
         running = len(tasks)
         while running:
-            item = await queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield item
+            items = [await queue.get()]
+            while not queue.empty():
+                items.append(queue.get_nowait())
+            if came := [item for item in items if isinstance(item, tuple)]:
+                yield came
+            for item in items:
+                if isinstance(item, BaseException):
+                    raise item
+            running -= items.count(None)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def checked(event: Event) -> Event:
-    """The event, unless it says that its request failed.
+async def sound(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:
+    """The same events, without a last one that says that the request failed.
 
-    Raises DeadlineExceededError, CapacityError when the model was unloaded, BackendError.
+    Raises instead of it DeadlineExceededError, CapacityError when the model was unloaded, BackendError.
     """
-    if isinstance(event, FinishEvent):
-        if event.reason is FinishReason.ERROR:
-            raise BackendError(event.error or "The request failed.")
-        if event.reason is FinishReason.ABORT:
-            if event.error:
-                raise DeadlineExceededError(event.error)
-            raise CapacityError("The model is being unloaded.", hint="Try again.")
-    return event
+    async with aclosing(answer):
+        async for events in answer:
+            error = _failure(events[-1])
+            if error is None:
+                yield events
+                continue
+            if events[:-1]:
+                yield events[:-1]
+            raise error
+
+
+def _failure(event: Event) -> ForetokenError | None:
+    if not isinstance(event, FinishEvent):
+        return None
+    if event.reason is FinishReason.ERROR:
+        return BackendError(event.error or "The request failed.")
+    if event.reason is not FinishReason.ABORT:
+        return None
+    if event.error:
+        return DeadlineExceededError(event.error)
+    return CapacityError("The model is being unloaded.", hint="Try again.")

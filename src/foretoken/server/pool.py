@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -73,12 +73,12 @@ class Served:
         future.add_done_callback(self._preparing.discard)
         return await asyncio.wrap_future(future)
 
-    async def stream(self, job: Job, caller: str) -> AsyncGenerator[Event, None]:
+    async def stream(self, job: Job, caller: str) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
         with self.hold():
-            async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as answer:
+                async for events in answer:
+                    yield events
 
     async def close(self) -> None:
         """End its requests and free the model. Work that its caller left behind ends first."""

@@ -26,47 +26,18 @@ def sse(data: Any, event: str | None = None) -> str:
 
 
 def stream_response(events: AsyncIterator[str]) -> StreamingResponse:
-    """Answer with a stream of events. An error in it becomes a last event, in OpenAI's form. Events that are
-    there at the same time are written at once.
+    """Answer with a stream of events, each piece of it written at once: it goes through every layer of the
+    application to a system call, and wakes a client. An error becomes a last event, in OpenAI's form.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_joined(_guarded(events)), media_type="text/event-stream", headers=headers)
-
-
-async def _joined(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The same text in fewer pieces: one for all events that come without waiting between them. A piece goes
-    through every layer of the application to a system call, and wakes a client.
-    """
-    pieces: list[str] = []
-    more = asyncio.Event()
-
-    async def read() -> None:
-        try:
-            async for event in events:
-                pieces.append(event)
-                more.set()
-        finally:
-            more.set()
-
-    reading = asyncio.create_task(read())
-    try:
-        while pieces or not reading.done():
-            await more.wait()
-            more.clear()
-            if pieces:
-                text = "".join(pieces)
-                pieces.clear()
-                yield text
-        await reading
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+    return StreamingResponse(_guarded(events), media_type="text/event-stream", headers=headers)
 
 
 async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
     try:
-        async for event in events:
-            yield event
+        async for text in events:
+            if text:
+                yield text
     except ForetokenError as error:
         yield sse(of_error(error))
     except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream

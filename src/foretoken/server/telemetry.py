@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from math import ceil
@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from foretoken.engine.scoring import PromptEvent
-from foretoken.types import Event, FinishEvent
+from foretoken.types import Event, FinishEvent, TokenEvent
 
 logger = logging.getLogger("foretoken.requests")
 
@@ -43,17 +43,18 @@ class _Watch:
     last: float = 0.0
     gaps: list[float] = field(default_factory=list)
 
-    def token(self, now: float) -> float | None:
-        """A token came; returns the seconds since the one before."""
-        gap = None
+    def tokens(self, now: float, count: int) -> list[float]:
+        """So many tokens came together, at least one; returns the seconds from each token to the next. What
+        passed since the ones before is divided among those that came.
+        """
         if self.first is None:
-            self.first = now
+            self.first, count, each = now, count - 1, 0.0
         else:
-            gap = now - self.last
-            if len(self.gaps) < GAPS_KEPT:
-                self.gaps.append(gap)
+            each = (now - self.last) / count
         self.last = now
-        return gap
+        gaps = [each] * count
+        self.gaps += gaps[: max(GAPS_KEPT - len(self.gaps), 0)]
+        return gaps
 
 
 class Telemetry:
@@ -124,25 +125,23 @@ class Telemetry:
             gauge.labels(model).set(0)
 
     async def watch(
-        self, model: str, caller: str, events: AsyncGenerator[Event, None]
-    ) -> AsyncGenerator[Event, None]:
-        """The same events, counted. Leaving it early counts the request as aborted."""
+        self, model: str, caller: str, answer: AsyncGenerator[Sequence[Event], None]
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
         watch, end = _Watch(perf_counter()), None
         gaps: Histogram | None = None  # looked up once, and not listed before there is one
         self._running.labels(model).inc()
         try:
-            async with aclosing(events):
-                async for event in events:
-                    if isinstance(event, FinishEvent):
-                        end = event
-                    elif isinstance(event, PromptEvent):
-                        pass  # it was written by the client
-                    else:
-                        self._tokens[model] += 1
-                        if (gap := watch.token(perf_counter())) is not None:
+            async with aclosing(answer):
+                async for events in answer:
+                    if isinstance(events[-1], FinishEvent):
+                        end = events[-1]
+                    if count := sum(map(_generated, events)):
+                        self._tokens[model] += count
+                        for gap in watch.tokens(perf_counter(), count):
                             gaps = gaps or self._gap.labels(model)
                             gaps.observe(gap)
-                    yield event
+                    yield events
         finally:
             self._running.labels(model).dec()
             self._ended(model, caller, watch, end)
@@ -171,6 +170,11 @@ class Telemetry:
             self._positions.labels(model, str(position)).inc(accepted)
         for part, ms in stats.ms.items():
             self._time.labels(model, part).inc(1e-3 * ms)
+
+
+def _generated(event: Event) -> bool:
+    """Whether it is a token that the model wrote, and not the client."""
+    return isinstance(event, TokenEvent) and not isinstance(event, PromptEvent)
 
 
 def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:

@@ -44,10 +44,13 @@ class Job:
 
 @dataclass(slots=True)
 class _Sink:
-    """Where a request's events go: a queue in its caller's event loop."""
+    """Where a request's events go, in its caller's event loop, until they are read."""
 
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Event | ForetokenError] = field(default_factory=asyncio.Queue)
+    events: list[Event] = field(default_factory=list)
+    failed: ForetokenError | None = None
+    """What ended the request in place of its last event."""
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
     request: int | None = None
     """Set by the engine's thread, which alone knows for certain whether the request was added."""
     begun: bool = False
@@ -109,9 +112,9 @@ class EngineWorker:
         self._post(work)
         return await asyncio.wrap_future(answer)
 
-    async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
-        """The events of a new request, the last a FinishEvent. Left early, the request is aborted and its
-        KV cells are free before the next round.
+    async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a new request, as many at a time as are there, at least one; the last is a
+        FinishEvent. Left early, the request is aborted and its KV cells are free before the next round.
 
         Raises RequestError and CapacityError before the first event, BackendError if the engine is gone.
         """
@@ -133,11 +136,14 @@ class EngineWorker:
         try:
             await self.call(add)
             while not over:
-                event = await sink.queue.get()
-                if isinstance(event, ForetokenError):
-                    raise event
-                over = isinstance(event, FinishEvent)
-                yield event
+                await sink.filled.wait()
+                sink.filled.clear()
+                events, sink.events = sink.events, []
+                if events:
+                    over = isinstance(events[-1], FinishEvent)
+                    yield events
+                if sink.failed is not None:
+                    raise sink.failed
         finally:
             if not over:
                 self._abort(sink)
@@ -203,13 +209,13 @@ class EngineWorker:
             self._deliver(self._frames.rest())
             reason = error if isinstance(error, ForetokenError) else BackendError("The engine failed.")
             for request, sink in list(self._sinks.items()):
-                _put(sink, [reason])
+                _fail(sink, reason)
                 self._sinks.pop(request)
                 engine.abort(request)
             return []
 
     def _deliver(self, events: Sequence[Event]) -> None:
-        by_request: dict[int, list[Event | ForetokenError]] = {}
+        by_request: dict[int, list[Event]] = {}
         for event in events:
             by_request.setdefault(event.request, []).append(event)
         for request, its_events in by_request.items():
@@ -230,7 +236,7 @@ class EngineWorker:
             except Exception:
                 logger.exception("A request could not be ended.")
             if self._sinks.pop(request, None) is not None:
-                _put(sink, [_not_loaded()])
+                _fail(sink, _not_loaded())
         try:
             engine.close()
         except Exception:
@@ -248,10 +254,22 @@ def _not_loaded() -> CapacityError:
     return CapacityError("The model is not loaded.", hint="Try again when it is.")
 
 
-def _put(sink: _Sink, events: Sequence[Event | ForetokenError]) -> None:
+def _put(sink: _Sink, events: Sequence[Event]) -> None:
     def put() -> None:
-        for event in events:
-            sink.queue.put_nowait(event)
+        sink.events += events
+        sink.filled.set()
 
+    _soon(sink, put)
+
+
+def _fail(sink: _Sink, error: ForetokenError) -> None:
+    def fail() -> None:
+        sink.failed = error
+        sink.filled.set()
+
+    _soon(sink, fail)
+
+
+def _soon(sink: _Sink, do: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # its event loop is closed: nobody reads any more
-        sink.loop.call_soon_threadsafe(put)
+        sink.loop.call_soon_threadsafe(do)

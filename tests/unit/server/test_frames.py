@@ -97,7 +97,7 @@ def test_a_streams_tokens_reach_it_in_a_third_of_the_crossings() -> None:
         await worker.start()
         job = Job(prompt=[1, 2, 3], params=SamplingParams(max_tokens=40, ignore_eos=True))
         try:
-            return [event async for event in worker.stream(job)]
+            return [event async for events in worker.stream(job) for event in events]
         finally:
             await worker.close()
 

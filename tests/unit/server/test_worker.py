@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +26,7 @@ class Breaking(Engine):
     abort_fails = False
     step_fails = False
     close_fails = False
+    pause_s = 0.0
 
     def abort(self, request_id: int) -> list[Event]:
         if self.abort_fails:
@@ -33,6 +36,7 @@ class Breaking(Engine):
     def step(self) -> list[Event]:
         if self.step_fails:
             raise ValueError("step")
+        time.sleep(self.pause_s)
         return super().step()
 
     def close(self) -> None:
@@ -56,8 +60,8 @@ def run(scenario: Callable[[EngineWorker, Breaking], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def collect(events: AsyncGenerator[Event, None]) -> list[Event]:
-    return [event async for event in events]
+async def collect(answer: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
+    return [event async for events in answer for event in events]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -205,3 +209,37 @@ def test_loading_that_nobody_waits_for_any_more_frees_the_model() -> None:
         await asyncio.wait_for(until(lambda: not worker.alive), 10)
 
     asyncio.run(main())
+
+
+def test_who_reads_late_gets_all_that_came_at_once() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.pause_s = 0.002
+        answer = worker.stream(replace(JOB, params=replace(JOB.params, ignore_eos=True)))
+        first = list(await anext(answer))
+        while not await worker.call(lambda engine: engine.idle):
+            await asyncio.sleep(0.01)
+        [rest] = [list(events) async for events in answer]
+        assert len(first + rest) == 21
+        assert isinstance(rest[-1], FinishEvent)
+
+    run(scenario)
+
+
+def test_what_came_before_a_failure_is_read_before_it() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.pause_s = 0.002
+        answer = worker.stream(ENDLESS)
+        await anext(answer)
+        await asyncio.sleep(0.05)
+        engine.step_fails = True
+        came: list[Event] = []
+
+        async def read() -> None:
+            async for events in answer:
+                came.extend(events)
+
+        with pytest.raises(BackendError):
+            await read()
+        assert came
+
+    run(scenario)

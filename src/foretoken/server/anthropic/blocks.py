@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic_core import from_json
 
 from foretoken.errors import BackendError
-from foretoken.server.openai.tool_use import AnswerReader
+from foretoken.server.openai.tool_use import AnswerReader, deltas
 from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
-from foretoken.types import Event, TokenEvent
+from foretoken.types import Event, FinishEvent
 
 Block = dict[str, Any]
 
@@ -30,20 +30,15 @@ class BlockWriter:
         """Whether there was a call."""
         return self._reader is not None and self._reader.called
 
-    def write(self, event: Event) -> Iterator[dict[str, Any]]:
-        """The events that an event brings. An answer of nothing is one empty block of text."""
-        last = not isinstance(event, TokenEvent)
-        for delta in self._deltas(event):
+    def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        """The events that the engine's bring together. An answer of nothing is one empty block of text."""
+        last = isinstance(events[-1], FinishEvent)
+        for delta in deltas(self._reader, events):
             yield from self._add(delta)
         if last and self._index < 0:
             yield from self._begin(_text_block())
         if last:
             yield from self._finish()
-
-    def _deltas(self, event: Event) -> list[Delta]:
-        if self._reader is None:
-            return [TextDelta(event.text)] if event.text else []
-        return self._reader.read(event) if isinstance(event, TokenEvent) else self._reader.end(event.text)
 
     def _add(self, delta: Delta) -> Iterator[dict[str, Any]]:
         match delta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -19,32 +19,33 @@ from foretoken.types import FinishEvent, FinishReason, TokenEvent, Usage
 Event = dict[str, Any]
 
 
-async def message_events(served: Served, job: Job, use: ToolUse, caller: str) -> AsyncGenerator[Event, None]:
-    """Anthropic's events of one message.
+async def message_events(
+    served: Served, job: Job, use: ToolUse, caller: str
+) -> AsyncGenerator[Sequence[Event], None]:
+    """Anthropic's events of one message, those together that are there at the same time.
 
     The first comes when the prompt is computed: an error before that is raised before anything was said.
     """
     finder = StopFinder(served.tokenizer, job.params.stop)
     writer = BlockWriter(use.reader())
     begun = False
-    async with aclosing(choices(served, [job], caller)) as events:
-        async for _, event in events:
-            if not begun:
-                begun = True
-                yield _message_start(served.name, len(job.prompt))
-            for block_event in writer.write(event):
-                yield block_event
-            if isinstance(event, TokenEvent):
-                finder.feed(event)
-                continue
-            ended = _stop(event, finder.found(), job.params.max_tokens, called=writer.called)
-            yield {
-                "type": "message_delta",
-                "delta": ended,
-                "usage": usage(event.usage),
-                **report.extras([event]),
-            }
-            yield {"type": "message_stop"}
+    async with aclosing(choices(served, [job], caller)) as answer:
+        async for [(_, events)] in answer:
+            written = [] if begun else [_message_start(served.name, len(job.prompt))]
+            begun = True
+            written += writer.write(events)
+            for event in events:
+                if isinstance(event, TokenEvent):
+                    finder.feed(event)
+                else:
+                    ended = _stop(event, finder.found(), job.params.max_tokens, called=writer.called)
+                    written += _end(event, ended)
+            yield written
+
+
+def _end(end: FinishEvent, ended: Event) -> list[Event]:
+    message_delta = {"type": "message_delta", "delta": ended, "usage": usage(end.usage)}
+    return [message_delta | report.extras([end]), {"type": "message_stop"}]
 
 
 def _message_start(model: str, prompt_tokens: int) -> Event:
@@ -86,18 +87,19 @@ def usage(counts: Usage) -> dict[str, int]:
     }
 
 
-async def fold_message(events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+async def fold_message(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
     """The whole message that a stream of events describes. Raises BackendError for a call nobody can read."""
     message: dict[str, Any] = {}
     folder = BlockFolder()
-    async with aclosing(events):
-        async for event in events:
-            match event["type"]:
-                case "message_start":
-                    message = event["message"]
-                case "message_delta":
-                    end = {key: value for key, value in event.items() if key not in ("type", "delta")}
-                    message |= event["delta"] | end
-                case _:
-                    folder.add(event)
+    async with aclosing(answer):
+        async for events in answer:
+            for event in events:
+                match event["type"]:
+                    case "message_start":
+                        message = event["message"]
+                    case "message_delta":
+                        end = {key: value for key, value in event.items() if key not in ("type", "delta")}
+                        message |= event["delta"] | end
+                    case _:
+                        folder.add(event)
     return message | {"content": folder.blocks}

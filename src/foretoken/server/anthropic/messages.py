@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
@@ -63,12 +63,12 @@ def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[Tool
     return use, make_job(served, prompt, params, scope=scope)
 
 
-async def _as_text(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:
+async def _as_text(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncIterator[str]:
     """Server-sent events, each under its type's name. An error becomes a last event "error"."""
-    async with aclosing(events):
+    async with aclosing(answer):
         try:
-            async for event in events:
-                yield sse(event, event["type"])
+            async for events in answer:
+                yield "".join(sse(event, event["type"]) for event in events)
         except ForetokenError as error:
             yield sse(anthropic_error(of_error(error), error.status), "error")
         except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream

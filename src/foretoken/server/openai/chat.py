@@ -21,12 +21,12 @@ from foretoken.server.openai.chat_schemas import ChatRequest, as_messages
 from foretoken.server.openai.chunks import Chunk, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
-from foretoken.server.openai.tool_use import AnswerReader, ToolUse, tool_use
+from foretoken.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
 from foretoken.server.pool import ModelPool, Served
 from foretoken.server.strict_json import strict_router
 from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
 from foretoken.server.worker import Job
-from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent
+from foretoken.types import Event, FinishEvent, FinishReason
 
 
 def chat_router(pool: ModelPool) -> APIRouter:
@@ -97,8 +97,10 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
 
 async def chat_chunks(
     served: Served, jobs: Sequence[Job], use: ToolUse, caller: str = "local"
-) -> AsyncGenerator[Chunk, None]:
-    """OpenAI's chunks of all answers; the last has no choices, but the usage and what speculation did."""
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """OpenAI's chunks of all answers, those together that are there at the same time; the last has no
+    choices, but the usage and what speculation did.
+    """
     head = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion.chunk",
@@ -107,14 +109,16 @@ async def chat_chunks(
     }
     ends: dict[int, FinishEvent] = {}
     writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
-    async with aclosing(choices(served, jobs, caller)) as events:
-        async for index, event in events:
-            for choice in writers[index].write(event):
-                yield {**head, "choices": [choice]}
-            if isinstance(event, FinishEvent):
-                ends[index] = event
+    async with aclosing(choices(served, jobs, caller)) as answers:
+        async for came in answers:
+            chunks: list[Chunk] = []
+            for index, events in came:
+                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
+                if isinstance(events[-1], FinishEvent):
+                    ends[index] = events[-1]
+            yield chunks
     finished = [ends[index] for index in sorted(ends)]
-    yield {**head, "choices": [], "usage": report.usage(finished), **report.extras(finished)}
+    yield [{**head, "choices": [], "usage": report.usage(finished), **report.extras(finished)}]
 
 
 class ChoiceWriter:
@@ -126,27 +130,20 @@ class ChoiceWriter:
         self._reader = reader
         self._begun = False
 
-    def write(self, event: Event) -> Iterator[dict[str, Any]]:
-        """The choices of chunks that an event brings."""
+    def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        """The choices of chunks that events bring together."""
         if not self._begun:
             self._begun = True
             yield self._choice({"role": "assistant", "content": ""})
-        if isinstance(event, TokenEvent):
-            deltas: list[Chunk] = [{"content": event.text}]
-            if self._reader is not None:
-                deltas = [chat_delta(delta) for delta in self._reader.read(event)]
-            logprobs = chat_logprobs(self._tokenizer, [event]) if event.logprob else None
-            if logprobs:
-                first, *deltas = deltas or [{}]
-                yield self._choice(first, logprobs=logprobs)
-            yield from (self._choice(delta) for delta in deltas if delta.get("content") != "")
-            return
-        deltas = [{"content": event.text}]
-        if self._reader is not None:
-            deltas = [chat_delta(delta) for delta in self._reader.end(event.text)]
-        yield from (self._choice(delta) for delta in deltas if delta.get("content") != "")
-        called = self._reader is not None and self._reader.called and event.reason is FinishReason.STOP
-        yield self._choice({}, finish="tool_calls" if called else str(event.reason))
+        pieces = [chat_delta(delta) for delta in deltas(self._reader, events)]
+        if logprobs := chat_logprobs(self._tokenizer, events):
+            first, *pieces = pieces or [{}]
+            yield self._choice(first, logprobs=logprobs)
+        yield from map(self._choice, pieces)
+        end = events[-1]
+        if isinstance(end, FinishEvent):
+            called = self._reader is not None and self._reader.called and end.reason is FinishReason.STOP
+            yield self._choice({}, finish="tool_calls" if called else str(end.reason))
 
     def _choice(
         self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,33 +18,36 @@ Fold = Callable[[Chunk | None, Chunk], Chunk]
 
 
 async def respond(
-    request: Request, body: SamplingBody, chunks: AsyncGenerator[Chunk, None], add: Fold, kind: str
+    request: Request,
+    body: SamplingBody,
+    answer: AsyncGenerator[Sequence[Chunk], None],
+    add: Fold,
+    kind: str,
 ) -> Response:
     """The answer to a request, streamed or whole; a whole one is an object of this kind."""
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream_response(_events(await begun(request, chunks), usage=usage))
-    return JSONResponse(await unless_gone(request, _folded(chunks, add, kind)))
+        return stream_response(_events(await begun(request, answer), usage=usage))
+    return JSONResponse(await unless_gone(request, _folded(answer, add, kind)))
 
 
-async def _events(chunks: AsyncGenerator[Chunk, None], *, usage: bool) -> AsyncGenerator[str, None]:
+async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool) -> AsyncGenerator[str, None]:
     """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
     asked for usage; timings and speculation are in that one.
     """
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if chunk["choices"] or usage:
-                yield sse(chunk)
+    async with aclosing(answer):
+        async for chunks in answer:
+            yield "".join(sse(chunk) for chunk in chunks if chunk["choices"] or usage)
     yield sse(DONE)
 
 
-async def _folded(chunks: AsyncGenerator[Chunk, None], add: Fold, kind: str) -> Chunk:
+async def _folded(answer: AsyncGenerator[Sequence[Chunk], None], add: Fold, kind: str) -> Chunk:
     """The whole answer that a stream of chunks describes."""
     answers: dict[int, Chunk] = {}
     last: Chunk = {}
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            last = chunk
-            for choice in chunk["choices"]:
-                answers[choice["index"]] = add(answers.get(choice["index"]), choice)
+    async with aclosing(answer):
+        async for chunks in answer:
+            for last in chunks:
+                for choice in last["choices"]:
+                    answers[choice["index"]] = add(answers.get(choice["index"]), choice)
     return {**last, "object": kind, "choices": [answers[index] for index in sorted(answers)]}

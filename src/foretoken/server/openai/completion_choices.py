@@ -43,8 +43,15 @@ class CompletionWriter:
         if not self._begun and self._scores is None:
             yield from self._echoed()
 
-    def write(self, event: Event) -> Iterator[Chunk]:
-        """The choices of chunks that an event brings."""
+    def write(self, events: Sequence[Event]) -> list[Chunk]:
+        """The choices of chunks, one at most, that events bring together."""
+        whole: Chunk | None = None
+        for event in events:
+            for choice in self._write(event):
+                whole = add_choice(whole, choice)
+        return [] if whole is None else [whole]
+
+    def _write(self, event: Event) -> Iterator[Chunk]:
         if isinstance(event, PromptEvent):
             place = self._places.add(event.token)
             self._scores = joined(self._scores, completion_logprobs(self._tokenizer, event, place))

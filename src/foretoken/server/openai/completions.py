@@ -119,9 +119,9 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 async def completion_chunks(
     served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], caller: str = "local", n: int = 1
-) -> AsyncGenerator[Chunk, None]:
-    """OpenAI's chunks of all answers, `n` to each prompt; the last has no choices, but the usage and what
-    speculation did.
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """OpenAI's chunks of all answers, `n` to each prompt, those together that are there at the same time; the
+    last has no choices, but the usage and what speculation did.
     """
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
@@ -131,17 +131,18 @@ async def completion_chunks(
     }
     ends: dict[int, FinishEvent] = {}
     writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
-    for writer in writers:
-        for choice in writer.begin():
-            yield {**head, "choices": [choice]}
-    async with aclosing(choices(served, jobs, caller)) as events:
-        async for index, event in events:
-            for choice in writers[index].write(event):
-                yield {**head, "choices": [choice]}
-            if isinstance(event, FinishEvent):
-                ends[index] = event
+    if echoed := [{**head, "choices": [choice]} for writer in writers for choice in writer.begin()]:
+        yield echoed
+    async with aclosing(choices(served, jobs, caller)) as answers:
+        async for came in answers:
+            chunks: list[Chunk] = []
+            for index, events in came:
+                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
+                if isinstance(events[-1], FinishEvent):
+                    ends[index] = events[-1]
+            yield chunks
     finished = [ends[index] for index in sorted(ends)]
-    yield {**head, "choices": [], "usage": _usage(finished, n), **report.extras(finished)}
+    yield [{**head, "choices": [], "usage": _usage(finished, n), **report.extras(finished)}]
 
 
 def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foretoken.protocols import Tokenizer
-from foretoken.types import TokenEvent
+from foretoken.types import Event, TokenEvent
 
 
 def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
@@ -15,15 +15,15 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
 
-def chat_logprobs(tokenizer: Tokenizer, events: Sequence[TokenEvent]) -> dict[str, Any]:
-    """The `logprobs` object of a chat choice."""
+def chat_logprobs(tokenizer: Tokenizer, events: Sequence[Event]) -> dict[str, Any] | None:
+    """The `logprobs` object of a chat choice, or None if nothing has any."""
     content = []
     for event in events:
-        if event.logprob is None:
+        if not isinstance(event, TokenEvent) or event.logprob is None:
             continue
         top = [_entry(tokenizer, token, value) for token, value in event.logprob.top]
         content.append({**_entry(tokenizer, event.token, event.logprob.logprob), "top_logprobs": top})
-    return {"content": content, "refusal": None}
+    return {"content": content, "refusal": None} if content else None
 
 
 class AnswerText:

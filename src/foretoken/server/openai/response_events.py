@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from foretoken.protocols import Tokenizer
@@ -17,11 +17,11 @@ from foretoken.server import report
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.response_items import AnyItem, CallItem, Item, MessageItem, Part
 from foretoken.server.openai.response_schemas import ResponseRequest
-from foretoken.server.openai.tool_use import ToolUse
+from foretoken.server.openai.tool_use import ToolUse, deltas
 from foretoken.server.tools.choice import Tool
 from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
 from foretoken.types import Event as EngineEvent
-from foretoken.types import FinishEvent, FinishReason, SamplingParams, TokenEvent
+from foretoken.types import FinishEvent, FinishReason, SamplingParams
 
 Event = dict[str, Any]
 
@@ -46,22 +46,23 @@ class ResponseWriter:
         self._unplaced: list[Item] = []  # log-probabilities of tokens whose text is held back
         self._after_call = False
 
-    def write(self, event: EngineEvent) -> Iterator[Event]:
-        """OpenAI's events for one of the engine's."""
+    def write(self, events: Sequence[EngineEvent]) -> Iterator[Event]:
+        """OpenAI's events for some of the engine's, which came together."""
         if not self._events:
             yield from self._begin()
-        logprobs: list[Item] = []
-        if isinstance(event, TokenEvent) and event.logprob:
-            logprobs = chat_logprobs(self._tokenizer, [event])["content"]
         if self._reader is None:
-            if event.text or logprobs:
-                yield from self._text(event.text, logprobs)
-        elif isinstance(event, TokenEvent):
-            yield from self._read(self._reader.read(event), logprobs)
+            text, logprobs = "".join(event.text for event in events), self._logprobs(events)
+            if text or logprobs:
+                yield from self._text(text, logprobs)
         else:
-            yield from self._read(self._reader.end(event.text), logprobs)
-        if isinstance(event, FinishEvent):
-            yield from self._finish(event)
+            for event in events:
+                yield from self._read(deltas(self._reader, [event]), self._logprobs([event]))
+        if isinstance(events[-1], FinishEvent):
+            yield from self._finish(events[-1])
+
+    def _logprobs(self, events: Sequence[EngineEvent]) -> list[Item]:
+        found = chat_logprobs(self._tokenizer, events)
+        return found["content"] if found else []
 
     def _begin(self) -> Iterator[Event]:
         running = self._response("in_progress", output=[])
@@ -72,14 +73,14 @@ class ResponseWriter:
 
     # --- items -------------------------------------------------------------------------------------------
 
-    def _read(self, deltas: Iterable[Delta], logprobs: list[Item]) -> Iterator[Event]:
+    def _read(self, found: Iterable[Delta], logprobs: list[Item]) -> Iterator[Event]:
         """The events of what a token made certain. Log-probabilities go with text: calls cannot have any.
 
         Text that may become a call is held back, and its tokens' log-probabilities with it. After a call it
         cannot be told to which of the two a token belongs whose text is held back: it is the call's.
         """
         self._unplaced += logprobs
-        for delta in deltas:
+        for delta in found:
             match delta:
                 case TextDelta(text):
                     placed, self._unplaced, self._after_call = self._unplaced, [], False

@@ -5,7 +5,7 @@ There is no store: each request brings its whole conversation, and no answer can
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -64,21 +64,24 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[Too
 
 
 async def response_events(
-    answer: AsyncGenerator[Choice, None], writer: ResponseWriter
-) -> AsyncGenerator[Event, None]:
-    """OpenAI's events of the answer. What the engine refuses is raised before the first of them."""
+    answer: AsyncGenerator[Sequence[Choice], None], writer: ResponseWriter
+) -> AsyncGenerator[Sequence[Event], None]:
+    """OpenAI's events of the answer, those together that are there at the same time. What the engine refuses
+    is raised before the first of them.
+    """
     async with aclosing(answer):
-        async for _, event in answer:
-            for written in writer.write(event):
-                yield written
+        async for [(_, events)] in answer:
+            yield list(writer.write(events))
 
 
-async def _stream(events: AsyncGenerator[Event, None], writer: ResponseWriter) -> AsyncGenerator[str, None]:
+async def _stream(
+    answer: AsyncGenerator[Sequence[Event], None], writer: ResponseWriter
+) -> AsyncGenerator[str, None]:
     """The events as server-sent events. An answer that breaks off ends with the event that says so."""
-    async with aclosing(events):
+    async with aclosing(answer):
         try:
-            async for event in events:
-                yield sse(event, event["type"])
+            async for events in answer:
+                yield "".join(sse(event, event["type"]) for event in events)
         except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
             if isinstance(error, ForetokenError):
                 failed = writer.fail(error.status, str(error))
@@ -87,11 +90,11 @@ async def _stream(events: AsyncGenerator[Event, None], writer: ResponseWriter) -
             yield sse(failed, failed["type"])
 
 
-async def fold_response(events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+async def fold_response(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
     """The whole answer that a stream of events describes: the last of them holds it."""
     last: Event = {}
-    async with aclosing(events):
-        async for event in events:
-            last = event
+    async with aclosing(answer):
+        async for events in answer:
+            last = events[-1] if events else last
     response: dict[str, Any] = last["response"]
     return response

@@ -16,12 +16,12 @@ from foretoken.protocols import Tokenizer
 from foretoken.sampling.constraint import compile_constraint
 from foretoken.server.openai.logprobs import AnswerText
 from foretoken.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
-from foretoken.server.tools.deltas import CallStart, Delta
+from foretoken.server.tools.deltas import CallStart, Delta, TextDelta, joined
 from foretoken.server.tools.detect import dialect_for, template_supports_tools
 from foretoken.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foretoken.server.tools.history import plain_messages, template_messages
 from foretoken.server.tools.offered import offered_grammar
-from foretoken.types import Constraint, Message, TokenEvent
+from foretoken.types import Constraint, Event, Message, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +204,14 @@ class AnswerReader:
         given = pending + deltas
         self.called = self.called or any(isinstance(delta, CallStart) for delta in given)
         return given
+
+
+def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
+    """What events of one answer bring together. `reader` finds its calls; None: it has none."""
+    if reader is None:
+        text = "".join(event.text for event in events)
+        return [TextDelta(text)] if text else []
+    found: list[Delta] = []
+    for event in events:
+        found += reader.read(event) if isinstance(event, TokenEvent) else reader.end(event.text)
+    return joined(found)

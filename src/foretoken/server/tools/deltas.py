@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TypeAlias
 
 
@@ -51,6 +52,29 @@ class Answer:
     calls: tuple[Call, ...]
 
 
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The same, neighbours of a kind as one."""
+    whole: list[Delta] = []
+    for _, neighbours in groupby(deltas, _kind):
+        first, *others = neighbours
+        if others and isinstance(first, TextDelta):
+            first = TextDelta("".join(_piece(delta) for delta in (first, *others)))
+        elif others and isinstance(first, ArgumentsDelta):
+            first = replace(first, json_text="".join(_piece(delta) for delta in (first, *others)))
+        whole.append(first)
+    return whole
+
+
+def _kind(delta: Delta) -> tuple[type[Delta], int]:
+    return type(delta), 0 if isinstance(delta, TextDelta) else delta.index
+
+
+def _piece(delta: Delta) -> str:
+    if isinstance(delta, CallStart):
+        return ""
+    return delta.text if isinstance(delta, TextDelta) else delta.json_text
+
+
 def collect(deltas: Iterable[Delta]) -> Answer:
     """The answer that a stream of deltas adds up to."""
     text: list[str] = []
@@ -96,39 +120,4 @@ class DeltaLog:
     def drain(self) -> list[Delta]:
         """Everything since the last time, neighbours of a kind joined."""
         waiting, self._waiting = self._waiting, []
-        joined: list[Delta] = []
-        run: list[
-            str
-        ] = []  # the pieces of joined[-1], so that many small ones cost no more than their length
-        for delta in waiting:
-            piece = _piece(delta)
-            if joined and piece is not None and _same_kind(joined[-1], delta):
-                run.append(piece)
-                continue
-            _close(joined, run)
-            joined.append(delta)
-            run = [] if piece is None else [piece]
-        _close(joined, run)
-        return joined
-
-
-def _piece(delta: Delta) -> str | None:
-    if isinstance(delta, CallStart):
-        return None
-    return delta.text if isinstance(delta, TextDelta) else delta.json_text
-
-
-def _same_kind(left: Delta, right: Delta) -> bool:
-    if isinstance(left, ArgumentsDelta):
-        return isinstance(right, ArgumentsDelta) and right.index == left.index
-    return isinstance(left, TextDelta) and isinstance(right, TextDelta)
-
-
-def _close(joined: list[Delta], run: list[str]) -> None:
-    if len(run) < 2:
-        return
-    last = joined[-1]
-    if isinstance(last, TextDelta):
-        joined[-1] = TextDelta("".join(run))
-    elif isinstance(last, ArgumentsDelta):
-        joined[-1] = replace(last, json_text="".join(run))
+        return joined(waiting)

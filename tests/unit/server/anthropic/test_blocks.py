@@ -27,14 +27,17 @@ def finish(text: str = "") -> FinishEvent:
     return FinishEvent(1, FinishReason.STOP, text, Usage(1, 1, 0, 0, 0), Timings(1, 1.0, 1, 1.0, 0, 0), STATS)
 
 
-def written(pieces: Iterable[str], *, tools: bool = True) -> list[dict[str, Any]]:
-    """The events of an answer that the engine shows in these pieces, the last of them at its end."""
+def written(pieces: Iterable[str], *, tools: bool = True, together: int = 1) -> list[dict[str, Any]]:
+    """The events of an answer that the engine shows in these pieces, the last of them at its end; so many
+    come together.
+    """
     use = tool_use(FakeTokenizer(), TOOLS if tools else [], None, parallel=True, flat=True)
     writer = BlockWriter(use.reader())
     *shown, last = [*pieces] or [""]
     events: list[Event] = [TokenEvent(1, 0, piece, "target") for piece in shown]
     events.append(finish(last))
-    return [block_event for event in events for block_event in writer.write(event)]
+    groups = (events[at : at + together] for at in range(0, len(events), together))
+    return [block_event for group in groups for block_event in writer.write(group)]
 
 
 def folded(events: Iterable[dict[str, Any]]) -> list[Any]:
@@ -65,9 +68,9 @@ def test_answers(answer: str, blocks: list[Any]) -> None:
     assert folded(written([answer])) == blocks
 
 
-@given(st.sampled_from(list(ANSWERS)), st.lists(st.integers(0, 200), max_size=8))
-def test_the_pieces_of_an_answer_make_no_difference(answer: str, cuts: list[int]) -> None:
-    events = written(cut(answer, cuts))
+@given(st.sampled_from(list(ANSWERS)), st.lists(st.integers(0, 200), max_size=8), st.integers(1, 9))
+def test_the_pieces_of_an_answer_make_no_difference(answer: str, cuts: list[int], together: int) -> None:
+    events = written(cut(answer, cuts), together=together)
     assert folded(events) == ANSWERS[answer]
     open_block = None
     begun = 0
