@@ -15,7 +15,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from foretoken.backends.cpu import physical_cores
-from foretoken.backends.llamacpp import amx, kernels, log
+from foretoken.backends.llamacpp import amx, graphs, kernels, log
 from foretoken.backends.llamacpp.gguf_file import read_gguf
 from foretoken.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -75,6 +75,8 @@ def _besides() -> Iterator[str]:
     """What computes besides llama.cpp's usual kernels."""
     if own := kernels.built_in():
         yield f"Foretoken's kernels {own}"
+    if graphs.built_in():
+        yield "graphs kept"
     if amx.in_use():
         yield "AMX"
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from foretoken.backends.bounds import check_batch
 from foretoken.backends.llamacpp.batch import Batch
+from foretoken.backends.llamacpp.graphs import Graphs
 from foretoken.backends.llamacpp.own_thread import OwnThread
 from foretoken.backends.llamacpp.passes import Passes, count_passes
 from foretoken.backends.llamacpp.streams import Streams
@@ -77,6 +78,7 @@ class LlamaCppModel:
         self._open_context: Any = context
         self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
+        self._graphs = Graphs(context)
         self._streams = Streams(sequences)
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
@@ -183,6 +185,8 @@ class LlamaCppModel:
     def _compute(self, context: Any, batch: Sequence[Rows], even: int = 0) -> int:
         """llama.cpp's status. What rows were filled up with is forgotten; all of it if it is interrupted."""
         self._batch.fill(batch, self._streams.of, even)
+        shape = [(self._streams.of[rows.seq], len(rows.tokens), rows.logits) for rows in batch]
+        self._graphs.use((even, *shape), self._batch.native.n_tokens)
         began = perf_counter()
         try:
             status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
@@ -356,6 +360,7 @@ class LlamaCppModel:
             self._views.clear()
             self._batch.free()
             self.tokenizer.close()
+            self._graphs.close()
             lib.llama_free(self._open_context)
             lib.llama_model_free(self._weights)
             self._open_context = self._open_memory = self._weights = None

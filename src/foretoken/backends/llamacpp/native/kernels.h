@@ -12,6 +12,7 @@
 #include "attention.h"
 #include "few_rows_f16.h"
 #include "few_rows_packed.h"
+#include "graphs.h"
 #include "repacked.h"
 #ifdef FORETOKEN_ATTENTION
 #define FORETOKEN_ATTENTION_NAME " attention"
