@@ -54,6 +54,11 @@ def built_in() -> bool:
     return _native() is not None
 
 
+def describe() -> str:
+    """What is built in, in words; empty if nothing is."""
+    return "a graph for each number of rows" if built_in() else ""
+
+
 class Graphs:
     """The graphs of `context`. `use` before every forward; `close` before the context is freed.
 

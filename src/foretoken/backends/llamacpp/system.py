@@ -68,7 +68,7 @@ def llama_cpp_facts() -> LlamaCpp:
         import llama_cpp
         from llama_cpp import llama_cpp as lib
 
-        from foretoken.backends.llamacpp import amx, kernels, log
+        from foretoken.backends.llamacpp import amx, graphs, kernels, log
     except ModuleNotFoundError as exc:
         raise missing_dependency("llama_cpp", "Running GGUF models") from exc
     except (ImportError, OSError, RuntimeError) as exc:
@@ -84,7 +84,7 @@ def llama_cpp_facts() -> LlamaCpp:
         features=tuple(name for name in FLAGS.values() if name in built_with),
         devices=_devices(lib._lib),
         amx=amx.settled(),
-        kernels=kernels.describe(),
+        kernels=", ".join(filter(None, (kernels.describe(), graphs.describe()))),
         build=kernels.build_command(),
     )
 
