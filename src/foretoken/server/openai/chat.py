@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,7 +17,7 @@ from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import make_job, with_defaults
 from foretoken.server.openai.chat_schemas import ChatRequest, as_messages
-from foretoken.server.openai.chunks import Chunk, respond
+from foretoken.server.openai.chunks import Chunk, chunks_of, respond
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.logprobs import chat_logprobs
 from foretoken.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
@@ -95,30 +94,18 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
     return "".join(str(text) for text in texts)
 
 
-async def chat_chunks(
+def chat_chunks(
     served: Served, jobs: Sequence[Job], use: ToolUse, caller: str = "local"
 ) -> AsyncGenerator[Sequence[Chunk], None]:
-    """OpenAI's chunks of all answers, those together that are there at the same time; the last has no
-    choices, but the usage and what speculation did.
-    """
+    """OpenAI's chunks of all answers (see `chunks_of`)."""
     head = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion.chunk",
         "created": int(time.time()),
         "model": served.name,
     }
-    ends: dict[int, FinishEvent] = {}
     writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
-    async with aclosing(choices(served, jobs, caller)) as answers:
-        async for came in answers:
-            chunks: list[Chunk] = []
-            for index, events in came:
-                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
-                if isinstance(events[-1], FinishEvent):
-                    ends[index] = events[-1]
-            yield chunks
-    finished = [ends[index] for index in sorted(ends)]
-    yield [{**head, "choices": [], "usage": report.usage(finished), **report.extras(finished)}]
+    return chunks_of(choices(served, jobs, caller), head, writers, report.usage)
 
 
 class ChoiceWriter:

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from foretoken.server import report
+from foretoken.server.generation import Choice
 from foretoken.server.openai.schemas import SamplingBody
 from foretoken.server.sse import DONE, begun, sse, stream_response, unless_gone
+from foretoken.types import Event, FinishEvent
 
 Chunk = dict[str, Any]
+Usage = Callable[[Sequence[FinishEvent]], Chunk]
+"""The `usage` of finished answers."""
+
 Fold = Callable[[Chunk | None, Chunk], Chunk]
 """A choice of the whole answer, so far (None: nothing yet), and the choice of a chunk: the choice then."""
+
+
+class Writer(Protocol):
+    """Turns one answer's events into the choices of chunks."""
+
+    def write(self, events: Sequence[Event]) -> Iterable[Chunk]:
+        """The choices that events bring together."""
+        ...
+
+
+async def chunks_of(
+    answers: AsyncGenerator[Sequence[Choice], None], head: Chunk, writers: Sequence[Writer], usage: Usage
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """The chunks of all answers, those together that are there at the same time. Each begins with `head`; the
+    last has no choices, but the usage and what speculation did.
+    """
+    ends: dict[int, FinishEvent] = {}
+    async with aclosing(answers):
+        async for came in answers:
+            chunks: list[Chunk] = []
+            for index, events in came:
+                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
+                if isinstance(events[-1], FinishEvent):
+                    ends[index] = events[-1]
+            yield chunks
+    finished = [ends[index] for index in sorted(ends)]
+    yield [{**head, "choices": [], "usage": usage(finished), **report.extras(finished)}]
 
 
 async def respond(

@@ -19,7 +19,7 @@ from foretoken.server import report
 from foretoken.server.caller import visit_of
 from foretoken.server.generation import choices, several
 from foretoken.server.jobs import check_together, make_job, with_defaults
-from foretoken.server.openai.chunks import Chunk, respond
+from foretoken.server.openai.chunks import Chunk, chunks_of, respond
 from foretoken.server.openai.completion_choices import CompletionWriter, Echo, add_choice
 from foretoken.server.openai.constraints import constraint_of
 from foretoken.server.openai.schemas import CompletionRequest
@@ -120,29 +120,20 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 async def completion_chunks(
     served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], caller: str = "local", n: int = 1
 ) -> AsyncGenerator[Sequence[Chunk], None]:
-    """OpenAI's chunks of all answers, `n` to each prompt, those together that are there at the same time; the
-    last has no choices, but the usage and what speculation did.
-    """
+    """OpenAI's chunks of all answers, `n` to each prompt (see `chunks_of`), after what is echoed."""
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": served.name,
     }
-    ends: dict[int, FinishEvent] = {}
     writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
     if echoed := [{**head, "choices": [choice]} for writer in writers for choice in writer.begin()]:
         yield echoed
-    async with aclosing(choices(served, jobs, caller)) as answers:
-        async for came in answers:
-            chunks: list[Chunk] = []
-            for index, events in came:
-                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
-                if isinstance(events[-1], FinishEvent):
-                    ends[index] = events[-1]
+    answers = chunks_of(choices(served, jobs, caller), head, writers, lambda ends: _usage(ends, n))
+    async with aclosing(answers):
+        async for chunks in answers:
             yield chunks
-    finished = [ends[index] for index in sorted(ends)]
-    yield [{**head, "choices": [], "usage": _usage(finished, n), **report.extras(finished)}]
 
 
 def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:
