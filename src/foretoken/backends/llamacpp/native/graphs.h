@@ -6,15 +6,16 @@
    others, one for each shape. Whether a graph fits a forward is still decided by llama.cpp, as for the last one.
 
    The members in question are private. Naming them in an explicit instantiation is allowed all the same (C++17,
-   [temp.explicit] 13.9.2/12); no file of llama.cpp is changed. Not where a GPU takes part: it may compute a graph yet
+   [temp.explicit]); no file of llama.cpp is changed. Not where a GPU takes part: it may compute a graph yet
    when its place is taken. */
 #if !defined(FORETOKEN_WITHOUT_GRAPHS) && defined(LLAMA_BUILD) && __has_include("llama-context.h") && __has_include("llama-graph.h")
-#define FORETOKEN_GRAPHS
 #include "llama-context.h"
 #include "llama-graph.h"
 
 #include <new>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace foretoken {
 
