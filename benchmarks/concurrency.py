@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
@@ -75,7 +75,7 @@ def replay_all(args: Namespace, names: Sequence[str]) -> None:
                 with Engine(model, clock=model.clock) as engine:
                     engine.set_speculation(name)
                     rates[name] = [whole(Serving(engine, work, level, model.clock))]
-            shares[curve.name][level] = report(level, rates)
+            shares[curve.name][level] = report(level, names, rates)
     holds = min(min(row.values()) for row in shares.values()) >= 0.97
     print(json.dumps({"auto_over_best": shares, "bound": 0.97, "holds": holds}))
 
@@ -96,7 +96,7 @@ def measure_all(args: Namespace, names: Sequence[str]) -> None:
         progress(number + 1, len(blocks), f"{level} at once")
     for engine in engines.values():
         engine.close()
-    shares = {level: report(level, rates) for level, rates in found.items()}
+    shares = {level: report(level, names, rates) for level, rates in found.items()}
     alone, resumed = load_falls(args, max(args.levels))
     print(f"a request that copies drafts in {100 * alone:.0f} % of its rounds while it is alone;")
     print(
@@ -162,9 +162,9 @@ class Serving:
                 self._made += event.usage.completion_tokens
 
 
-def report(level: int, rates: dict[str, list[float]]) -> float:
-    """Print a level's line; returns `auto`'s share of the best other setting's rate."""
-    medians = {name: median(values) for name, values in rates.items()}
+def report(level: int, names: Sequence[str], rates: Mapping[str, list[float]]) -> float:
+    """Print a level's line, in the order of `names`; returns `auto`'s share of the best of the others."""
+    medians = {name: median(rates[name]) for name in names}
     best = max((name for name in medians if name != AUTO), key=medians.__getitem__)
     share = median(a / b for a, b in zip(rates[AUTO], rates[best], strict=True))
     print(

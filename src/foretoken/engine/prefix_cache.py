@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from foretoken.engine.prefix_disk import Fetch, PrefixDisk
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Model
+from foretoken.sequences import common_prefix
 from foretoken.types import Timings
 
 logger = logging.getLogger(__name__)
@@ -165,11 +166,3 @@ class PrefixCache:
         self._model.release(seq)
         slot = self._slots[seq]
         slot.busy, slot.tokens = False, ()
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    shared = min(len(a), len(b))
-    if list(a[:shared]) == list(b[:shared]):
-        return shared
-    return next(i for i in range(shared) if a[i] != b[i])

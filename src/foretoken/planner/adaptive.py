@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import INCOME, Attention, times
+from foretoken.planner.beta import caution
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
@@ -29,9 +30,6 @@ from foretoken.types import Draft, DraftLimit, Load, Round
 MARGIN = 1.03
 """How much better than plain decoding the cautious estimate must be."""
 
-CAUTION = 1.0
-"""Standard deviations taken off survival when deciding."""
-
 _NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
@@ -41,7 +39,7 @@ class AdaptivePlanner:
     def __init__(self, replay: Replay | None = None, *, trees: bool = False, ragged: bool = True) -> None:
         self._replay = replay or Replay()
         self.trees = trees
-        self._merger = Merger(CAUTION)
+        self._merger = Merger()
         self._survival = Survival()
         self._curve = CostCurve(ragged=ragged)
         self._asking = Asking(self._curve, MARGIN)
@@ -72,9 +70,7 @@ class AdaptivePlanner:
     ) -> None:
         """Begin with what an earlier run has learnt: a stored curve and `resize`, and `knowledge`."""
         self._curve.seed(curve, resize)
-        survival = learnt.get("survival")
-        if isinstance(survival, Mapping):
-            self._survival.restore(survival)
+        self._survival.recall(learnt)
         answers = learnt.get("answers")
         if isinstance(answers, Sequence):
             self._stakes.restore(answers)
@@ -113,7 +109,7 @@ class AdaptivePlanner:
 
     def knowledge(self) -> dict[str, object]:
         """What else was learnt, as a JSON object."""
-        return {"survival": self._survival.export(), "answers": self._stakes.export()}
+        return {**self._survival.knowledge(), "answers": self._stakes.export()}
 
     def start(self, request: RequestView) -> None:
         self._stakes.start(request.id, request.params.max_tokens)
@@ -214,11 +210,12 @@ class AdaptivePlanner:
         best: Draft | Tree | None = None
         survival: Sequence[float] = ()
         highest = 0.0
-        chains = [self._survival.estimate(draft, CAUTION) for draft in drafts]
+        careful = caution(load.decoding)
+        chains = self._survival.estimates(drafts, careful)
         rows = load.decoding + load.owed
         costs = self._prices(rows, max(map(len, chains)) + 1)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
-            best = self._merger.merge(request.id, drafts, chains)
+            best = self._merger.merge(request.id, drafts, chains, careful)
             highest, size = self._peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
             survival = best.survival[:size] if load.decoding == 1 else best.survival

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log2, sqrt
 
 PRIOR_WEIGHT = 8.0
 """How many observations the prior is worth."""
 
 FORGET_AT = 256.0
 """Counts are halved when there are this many, so that they follow the text as it changes."""
+
+CAUTION = 1.0
+"""Standard deviations taken off a chance when one request decides alone."""
+
+IN_COMPANY = 0.15
+"""What each doubling of the requests adds: a round's drafts are the best of all that all requests have, and
+the more are compared, the more the best of them are those whose chance is overrated.
+"""
+
+
+def caution(requests: int) -> float:
+    """Standard deviations to take off chances when drafts of so many requests compete for a round."""
+    return CAUTION + IN_COMPANY * log2(requests) if requests > 1 else CAUTION
 
 
 @dataclass(slots=True)
@@ -31,9 +44,12 @@ class Counts:
 
     def chance(self, prior: float, caution: float) -> float:
         """The posterior mean less `caution` standard deviations, not below 0."""
-        a = self.right + PRIOR_WEIGHT * prior
         total = self.right + self.wrong + PRIOR_WEIGHT
-        mean = a / total
+        return self.cautious((self.right + PRIOR_WEIGHT * prior) / total, caution)
+
+    def cautious(self, mean: float, caution: float) -> float:
+        """`mean` less `caution` standard deviations after so many observations, not below 0."""
+        total = self.right + self.wrong + PRIOR_WEIGHT
         chance = mean - caution * sqrt(mean * (1 - mean) / (total + 1))
         return chance if chance > 0.0 else 0.0
 

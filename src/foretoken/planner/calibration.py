@@ -2,7 +2,8 @@
 
 A draft token's chance, given that its ancestors were accepted, is looked up in a table of Beta counts with
 forgetting. The key is the drafter, how long its match is at that depth (a match grows with every accepted
-token), and the drafter's own confidence: drafters know different things, and none is taken at its word.
+token), and the drafter's own confidence: drafters know different things, and none is taken at its word. Where
+another draft has a token at the same place, that changes the chance (`agreement`).
 
 Every candidate is scored against what the target emits, whether it was verified or not ("shadow scoring"),
 so a source that was wrong for a while is still measured while it is not used, at no cost.
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from foretoken.planner.agreement import Agreement, Beside, beside, shared
 from foretoken.planner.beta import NOTHING, Counts
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
@@ -65,6 +67,7 @@ class Survival:
     def __init__(self) -> None:
         self._cells: dict[Key, Counts] = {}
         self._shadow: dict[int, Sequence[Draft]] = {}
+        self.agreement = Agreement()
         self.reliability = ReliabilityTable()
 
     def conditional(self, draft: Draft, caution: float = 0.0) -> list[float]:
@@ -93,6 +96,32 @@ class Survival:
             survivals.append(survival)
         return survivals + [0.0] * (len(draft) - len(survivals))
 
+    def estimates(self, drafts: Sequence[Draft], caution: float = 0.0) -> list[list[float]]:
+        """`estimate` of each of a request's drafts, of which one may be verified: all know of each other."""
+        estimates = [self.estimate(draft, caution) for draft in drafts]
+        companies = self._company(drafts, max(map(len, drafts), default=0))
+        for draft, survivals, company in zip(drafts, estimates, companies, strict=True):
+            if not company:
+                continue
+            alone, together = survivals[len(company) - 1], 1.0
+            for i, (token, (key, _)) in enumerate(zip(company, _keys(draft), strict=False)):
+                together *= self._cells.get(key, NOTHING).cautious(self.agreement.chance(token), caution)
+                survivals[i] = together
+            for i in range(len(company), len(survivals)):
+                survivals[i] *= together / alone if alone else 0.0
+        return estimates
+
+    def _company(self, drafts: Sequence[Draft], most: int) -> list[list[Beside]]:
+        """The first tokens of each draft, `most` at most, as far as another one has one there, too."""
+        count = min(most, shared(drafts))
+        if not count:
+            return [[] for _ in drafts]
+        chances: list[list[float]] = []
+        for draft in drafts:
+            keys = () if draft.parents is not None else islice(_keys(draft), count)
+            chances.append([self._chance(key, prior, 0.0) for key, prior in keys])
+        return [beside(i, drafts, chances) for i in range(len(drafts))]
+
     def remember(self, request: int, drafts: Sequence[Draft]) -> None:
         """The candidates of this round, to be scored with its outcome."""
         self._shadow[request] = drafts
@@ -102,14 +131,18 @@ class Survival:
 
         Returns how each candidate did.
         """
-        return [self._score(draft, outcome) for draft in self._shadow.pop(request, ())]
+        drafts = self._shadow.pop(request, ())
+        return [
+            self._score(draft, outcome, company)
+            for draft, company in zip(drafts, self._company(drafts, len(outcome.tokens)), strict=True)
+        ]
 
-    def _score(self, draft: Draft, outcome: Outcome) -> Score:
+    def _score(self, draft: Draft, outcome: Outcome, company: Sequence[Beside]) -> Score:
         right, node = 0, -1
         children = None if draft.parents is None else _children(draft)
         # Of a chain only the tokens that the target reached are looked up.
         keys = list(_keys(draft) if children is not None else islice(_keys(draft), len(outcome.tokens)))
-        for token in outcome.tokens:
+        for depth, token in enumerate(outcome.tokens):
             if children is not None:
                 tried = children.get(node, [])
             else:
@@ -118,7 +151,11 @@ class Survival:
             node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
                 key, prior = keys[i]
-                self.reliability.add(self._chance(key, prior, 0.0), i == node)
+                if depth < len(company):
+                    chance = self.agreement.add(company[depth], i == node)
+                else:
+                    chance = self._chance(key, prior, 0.0)
+                self.reliability.add(chance, i == node)
                 self._cells.setdefault(key, Counts()).add(i == node)
             if node < 0:
                 return Score(draft.source, right, int(right < depth_of(draft)))
@@ -128,17 +165,27 @@ class Survival:
     def forget(self, request: int) -> None:
         self._shadow.pop(request, None)
 
-    def export(self) -> dict[str, list[float]]:
-        """The counts as a JSON object: "source|match|confidence" → [accepted, rejected]."""
-        return {
+    def knowledge(self) -> dict[str, object]:
+        """What was learnt, as a JSON object: "source|match|confidence" → [accepted, rejected], and
+        `Agreement.export`.
+        """
+        counts = {
             "|".join(map(str, key)): [round(cell.right, 3), round(cell.wrong, 3)]
             for key, cell in self._cells.items()
         }
+        return {"survival": counts, "agreement": self.agreement.export()}
 
-    def restore(self, counts: Mapping[str, object]) -> None:
-        """Begin with counts from `export`, worth at most `STORED_WEIGHT` observations each: the next texts
-        may be others. What does not look like counts is left out.
+    def recall(self, learnt: Mapping[str, object]) -> None:
+        """Begin with `knowledge` of an earlier run, a count at most `STORED_WEIGHT` observations: the
+        next texts may be others. What does not look like it is left out.
         """
+        counts, weights = learnt.get("survival"), learnt.get("agreement")
+        if isinstance(counts, Mapping):
+            self._restore(counts)
+        if isinstance(weights, Mapping):
+            self.agreement.restore(weights)
+
+    def _restore(self, counts: Mapping[str, object]) -> None:
         for name, value in counts.items():
             source, *buckets = name.rsplit("|", 2)
             if len(buckets) != 2 or not all(bucket.isdecimal() for bucket in buckets):

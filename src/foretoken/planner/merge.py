@@ -86,13 +86,19 @@ class Tree:
 class Merger:
     """Merges drafts, and learns how to weigh what their sources say."""
 
-    def __init__(self, caution: float) -> None:
-        self._caution = caution
+    def __init__(self) -> None:
         self._cells: dict[Key, Counts] = {}
         self._shadow: dict[int, _Trie] = {}
 
-    def merge(self, request: int, drafts: Sequence[Draft], survivals: Sequence[Sequence[float]]) -> Tree:
-        """The tree of all that is in the drafts and not hopeless. `survivals` are the drafts' own estimates.
+    def merge(
+        self,
+        request: int,
+        drafts: Sequence[Draft],
+        survivals: Sequence[Sequence[float]],
+        caution: float = 0.0,
+    ) -> Tree:
+        """The tree of all that is in the drafts and not hopeless. `survivals` are their estimates
+        (`Survival.estimates`), `caution` standard deviations below the mean, as those of siblings will be.
 
         It has no more nodes than the longest of the drafts has tokens: there may not be room for more.
         """
@@ -100,7 +106,7 @@ class Merger:
         for number, (draft, survival) in enumerate(zip(drafts, survivals, strict=True)):
             trie.insert(number, draft, survival)
         sources = [draft.source for draft in drafts]
-        survival = self._survival(trie, sources)
+        survival = self._survival(trie, sources, caution)
         self._shadow[request] = trie
         order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)
         order = order[: max(map(len, drafts), default=0)]
@@ -117,7 +123,7 @@ class Merger:
             sources,
         )
 
-    def _survival(self, trie: _Trie, sources: Sequence[str]) -> list[float]:
+    def _survival(self, trie: _Trie, sources: Sequence[str], caution: float) -> list[float]:
         """The survival of each node."""
         survival = [0.0] * len(trie.tokens)
         chances, proposed = trie.chances, trie.proposed
@@ -132,11 +138,14 @@ class Merger:
                     continue
             else:
                 children.sort(key=chances.__getitem__, reverse=True)
-            for child, chance in zip(children, self._ranked(trie, children, sources), strict=True):
+            ranked = self._ranked(trie, children, sources, caution)
+            for child, chance in zip(children, ranked, strict=True):
                 survival[child] = above * chance
         return survival
 
-    def _ranked(self, trie: _Trie, children: Sequence[int], sources: Sequence[str]) -> list[float]:
+    def _ranked(
+        self, trie: _Trie, children: Sequence[int], sources: Sequence[str], caution: float
+    ) -> list[float]:
         """The chances of siblings, best first: each one's is a share of what those before it leave."""
         speaking = 0
         for child in children:
@@ -153,13 +162,11 @@ class Merger:
                 agreed = bool(mask & (mask - 1))
                 key = (sources[lead], agreed, min(rank, _RANKS), bisect(_EDGES, share))
                 trie.keys[child] = key
-                share = self._chance(key, share * DISPUTED if rank and not agreed else share)
+                prior = share * DISPUTED if rank and not agreed else share
+                share = self._cells.get(key, NOTHING).chance(prior, caution)
             found.append(left * share)
             left *= 1.0 - share
         return found
-
-    def _chance(self, key: Key, prior: float) -> float:
-        return self._cells.get(key, NOTHING).chance(prior, self._caution)
 
     def score(self, request: int, tokens: Sequence[int]) -> None:
         """Learn from what the target emitted: at every node that it reached, the children in their ranking

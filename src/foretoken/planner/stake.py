@@ -25,8 +25,8 @@ ADVANCE = 0.01
 """Share of the shortest answer so far that a request may lose besides, by drafts that look certain: with
 `SHARE` of what it has then written, 3 % of any answer that is no shorter."""
 
-CERTAIN = 4
-"""Power of survival: a draft that is right to its end with chance S may use S^4 of the advance."""
+CERTAIN = 3
+"""Power of survival: a draft that is right to its end with chance S may use S^3 of the advance."""
 
 FIRST = 0.2
 """Advance in plain rounds while no answer was seen, of one that may be long enough for it."""

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.engine.prefix_cache import PrefixCache, common_prefix
+from foretoken.engine.prefix_cache import PrefixCache
+from foretoken.sequences import common_prefix
 from foretoken.testing import FakeModel
 from foretoken.types import Rollback, Rows
 

@@ -15,10 +15,11 @@ import gguf_factory
 from foretoken import Engine, SamplingParams
 from foretoken.backends.rewind import BEFORE_THE_END, RewindingModel
 from foretoken.engine import prefix_file
-from foretoken.engine.prefix_cache import PrefixCache, common_prefix
+from foretoken.engine.prefix_cache import PrefixCache
 from foretoken.engine.prefix_disk import WORTH_KEEPING, PrefixCosts, PrefixDisk, open_disk
 from foretoken.errors import BackendError
 from foretoken.protocols import Model
+from foretoken.sequences import common_prefix
 from foretoken.testing import FakeModel
 from foretoken.types import Completion, Rollback, Rows
 from recurrent_double import FakeRecurrentModel

@@ -13,15 +13,13 @@ from foretoken.planner.calibration import NEGLIGIBLE, Survival
 from foretoken.planner.merge import Merger, Tree
 from foretoken.types import Draft, Outcome
 
-CAUTION = 0.0
-
 
 def chain(*tokens: int, source: str = "a") -> Draft:
     return Draft(tokens, source)
 
 
 def merge(*drafts: tuple[Draft, Sequence[float]], merger: Merger | None = None) -> Tree:
-    merger = merger or Merger(CAUTION)
+    merger = merger or Merger()
     return merger.merge(1, [draft for draft, _ in drafts], [survival for _, survival in drafts])
 
 
@@ -170,7 +168,7 @@ def test_a_tree_pays_when_it_commits_more_than_it_costs() -> None:
 
 def test_how_often_the_second_is_right_is_learnt_from_the_text() -> None:
     drafts = ((chain(1, 8), (0.6, 0.0)), (chain(2, source="b"), (0.5,)))
-    never, always = Merger(CAUTION), Merger(CAUTION)
+    never, always = Merger(), Merger()
     for _ in range(100):
         merge(*drafts, merger=never)
         never.score(1, (1, 8))
@@ -188,7 +186,7 @@ def test_how_often_the_second_is_right_is_learnt_from_the_text() -> None:
 
 
 def test_two_that_agree_are_right_as_often_as_they_were() -> None:
-    merger = Merger(CAUTION)
+    merger = Merger()
     drafts = ((chain(1), (0.4,)), (chain(1, source="b"), (0.3,)))
     for _ in range(100):
         merge(*drafts, merger=merger)
@@ -212,7 +210,7 @@ def test_every_candidate_behind_an_accepted_token_is_an_observation() -> None:
 
 
 def test_a_request_that_is_over_is_forgotten() -> None:
-    merger = Merger(CAUTION)
+    merger = Merger()
     drafts = ((chain(1), (0.6,)), (chain(2, source="b"), (0.5,)))
     before = merge(*drafts, merger=merger).survival
     merger.forget(1)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.adaptive import CAUTION, AdaptivePlanner
+from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.beta import caution
 from foretoken.planner.ratios import Ratios
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load
@@ -48,7 +49,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[tupl
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.source
 def test_the_costs_are_looked_up_once_for_all_drafts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    planner = taught(CHEAP)
+    planner = taught(linear(0.02))
     looked_up = counted(monkeypatch, planner._curve, "prices")
     views = [RequestView(number, [0], prompt_length=1) for number in range(count)]
     chosen = planner.choose(views, [[chain(8, "a"), chain(3, "b")]] * count, Load(count, 0, 1))
@@ -84,8 +85,8 @@ def test_nothing_that_pays_is_missed(curve: list[float], confidence: list[float]
     """With a stake that covers everything, what is verified is what is best, alone and beside others."""
     planner = taught(lambda rows: curve[min(rows, len(curve)) - 1])
     draft = Draft(tuple(range(len(confidence))), "s", confidence=tuple(confidence))
-    survival = planner._survival.estimate(draft, CAUTION)
     for load in (LOAD, Load(1, 3, 1), Load(2, 0, 1)):
+        survival = planner._survival.estimate(draft, caution(load.decoding))
         views = [RequestView(number, [0], prompt_length=1) for number in range(load.decoding)]
         for view in views:
             planner._stakes._stakes[view.id] = 1000.0
