@@ -37,7 +37,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/python scripts/install.py demo
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
 	@$(BIN)/python scripts/install.py dev
 	@touch $@ $(VENV)/.demo
 

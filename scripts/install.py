@@ -27,8 +27,8 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 """What is installed here; users of the package may have newer ones."""
 
-PINNED = {"dev": ("torch==2.13.0",)}
-"""What an extra is installed with besides: the torch that tests are known to pass with."""
+CONSTRAINTS = ROOT / "scripts/constraints.txt"
+"""The versions that tests are known to pass with: what `dev` is installed with."""
 
 KERNELS = ROOT / "src/foretoken/backends/llamacpp/native/kernels.h"
 GUARD = ROOT / "src/foretoken/compiled.py"
@@ -42,7 +42,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 def main() -> int:
     """Install `foretoken[EXTRA]` in editable mode; returns pip's exit code."""
     extra = sys.argv[1] if len(sys.argv) > 1 else "demo"
-    wanted = ["-e", f"{ROOT}[{extra}]", LLAMA_CPP, *PINNED.get(extra, ())]
+    wanted = ["-e", f"{ROOT}[{extra}]", LLAMA_CPP, *(("-c", str(CONSTRAINTS)) if extra == "dev" else ())]
     if find_spec("llama_cpp") is None:
         print(
             "Installing Foretoken. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."

@@ -262,6 +262,17 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = RECURRENT | {
             "eos_token_id": gguf_factory.IM_END,
         },
     ),
+    "bloom": (
+        "BloomConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "bos_token_id": None,
+            "eos_token_id": gguf_factory.IM_END,
+        },
+    ),
 }
 """A configuration class of transformers and its arguments, for each architecture that tests are run over."""
 

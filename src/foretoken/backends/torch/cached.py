@@ -1,25 +1,29 @@
 """What is left: transformers' forward over transformers' own cache, one sequence after the other.
 
-For architectures that do not let the attention function be named: older ones (BLOOM, GPT-J), and those with
-a recurrent state of which we have no kernels. Such a state cannot be rolled back: only whole copies can be
-kept, and nothing is drafted.
+For architectures that do not let the attention function be named: older ones (BLOOM, MPT; GPT-J before
+transformers 5.24), and those with a recurrent state of which we have no kernels. Such a state cannot be
+rolled back: only whole copies can be kept, and nothing is drafted.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import transformers
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from foretoken.backends.torch.batch import Batch
 from foretoken.backends.torch.cache_bytes import CacheBytes, can_be_bytes
-from foretoken.errors import BackendError
+from foretoken.backends.torch.check import AS_GGUF
+from foretoken.errors import BackendError, UnsupportedModelError
 
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What a model's forward calls its cache: `cache` since transformers 5.24, by its kind before that."""
 _CANNOT = "This model cannot take back part of a sequence; restore a snapshot instead."
 
 
@@ -114,6 +118,18 @@ class OwnCaches:
         self.held = [None] * len(self.held)
 
 
+def _name_of_cache(source: Any, accepted: Mapping[str, Any]) -> str:
+    """Raises UnsupportedModelError where the model names its cache as none that we know of does."""
+    name = next((name for name in CACHE_NAMES if name in accepted), None)
+    if name is None:
+        raise UnsupportedModelError(
+            f"{type(source).__name__} of transformers {transformers.__version__} takes no cache by a name "
+            f"that Foretoken knows ({', '.join(CACHE_NAMES)}).",
+            hint=AS_GGUF,
+        )
+    return name
+
+
 class CachedForward:
     """Computes a batch sequence by sequence with transformers' model `source`.
 
@@ -124,7 +140,7 @@ class CachedForward:
         self._source, self._caches = source, caches
         self.one_by_one = False
         accepted = inspect.signature(source.forward).parameters
-        self._cache_name = "past_key_values" if "past_key_values" in accepted else "cache_params"
+        self._cache_name = _name_of_cache(source, accepted)
         self._keeps = "logits_to_keep" in accepted
 
     def __call__(self, batch: Batch) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from transformers import DynamicCache
 
 from foretoken import Engine
+from foretoken.backends.torch import cached
 from foretoken.errors import BackendError, UnsupportedModelError
 from foretoken.types import Rollback, Rows
 from model_cases import fresh, prefill, same, text_tokens
@@ -21,7 +22,7 @@ Make = Callable[..., Path]
 TEXT, OTHER = text_tokens(20), text_tokens(9, seed=1)
 
 
-@pytest.mark.parametrize("architecture", ["gptj", "kimi_linear"])
+@pytest.mark.parametrize("architecture", ["bloom", "kimi_linear"])
 def test_sequences_do_not_disturb_each_other(folder: Make, architecture: str) -> None:
     model = load(folder(architecture), sequences=3)
     prefill(model, 0, TEXT[:12])
@@ -32,7 +33,7 @@ def test_sequences_do_not_disturb_each_other(folder: Make, architecture: str) ->
 
 
 def test_without_a_state_the_last_tokens_can_be_taken_back(folder: Make) -> None:
-    model = load(folder("gptj"), sequences=3)
+    model = load(folder("bloom"), sequences=3)
     assert model.capabilities.rollback is Rollback.TRUNCATE
     prefill(model, 0, TEXT)
     model.fork(0, 1, 7)
@@ -64,7 +65,7 @@ def test_a_state_is_kept_and_put_back_as_a_whole(folder: Make) -> None:
     assert same(model, prefill(model, 0, OTHER), fresh(model, 2, OTHER))
 
 
-@pytest.mark.parametrize("architecture", ["gptj", "kimi_linear"])
+@pytest.mark.parametrize("architecture", ["bloom", "kimi_linear"])
 def test_trees_are_refused(folder: Make, architecture: str) -> None:
     model = load(folder(architecture))
     with pytest.raises(BackendError, match="chains only"):
@@ -82,7 +83,7 @@ def test_the_engine_says_why_nothing_is_drafted(folder: Make, tmp_path: Path) ->
     assert "recurrent state" in (result.speculation.reason or "")
 
 
-@pytest.mark.parametrize("architecture", ["gptj", "mamba", "kimi_linear", "zamba2"])
+@pytest.mark.parametrize("architecture", ["bloom", "mamba", "kimi_linear", "zamba2"])
 def test_greedy_text_is_that_of_generate(folder: Make, architecture: str) -> None:
     path = folder(architecture)
     expected = greedy(reference(path), TEXT, 24)
@@ -96,4 +97,11 @@ def test_a_cache_of_another_kind_is_refused_in_words(folder: Make, monkeypatch: 
     """As xLSTM's forward does, with the layers of the package of that name."""
     monkeypatch.setattr(DynamicCache, "update", property(lambda self: self.rnn_state))
     with pytest.raises(UnsupportedModelError, match=r"another kind .*rnn_state"):
-        load(folder("gptj"))
+        load(folder("bloom"))
+
+
+def test_a_cache_by_another_name_is_refused_in_words(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every model's was when transformers 5.24 called it otherwise."""
+    monkeypatch.setattr(cached, "CACHE_NAMES", ("kv_store",))
+    with pytest.raises(UnsupportedModelError, match=r"BloomForCausalLM .* takes no cache .*kv_store"):
+        load(folder("bloom"))

@@ -18,9 +18,9 @@ from torch_cases import greedy, load, reference
 TOKENS = 40
 PROMPTS = [text_tokens(5, seed=3), [30, 31, 32] * 9, text_tokens(30, seed=5)]
 RECURRENT = set(torch_factory.RECURRENT)
-NOT_EXACT = {"gpt_oss", "gptj", "minimax", "qwen2_moe", "qwen3_next_experts"}
+NOT_EXACT = {"bloom", "gpt_oss", "gptj", "minimax", "qwen2_moe", "qwen3_next_experts"}
 EXACT = sorted(set(torch_factory.ARCHITECTURES) - NOT_EXACT)
-"""Experts, and GPT-J's attention, are computed in a way that depends on how many rows there are."""
+"""Experts, and the attention of BLOOM and GPT-J: computed in ways that depend on how many rows there are."""
 
 Make = Callable[..., Path]
 

@@ -44,7 +44,7 @@ def serve(model: Model, number: int) -> None:
         model.release(sequence)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "falcon_h1", "rwkv", "gptj"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "falcon_h1", "rwkv", "bloom"])
 def test_requests_leave_nothing_behind(folder: Make, architecture: str) -> None:
     model = load(folder(architecture), sequences=3)
     for number in range(4):

@@ -21,7 +21,7 @@ from torch_cases import load
 Make = Callable[..., Path]
 TEXT, OTHER = text_tokens(100), text_tokens(9, seed=1)
 OWN = "own cache, "
-OWN_CACHE = [f"{OWN}{name}" for name in ("gptj", "kimi_linear", "zamba")]
+OWN_CACHE = [f"{OWN}{name}" for name in ("bloom", "kimi_linear", "zamba")]
 """Computed by transformers over its own cache, as if there were no kernels for them."""
 
 
