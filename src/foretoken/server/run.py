@@ -14,6 +14,7 @@ from foretoken.engine.engine import Engine
 from foretoken.engine.options import model_options
 from foretoken.errors import CapacityError, ForetokenError
 from foretoken.library import models_dir, resolve, size_of
+from foretoken.server.allocator import give_back_large_blocks
 from foretoken.server.app import Reload, build_app
 from foretoken.server.connection import (
     STOPPING_LOOK_S,
@@ -88,6 +89,7 @@ def run_server(
     """
     host, port = settings.host, settings.port
     _check_free(host, port)
+    give_back_large_blocks()
     telemetry = Telemetry(as_json=settings.log_format == "json")
     pool = ModelPool(settings, loader(settings, loaded), telemetry, size_on_disk(settings))
     app = build_app(pool, allow_public=allow_public, reload=reload)
