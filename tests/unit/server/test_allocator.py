@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from foretoken.server import run
 from foretoken.server.allocator import LARGE
+from foretoken.server.settings import ModelSettings, ServerSettings
 
 BLOCKS = f"""
 import ctypes
@@ -45,3 +47,13 @@ def blocks(told: str) -> list[str]:
 def test_a_large_block_goes_back_however_often_there_is_one() -> None:
     assert blocks("") == ["1", "0", "0"], "what glibc does by itself"
     assert blocks("assert give_back_large_blocks()") == ["1", "1", "1"]
+
+
+def test_a_server_asks_for_it_before_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> bool:
+        raise InterruptedError
+
+    monkeypatch.setattr(run, "give_back_large_blocks", asked)
+    settings = ServerSettings(models={"absent": ModelSettings(path="absent")}, port=0)
+    with pytest.raises(InterruptedError):
+        run.run_server(settings, listening=lambda *_: None)
