@@ -200,18 +200,23 @@ def test_products_of_few_rows(ggml: Ggml, shape: tuple[int, int], monkeypatch: p
 PANELS = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 """The types that are multiplied in llama.cpp's buffers for repacked weights."""
 
-with_panels = pytest.mark.skipif(not kernels.has("panels"), reason="llama.cpp was built without")
+WIDTHS = {"panels": 8, "panels-vnni": 8, "panels-wide": 16}
+"""Outputs of a panel."""
+
+WIDTH = next((width for name, width in WIDTHS.items() if kernels.has(name)), 0)
+
+with_panels = pytest.mark.skipif(not WIDTH, reason="llama.cpp was built without")
 
 
 @with_panels
-@pytest.mark.parametrize("shape", [(576, 96), (256, 8), (1536, 168)], ids=str)
-def test_products_in_panels(ggml: Ggml, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs, panels", [(576, 12), (256, 1), (1536, 21)])
+def test_products_in_panels(ggml: Ggml, inputs: int, panels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = ggml.buffers(b"CPU_REPACK")
     assert buffers
-    monkeypatch.setattr(amx_check, "_INPUTS", shape[0])
-    monkeypatch.setattr(amx_check, "_OUTPUTS", shape[1])
-    monkeypatch.setattr(amx_check, "ROWS", (*range(1, 14), 16, 17, 63, 64, 65, 130))
-    named = {name: number for name, number in PANELS.items() if shape[0] % 256 == 0 or number < 10}
+    monkeypatch.setattr(amx_check, "_INPUTS", inputs)
+    monkeypatch.setattr(amx_check, "_OUTPUTS", panels * WIDTH)
+    monkeypatch.setattr(amx_check, "ROWS", (*range(1, 27), 63, 64, 65, 130))
+    named = {name: number for name, number in PANELS.items() if inputs % 256 == 0 or number < 10}
     monkeypatch.setattr(amx_check, "TYPES", named)
     assert list(amx_check.right(ggml, buffers)) == list(named)
 
@@ -278,10 +283,10 @@ def test_a_llama_cpp_without_them(library: SimpleNamespace) -> None:
 
 def test_those_compiled_in_are_named(library: SimpleNamespace) -> None:
     def answer() -> bytes:
-        return b"2 attention few-rows panels"
+        return b"3 attention few-rows panels"
 
     library.foretoken_kernels = answer
-    assert kernels.built_in() == "2 attention few-rows panels"
+    assert kernels.built_in() == "3 attention few-rows panels"
     assert kernels.describe() == "attention, few rows with AMX, rows together with AVX2"
     assert kernels.has("few-rows")
     assert not kernels.has("1")

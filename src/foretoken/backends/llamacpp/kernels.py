@@ -15,13 +15,19 @@ from pathlib import Path
 import llama_cpp._ggml as ggml
 
 HEADER = Path(__file__).with_name("native") / "kernels.h"
-NAMES = {"attention": "attention", "few-rows": "few rows with AMX", "panels": "rows together with AVX2"}
+NAMES = {
+    "attention": "attention",
+    "few-rows": "few rows with AMX",
+    "panels": "rows together with AVX2",
+    "panels-vnni": "rows together with AVX-VNNI",
+    "panels-wide": "rows together with AVX-512 and VNNI",
+}
 """What can be compiled in, and what it is called."""
 
 
 @cache
 def built_in() -> str:
-    """The kernels' number and the names of those compiled in, such as "2 attention panels"; empty where
+    """The kernels' number and the names of those compiled in, such as "3 attention panels"; empty where
     llama.cpp was built without them.
     """
     try:

@@ -5,9 +5,9 @@
    results of one row, bit for bit. No file of llama.cpp is changed: overloads that fit a call better than its own
    functions are preferred to these, by the rules of C++. Where they no longer fit, llama.cpp's own are called.
 
-   The function says what was compiled in, for kernels.py. Its number is raised when a result may change. */
+   The function says what was compiled in, for kernels.py. Its number is raised when a result may change, or its cost. */
 #if defined(__cplusplus) && defined(__GNUC__)
-#define FORETOKEN_KERNELS "2"
+#define FORETOKEN_KERNELS "3"
 #include "amx_tiles.h"
 #include "attention.h"
 #include "few_rows_f16.h"
@@ -24,7 +24,11 @@
 #else
 #define FORETOKEN_FEW_ROWS_NAME ""
 #endif
-#ifdef FORETOKEN_PANELS
+#if defined(FORETOKEN_WIDE)
+#define FORETOKEN_PANELS_NAME " panels-wide"
+#elif defined(FORETOKEN_VNNI)
+#define FORETOKEN_PANELS_NAME " panels-vnni"
+#elif defined(FORETOKEN_PANELS)
 #define FORETOKEN_PANELS_NAME " panels"
 #else
 #define FORETOKEN_PANELS_NAME ""

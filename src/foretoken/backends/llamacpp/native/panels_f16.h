@@ -1,6 +1,6 @@
-/* Products of rows with F16 weights in panels of two outputs.
+/* Products of rows with F16 weights in panels of two outputs, or of four with AVX-512.
 
-   A panel holds as many inputs as the processor takes at once of each of two outputs, side by side, so that memory is
+   A panel holds as many inputs as the processor takes at once of each of its outputs, side by side, so that memory is
    read in one stream, and what is read and unpacked is used for up to six rows. A row's sums are made in one order,
    whatever rows are beside it. */
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace foretoken {
 
-constexpr int F16_OUTPUTS = 2;      // of a panel
-constexpr int F16_LINE = 4 * LANES; // bytes of both outputs' inputs that are side by side
-constexpr int F16_ROWS = 6;         // at once: registers for their sums, for the weights, and for a row
-constexpr int F16_SHARED = 64;      // outputs that all rows take before the next ones, where they are more
-constexpr int F16_AHEAD = 2560;     // bytes; the processor alone does not look so far ahead
+constexpr int F16_OUTPUTS = LANES == 16 ? 4 : 2;  // of a panel
+constexpr int F16_LINE = 2 * LANES * F16_OUTPUTS; // bytes of all outputs' inputs that are side by side
+constexpr int F16_ROWS = 6;     // at once: registers for their sums, for the weights, and for a row
+constexpr int F16_SHARED = 64;  // outputs that all rows take before the next ones, where they are more
+constexpr int F16_AHEAD = 2560; // bytes; the processor alone does not look so far ahead
 
 /* The outputs' weights, one after the other as in the file, as panels; inputs are a multiple of LANES. */
 static inline void pack_f16(int64_t inputs, int64_t outputs, const char * from, char * to) {
@@ -39,27 +39,38 @@ struct F16Rows {
 struct F16Ahead {
     const char * at;
     unsigned step;
+    void ask() { // for each 64 bytes once
+        for (unsigned some = 0; some < step; some += 64) {
+            if (reinterpret_cast<uintptr_t>(at + some) % 64 < step) _mm_prefetch(at + some, _MM_HINT_T0);
+        }
+        at += step;
+    }
 };
 
 /* R rows of `inputs` numbers times panels of `outputs` outputs. */
 template <int R>
 static void multiply_f16_panels(int inputs, int64_t outputs, const char * weights, F16Rows at, F16Ahead ahead) {
-    for (int64_t o = 0; o < outputs; o += F16_OUTPUTS, at.out += F16_OUTPUTS * sizeof(float)) {
-        Floats first[R], second[R];
-        for (int r = 0; r < R; ++r) first[r] = second[r] = all(0.0f);
-        for (int i = 0; i < inputs; i += LANES, weights += F16_LINE, ahead.at += ahead.step) {
-            if (reinterpret_cast<uintptr_t>(ahead.at) % 64 < ahead.step) _mm_prefetch(ahead.at, _MM_HINT_T0);
-            const Floats one = load_fp16(weights), other = load_fp16(weights + 2 * LANES);
+    constexpr int C = F16_OUTPUTS;
+    for (int64_t o = 0; o < outputs; o += C, at.out += C * sizeof(float)) {
+        Floats totals[C][R];
+        for (int c = 0; c < C; ++c) {
+            for (int r = 0; r < R; ++r) totals[c][r] = all(0.0f);
+        }
+        for (int i = 0; i < inputs; i += LANES, weights += F16_LINE) {
+            ahead.ask();
+            Floats some[C];
+            for (int c = 0; c < C; ++c) some[c] = load_fp16(weights + 2 * c * LANES);
             for (int r = 0; r < R; ++r) {
                 Floats row = load(reinterpret_cast<const float *>(at.rows + r * at.step) + i);
-                __asm__("" : "+x"(row)); // loaded once: the compiler would have both products load it
-                first[r] = fma(row, one, first[r]);
-                second[r] = fma(row, other, second[r]);
+                __asm__("" : "+x"(row)); // loaded once: the compiler would have all products load it
+                for (int c = 0; c < C; ++c) totals[c][r] = fma(row, some[c], totals[c][r]);
             }
         }
         for (int r = 0; r < R; ++r) {
-            const __m128 sums = sums_of_two(first[r], second[r]);
-            _mm_storel_pi(reinterpret_cast<__m64 *>(at.out + r * at.out_step), sums);
+            for (int c = 0; c < C; c += 2) {
+                const __m128 sums = sums_of_two(totals[c][r], totals[c + 1][r]);
+                _mm_storel_pi(reinterpret_cast<__m64 *>(at.out + r * at.out_step + c * sizeof(float)), sums);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
    llama.cpp asks one function how a tensor's weights are to be laid out, and gets an object that does it and computes
    with them. Here the function answers with objects of ours for the types that there are kernels for. */
 #pragma once
-#include "panels.h"
+#include "panel_types.h"
 #include "panels_f16.h"
 #include "tensors.h"
 #ifdef FORETOKEN_PANELS
