@@ -12,6 +12,14 @@ WINDOW = 15
 PRIOR_MS = 0.4
 """What asking is taken to add before it was measured: a CPU's. If every round asked, it would never be."""
 
+FEWEST = 3
+"""Rounds in which drafters were asked, from which it is believed that asking takes more than that."""
+
+DOUBTED = 128
+"""Rounds without a question after which the dearer half of those that were measured is forgotten. Who is too
+dear to be asked is not measured any more: a busy moment would have the last word.
+"""
+
 
 class _Rounds:
     """Rounds of as many requests: what those took in which drafters were asked, and the others."""
@@ -19,10 +27,23 @@ class _Rounds:
     def __init__(self) -> None:
         self.of: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
         self.more: float | None = None
+        self._unasked = 0
 
     def changed(self) -> None:
+        """What asking adds is another value now."""
         if self.of[True] and self.of[False]:
-            self.more = max(0.0, median(self.of[True]) - median(self.of[False]))
+            more = max(0.0, median(self.of[True]) - median(self.of[False]))
+            self.more = more if len(self.of[True]) >= FEWEST else min(more, PRIOR_MS)
+
+    def passed(self, *, asked: bool) -> None:
+        """A round is over."""
+        self._unasked = 0 if asked else self._unasked + 1
+        if self._unasked == DOUBTED and self.of[True]:
+            self._unasked = 0
+            kept = sorted(self.of[True])[: len(self.of[True]) // 2]
+            self.of[True] = deque(kept, WINDOW)
+            self.more = min(self.more or 0.0, PRIOR_MS) if not kept else self.more
+            self.changed()
 
 
 class Overhead:
@@ -55,5 +76,6 @@ class Overhead:
             rounds = self._rounds[requests] = _Rounds()
         self._latest = rounds.of[asked]
         self._latest.append(ms)
+        rounds.passed(asked=asked)
         if asked or len(self._latest) == 1:  # one plain round more changes little
             rounds.changed()

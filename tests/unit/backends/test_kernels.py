@@ -209,7 +209,7 @@ with_panels = pytest.mark.skipif(not WIDTH, reason="llama.cpp was built without"
 
 
 @with_panels
-@pytest.mark.parametrize("inputs, panels", [(576, 12), (256, 1), (1536, 21)])
+@pytest.mark.parametrize(("inputs", "panels"), [(576, 12), (256, 1), (1536, 21)])
 def test_products_in_panels(ggml: Ggml, inputs: int, panels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = ggml.buffers(b"CPU_REPACK")
     assert buffers

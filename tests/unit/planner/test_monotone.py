@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.monotone import TOLERANCE, Point, monotone
+from foretoken.planner.monotone import SURE, TOLERANCE, Point, monotone
 
 points = st.lists(
     st.tuples(st.integers(1, 500), st.floats(0.1, 50.0), st.integers(1, 15)), unique_by=lambda point: point[0]
@@ -40,3 +40,9 @@ def test_a_step_of_the_kernels_stays() -> None:
     """Measured, Q4_0 on a CPU: four rows at a time, so 8 rows take less than 7."""
     points = [(4, 2.0, 9), (5, 2.67, 9), (6, 3.13, 9), (7, 3.56, 9), (8, 2.85, 9)]
     assert monotone(points) == [(rows, value) for rows, value, _ in points]
+
+
+def test_what_was_measured_seldom_is_no_dearer_than_a_larger_batch() -> None:
+    """Measured in a busy moment: as it was too dear to be used, it was never measured again (F16, 4 rows)."""
+    points = [(2, 1.13, 15), (4, 1.92, 1), (5, 1.63, 15), (8, 2.4, SURE - 1), (10, 2.2, SURE - 1), (16, 4.0, 15)]
+    assert monotone(points) == [(2, 1.13), (4, 1.63), (5, 1.63), (8, 2.2), (10, 2.2), (16, 4.0)]

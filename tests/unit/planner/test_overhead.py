@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from foretoken.planner.overhead import PRIOR_MS, Overhead
+from foretoken.planner.attention import Attention
+from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, WINDOW, Overhead
+
+PLAIN_MS = 4.0
+"""Of a plain forward."""
 
 
 def test_it_is_supposed_to_cost_something_until_rounds_of_both_kinds_were_seen() -> None:
@@ -40,10 +44,49 @@ def test_asking_is_never_a_gain() -> None:
 def test_company_is_measured_apart_and_begins_as_fewer_did() -> None:
     overhead = Overhead()
     for requests, asking in ((1, 0.3), (4, 0.5)):
-        overhead.add(0.2 * requests + asking, asked=True, requests=requests)
-        overhead.add(0.2 * requests, asked=False, requests=requests)
+        for _ in range(FEWEST):
+            overhead.add(0.2 * requests + asking, asked=True, requests=requests)
+            overhead.add(0.2 * requests, asked=False, requests=requests)
     assert [round(overhead.ms(requests), 6) for requests in (1, 2, 3, 4, 8)] == [0.3, 0.3, 0.3, 0.5, 0.5]
     overhead = Overhead()
-    overhead.add(0.9, asked=True, requests=4)
-    overhead.add(0.4, asked=False, requests=4)
+    for _ in range(FEWEST):
+        overhead.add(0.9, asked=True, requests=4)
+        overhead.add(0.4, asked=False, requests=4)
     assert overhead.ms(2) == 0.5, "and fewer as more did"
+
+
+def test_the_first_question_in_a_busy_moment_is_not_the_last() -> None:
+    """Whoever asks for more than the credit that can be saved up is never asked again, and not measured."""
+    overhead = Overhead()
+    overhead.add(0.2, asked=False)
+    overhead.add(50.0, asked=True)
+    assert overhead.ms(1) == PRIOR_MS
+    for _ in range(FEWEST - 1):
+        overhead.add(0.5, asked=True)
+    assert round(overhead.ms(1), 6) == 0.3
+
+
+def test_a_busy_second_is_doubted_once_nobody_was_asked_for_long() -> None:
+    overhead, attention = Overhead(), Attention()
+    overhead.add(0.2, asked=False)
+    for _ in range(WINDOW):
+        overhead.add(50.0, asked=True)
+    assert overhead.ms(1) > 10 * PLAIN_MS
+    asked_in = []
+    for number in range(8 * DOUBTED):
+        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS)[0])
+        overhead.add(0.5 if asked else 0.2, asked=asked)
+        asked_in += [number] if asked else []
+    assert asked_in[0] <= 4 * DOUBTED
+    assert round(overhead.ms(1), 6) == 0.3
+    assert len(asked_in) > DOUBTED // 8, "and again as often as it is worth"
+
+
+def test_who_is_dear_is_asked_seldom() -> None:
+    overhead, attention = Overhead(), Attention()
+    spent, rounds = 0.0, 40 * DOUBTED
+    for _ in range(rounds):
+        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS)[0])
+        overhead.add(0.2 + 0.8 * PLAIN_MS if asked else 0.2, asked=asked)
+        spent += 0.8 * asked
+    assert spent <= 0.015 * rounds
