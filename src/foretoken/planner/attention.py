@@ -31,7 +31,7 @@ EARNED = 0.25
 """Share of what drafting saved that may be spent on asking."""
 
 MOST = 1.0
-"""Credit is not saved up for longer than this."""
+"""Credit is not saved up for longer than this, or than for one question where that takes more."""
 
 PATIENCE = 4
 """Rounds without a promising draft after which a request is asked less often, so that credit is left."""
@@ -84,6 +84,7 @@ class Attention:
         self._requests: dict[int, _Request] = {}
         self._round = 0
         self._dear = False
+        self._most = MOST
 
     def tick(
         self, requests: Sequence[int], cost: float, promising: Collection[int] = ()
@@ -98,8 +99,9 @@ class Attention:
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
             return set(requests), 0.0
+        self._most = max(MOST, cost)
         for state in states.values():
-            state.credit = min(MOST, state.credit + INCOME)
+            state.credit = min(self._most, state.credit + INCOME)
         asked = _askers(states, cost, self._round, promising)
         share = _share(cost, len(asked))
         for request in asked:
@@ -118,11 +120,11 @@ class Attention:
         if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
             return 0
         states = {it: _Request(self._requests[it].credit, self._requests[it].idle) for it in requests}
-        most = min(most, LONGEST_REST)
+        most, saved_up = min(most, LONGEST_REST), max(MOST, cost)
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
-                state.credit = min(MOST, state.credit + INCOME)
+                state.credit = min(saved_up, state.credit + INCOME)
             if _askers(states, cost, self._round + rounds):
                 return rounds - 1
         return most
@@ -135,13 +137,13 @@ class Attention:
             if state is not None:
                 state.idle += rounds
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
-                    state.credit = min(MOST, state.credit + INCOME)
+                    state.credit = min(self._most, state.credit + INCOME)
 
     def saved(self, request: int, rounds: float) -> None:
         """Drafting saved the request so many plain rounds; what it lost is counted elsewhere."""
         state = self._requests.get(request)
         if state is not None and rounds > 0:
-            state.credit = min(MOST, state.credit + EARNED * rounds)
+            state.credit = min(self._most, state.credit + EARNED * rounds)
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one

@@ -23,6 +23,12 @@ def test_what_brings_nothing_takes_its_share_of_the_time_and_no_more() -> None:
     assert spent > 0.25 * INCOME * 1000
 
 
+def test_a_question_that_takes_longer_than_a_round_is_asked_now_and_then() -> None:
+    """Beside forwards of half a millisecond it does, and a draft of eight tokens pays for it all the same."""
+    spent = 2.5 * sum(asked(Attention(), 2000, 2.5))
+    assert 0.25 * INCOME * 2000 < spent <= START + INCOME * 2000
+
+
 def test_what_is_paid_is_what_it_costs() -> None:
     attention = Attention()
     assert attention.tick([1], DEAR) == ({1}, DEAR)
