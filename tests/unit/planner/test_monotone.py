@@ -44,5 +44,6 @@ def test_a_step_of_the_kernels_stays() -> None:
 
 def test_what_was_measured_seldom_is_no_dearer_than_a_larger_batch() -> None:
     """Measured in a busy moment: as it was too dear to be used, it was never measured again (F16, 4 rows)."""
-    points = [(2, 1.13, 15), (4, 1.92, 1), (5, 1.63, 15), (8, 2.4, SURE - 1), (10, 2.2, SURE - 1), (16, 4.0, 15)]
+    few = SURE - 1
+    points = [(2, 1.13, 15), (4, 1.92, 1), (5, 1.63, 15), (8, 2.4, few), (10, 2.2, few), (16, 4.0, 15)]
     assert monotone(points) == [(2, 1.13), (4, 1.63), (5, 1.63), (8, 2.2), (10, 2.2), (16, 4.0)]
