@@ -42,8 +42,10 @@ class _Rounds:
             self._unasked = 0
             kept = sorted(self.of[True])[: len(self.of[True]) // 2]
             self.of[True] = deque(kept, WINDOW)
-            self.more = min(self.more or 0.0, PRIOR_MS) if not kept else self.more
-            self.changed()
+            if kept:
+                self.changed()
+            elif self.more is not None:
+                self.more = min(self.more, PRIOR_MS)
 
 
 class Overhead:
