@@ -138,8 +138,8 @@ class EngineWorker:
             while not over:
                 await sink.filled.wait()
                 sink.filled.clear()
-                events, sink.events = sink.events, []
-                if events:
+                while sink.events:  # more may have come while its reader was busy, and a failure after it
+                    events, sink.events = sink.events, []
                     over = isinstance(events[-1], FinishEvent)
                     yield events
                 if sink.failed is not None:

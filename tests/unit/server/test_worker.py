@@ -27,6 +27,8 @@ class Breaking(Engine):
     step_fails = False
     close_fails = False
     pause_s = 0.0
+    made = 0
+    """Events so far."""
 
     def abort(self, request_id: int) -> list[Event]:
         if self.abort_fails:
@@ -37,7 +39,9 @@ class Breaking(Engine):
         if self.step_fails:
             raise ValueError("step")
         time.sleep(self.pause_s)
-        return super().step()
+        events = super().step()
+        self.made += len(events)
+        return events
 
     def close(self) -> None:
         super().close()
@@ -241,5 +245,27 @@ def test_what_came_before_a_failure_is_read_before_it() -> None:
         with pytest.raises(BackendError):
             await read()
         assert came
+
+    run(scenario)
+
+
+def test_what_comes_while_its_reader_is_busy_is_read_before_a_failure() -> None:
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.pause_s = 0.002
+        answer = worker.stream(ENDLESS)
+        came = len(await anext(answer))
+        await until(lambda: engine.made > 100)  # its reader has not asked for more
+        engine.step_fails = True
+        await until(lambda: not worker._sinks)
+        await worker.call(lambda engine: None)
+
+        async def read() -> None:
+            nonlocal came
+            async for events in answer:
+                came += len(events)
+
+        with pytest.raises(BackendError):
+            await read()
+        assert came == engine.made
 
     run(scenario)
