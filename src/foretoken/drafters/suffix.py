@@ -149,7 +149,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         if own is not None:
             found.append(own)
         remembered = state.past.index if state.past is not None else None
-        if remembered is not None and (own is None or own.lengths.max() < CONTENT):
+        if remembered is not None and (own is None or max(own.lengths) < CONTENT):
             past = longest_matches(
                 remembered, text, shortest=shortest, limit=count, past=True, min_chance=chance
             )

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 Tokens: TypeAlias = npt.NDArray[np.int32]
 
-Positions: TypeAlias = npt.NDArray[np.intp]
-
 REACH = 64
 """Tokens that are compared to the left of a match and returned to the right of it."""
 
@@ -30,6 +28,7 @@ _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # odd and without structure; any such number makes a polynomial hash mod 2^64
 _MIX = 0xD6E8FEB86659FD93
 _ROOM = 2048  # tokens of capacity that an index begins with
+_STRIDE = 8  # tokens that are compared at once
 
 
 class SuffixIndex:
@@ -54,7 +53,6 @@ class SuffixIndex:
         self._buffer[:REACH] = _LEFT_PAD
         self._buffer[REACH : REACH + size] = text
         self._view = memoryview(self._buffer.data)
-        self._windows: Tokens = np.lib.stride_tricks.sliding_window_view(self._buffer, REACH)
         bits = (size + room - 1).bit_length()
         self._shift = 64 - bits
         self._heads: list[memoryview] = []
@@ -98,11 +96,11 @@ class SuffixIndex:
         """What was appended: a view."""
         return self._buffer[REACH : REACH + self._size]
 
-    def tail(self) -> Tokens:
-        """The last REACH tokens, padded on the left: what `lengths` compares with. A view."""
-        return self._buffer[self._size : self._size + REACH]
+    def tail(self) -> memoryview:
+        """The last REACH tokens, padded on the left: what `lengths` compares with."""
+        return self._view[self._size : self._size + REACH]
 
-    def occurrences(self, level: int, gram: Tokens, hashed: int, limit: int) -> list[int]:
+    def occurrences(self, level: int, gram: Sequence[int], hashed: int, limit: int) -> list[int]:
         """Ends of the newest occurrences of a gram, newest first, at most `limit` looked at.
 
         `gram` is a text's last tokens (at least `levels[level]` of them) and `hashed` its hash, as the
@@ -111,7 +109,7 @@ class SuffixIndex:
         """
         width = self.levels[level]
         view, link = self._view, self._links[level]
-        first, last = int(gram[-width]), int(gram[-1])
+        first, last = gram[-width], gram[-1]
         end = self._heads[level][((hashed * _MIX) & _MASK) >> self._shift]
         if end == self._size:  # nothing follows there; in the index of the text itself it is no match at all
             end = link[end]
@@ -123,16 +121,25 @@ class SuffixIndex:
             limit -= 1
         return found
 
-    def lengths(self, ends: Positions, tail: Tokens) -> npt.NDArray[np.intp]:
+    def lengths(self, ends: Sequence[int], tail: memoryview) -> list[int]:
         """How many tokens before each end equal those before the end of `tail`, at most REACH - 1."""
-        differs = self._windows[ends] != tail
-        differs[:, 0] = True
-        found: npt.NDArray[np.intp] = differs[:, ::-1].argmax(axis=1)
+        view = self._view
+        found: list[int] = []
+        for end in ends:
+            after, length = end + REACH, 0
+            while length + _STRIDE < REACH:
+                left, right = length + _STRIDE, length
+                if view[after - left : after - right] != tail[REACH - left : REACH - right]:
+                    break
+                length = left
+            while length < REACH - 1 and view[after - 1 - length] == tail[REACH - 1 - length]:
+                length += 1
+            found.append(length)
         return found
 
-    def following(self, ends: Positions) -> Tokens:
-        """What followed each end: shape (ends, REACH), SEPARATOR past the end of the text. A copy."""
-        return self._windows[ends + REACH]
+    def following(self, end: int) -> memoryview:
+        """What followed an end: REACH tokens, SEPARATOR past the end of the text."""
+        return self._view[end + REACH : end + 2 * REACH]
 
 
 def _chain(heads: Tokens, links: Tokens, hashes: npt.NDArray[np.uint64], level: int) -> None:

@@ -11,7 +11,7 @@ from operator import mul
 import numpy as np
 import numpy.typing as npt
 
-from foretoken.drafters.suffix_index import REACH, SEPARATOR, Positions, SuffixIndex, Tokens
+from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex, Tokens
 from foretoken.drafters.suffix_tree import Branch
 
 # The constants were chosen by replaying greedy outputs of a 135M model on six kinds of prompts, and are flat
@@ -36,21 +36,16 @@ LONGEST_BRANCH = 16
 MIN_BRANCH = 0.02
 """A branch ends where the estimate that all of the path to it is right falls below this."""
 
-_LENGTHS = np.maximum(np.arange(2 * REACH), 1)
-_TRUST = 1 - UNCERTAINTY / _LENGTHS
-_PAST_TRUST = np.maximum(1 - PAST_UNCERTAINTY / _LENGTHS, 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Matches:
     """Earlier occurrences of a text's end, newest first, in one index.
 
-    `lengths`: how many tokens match, shape (occurrences,). `rows`: what followed, shape (occurrences,
-    REACH), SEPARATOR where that text ended. `past`: they are past outputs, not the request's own text.
+    `lengths`: how many tokens match. `rows`: what followed each, REACH tokens at most; from a SEPARATOR on it
+    is nothing, or another text. `past`: they are past outputs, not the request's own text.
     """
 
-    lengths: Positions
-    rows: Tokens
+    lengths: Sequence[int]
+    rows: Sequence[Sequence[int]]
     past: bool
 
 
@@ -91,14 +86,11 @@ def longest_matches(
             deeper = index.levels[level + 1] if level + 1 < len(index.levels) else REACH
             if min_chance and _most(deeper - 1, len(found), past=past) < min_chance:
                 return None
-            ends = np.array(found, np.intp)
-            lengths = index.lengths(ends, tail)
-            good = lengths >= max(width, shortest)
-            if good.any():
-                rows = index.following(ends[good])
-                if past:  # what comes after a separator is another output
-                    rows[np.logical_or.accumulate(rows == SEPARATOR, axis=1)] = SEPARATOR
-                return Matches(lengths[good], rows, past)
+            lengths, least = index.lengths(found, tail), max(width, shortest)
+            good = [i for i, length in enumerate(lengths) if length >= least]
+            if good:
+                rows = [index.following(found[i]) for i in good]
+                return Matches([lengths[i] for i in good], rows, past)
         if width <= shortest:
             break
     return None
@@ -118,55 +110,134 @@ def vote(
     tokens count into the match, and text of other outputs is trusted less. None when nothing followed any
     occurrence. Of the continuations that differ the `branches` best are given as well.
     """
-    if len(matches) == 1 and len(matches[0].lengths) == 1:
-        return _unanimous(matches[0], limit, min_survival)
-    lengths = np.concatenate([group.lengths for group in matches])
-    weights = LENGTH_WEIGHT ** (lengths - lengths.max()).astype(np.float64)
-    weights /= np.concatenate([np.arange(1, 1 + len(group.lengths)) for group in matches])
-    own = 0
-    for group in matches:
-        if group.past:
-            weights[own:] *= PAST_WEIGHT
-        else:
-            own = len(group.lengths)
-    rows = np.concatenate([group.rows for group in matches])
-    leader = _leader(rows[:, 0].tolist(), weights.tolist())
+    rows, lengths, weights, own = _weighed(matches)
+    leader = _leader([row[0] for row in rows], weights)
     if leader is None:
         return None
-    tokens = _chain(rows[leader], limit, repeat=leader < own)
-    shares = _shares(rows[:, : len(tokens)], tokens, weights)
-    trust = _TRUST if leader < own else _PAST_TRUST
-    raw = shares**DISSENT * trust[lengths[leader] : lengths[leader] + len(tokens)]
-    confidence = _fitted(raw, len(lengths))
-    survival = np.multiply.accumulate(confidence)
-    keep = max(1, int((survival >= min_survival).sum()))
+    past = leader >= own
+    chain = _Chain(rows, weights, leader, lengths[leader], past=past, goes_round=not past)
+    survival = 1.0
+    while len(chain.tokens) < limit and chain.goes_on():
+        survival *= chain.confidence[-1]
+        if survival < min_survival and len(chain.tokens) > 1:
+            chain.drop()
+            break
     others: Sequence[Branch] = ()
     if branches and len(rows) > 1:
-        occurrences = _Occurrences(rows, weights, lengths, own)
-        least = max(min_survival, MIN_BRANCH)
-        others = occurrences.branches(tokens[:keep], survival, branches, least)
+        occurrences = _occurrences(rows, weights, lengths, own)
+        others = occurrences.branches(chain.tokens, chain.confidence, branches, max(min_survival, MIN_BRANCH))
     return Continuation(
-        tokens=tokens[:keep].tolist(),
-        confidence=confidence[:keep].tolist(),
-        match_length=int(lengths[leader]),
-        count=len(lengths),
-        agree=float(shares[0]),
-        past=leader >= own,
+        tokens=chain.tokens,
+        confidence=chain.confidence,
+        match_length=lengths[leader],
+        count=len(rows),
+        agree=chain.first_share,
+        past=past,
         branches=others,
     )
 
 
-def _unanimous(match: Matches, limit: int, min_survival: float) -> Continuation | None:
-    """What `vote` says of a single occurrence: half of all votes, and between two forwards every numpy call
-    takes several times what it takes in a loop.
+def _weighed(matches: Sequence[Matches]) -> tuple[list[Sequence[int]], list[int], list[float], int]:
+    """All occurrences' rows, lengths and weights, and how many of them, the first ones, are of the request's
+    own text.
     """
-    if match.rows[0, 0] == SEPARATOR:
-        return None
-    tokens = _chain(match.rows[0], limit, repeat=not match.past).tolist()
-    length = int(match.lengths[0])
-    estimates = (_SOLE_PAST if match.past else _SOLE)[length : length + len(tokens)]
-    keep = max(1, sum(survival >= min_survival for survival in accumulate(estimates, mul)))
-    return Continuation(tokens[:keep], estimates[:keep], length, 1, 1.0, match.past)
+    longest = max([length for group in matches for length in group.lengths])
+    rows: list[Sequence[int]] = []
+    lengths: list[int] = []
+    weights: list[float] = []
+    own = 0
+    for group in matches:
+        by = PAST_WEIGHT if group.past else 1.0
+        for rank, length in enumerate(group.lengths, 1):
+            weights.append(by * LENGTH_WEIGHT ** (length - longest) / rank)
+        rows += group.rows
+        lengths += group.lengths
+        if not group.past:
+            own = len(rows)
+    return rows, lengths, weights, own
+
+
+class _Chain:
+    """The heaviest occurrence's continuation, token by token: what follows in the row of the `leader`, and
+    the estimate for each token given those before it. Those that part are left behind; one whose text has
+    ended agrees with everything.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[int]],
+        weights: Sequence[float],
+        leader: int,
+        length: int,
+        *,
+        past: bool,
+        goes_round: bool,
+    ) -> None:
+        self.tokens: list[int] = []
+        self.confidence: list[float] = []
+        self.first_share = 1.0
+        self._row = rows[leader]
+        self._period = len(self._row)
+        self._goes_round = goes_round
+        self._length = length
+        self._count = len(rows)
+        self._estimates = _estimates(self._count, past=past)
+        self._past = past
+        # Those that go on, and agree so far, but for the leader.
+        self._others = [(rows[i], weights[i]) for i in range(len(rows)) if i != leader]
+        self._behind = sum(weights)
+
+    def goes_on(self) -> bool:
+        """Add one more token; False, and nothing is added, if there is none."""
+        at = len(self.tokens)
+        token = self._row[at] if at < self._period else SEPARATOR
+        if token == SEPARATOR:  # what ends with the text goes round
+            self._period = min(self._period, at)
+            if not self._goes_round or not self._period:
+                return False
+            token = self.tokens[at - self._period]
+        share = self._agreeing(at, token) if self._others else 1.0
+        if not at:
+            self.first_share = share
+        matched = self._length + at
+        if share == 1.0:
+            estimate = self._estimates[matched]
+        else:
+            estimate = _fitted(share**DISSENT * _trust(matched, past=self._past), self._count)
+        self.tokens.append(token)
+        self.confidence.append(estimate)
+        return True
+
+    def drop(self) -> None:
+        """Take the last token away."""
+        self.tokens.pop()
+        self.confidence.pop()
+
+    def _agreeing(self, at: int, token: int) -> float:
+        """The share of the weight so far that agrees on this token."""
+        before, going_on = self._behind, []
+        for other in self._others:
+            row, weight = other
+            said = row[at] if at < len(row) else SEPARATOR
+            if said == token:
+                going_on.append(other)
+            elif said != SEPARATOR:
+                self._behind -= weight
+        if self._behind == before and len(going_on) == len(self._others):
+            return 1.0
+        self._others = going_on
+        return self._behind / before
+
+
+def _occurrences(
+    rows: Sequence[Sequence[int]], weights: Sequence[float], lengths: Sequence[int], own: int
+) -> _Occurrences:
+    table = np.full((len(rows), REACH), SEPARATOR, np.int32)
+    for i, row in enumerate(rows):
+        text = list(row)
+        end = text.index(SEPARATOR) if SEPARATOR in text else len(text)
+        table[i, :end] = text[:end]
+    return _Occurrences(table, np.array(weights), lengths, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +248,16 @@ class _Occurrences:
 
     rows: Tokens
     weights: npt.NDArray[np.float64]
-    lengths: Positions
+    lengths: Sequence[int]
     own: int
 
     def branches(
-        self, tokens: Tokens, survival: npt.NDArray[np.float64], most: int, least: float
+        self, tokens: Sequence[int], confidence: Sequence[float], most: int, least: float
     ) -> list[Branch]:
-        """The `most` likeliest continuations that leave the chosen one; `survival[i]` is its token i's."""
+        """The `most` likeliest continuations that leave the chosen one; `confidence[i]` is its token i's."""
         differs = (self.rows[:, : len(tokens)] != tokens) & (self.rows[:, : len(tokens)] != SEPARATOR)
         leaving = np.where(differs.any(axis=1), differs.argmax(axis=1), len(tokens))
+        survival = [1.0, *accumulate(confidence, mul)]
         groups: dict[tuple[int, int], list[int]] = {}
         for i in np.flatnonzero(leaving < len(tokens)).tolist():
             at = int(leaving[i])
@@ -193,47 +265,57 @@ class _Occurrences:
         rated: list[tuple[float, float, int, list[int]]] = []
         for (at, _), members in groups.items():
             share = float(self.weights[members].sum() / self.weights[leaving >= at].sum()) ** DISSENT
-            reached = float(survival[at - 1]) if at else 1.0
-            if reached * share >= least:
-                rated.append((reached * share, share, at, members))
+            if survival[at] * share >= least:
+                rated.append((survival[at] * share, share, at, members))
         rated.sort(key=lambda rating: rating[0], reverse=True)
         found: list[Branch] = []
         for _, share, at, members in rated[:most]:
-            branch, reached = self._branch(at, share, members), float(survival[at - 1]) if at else 1.0
-            keep = int((np.multiply.accumulate(branch.confidence) * reached >= least).sum())
-            if keep:
+            branch = self._branch(at, share, members)
+            reached = accumulate(branch.confidence, mul, initial=survival[at])
+            keep = sum(chance >= least for chance in reached) - 1
+            if keep > 0:
                 found.append(Branch(at, branch.tokens[:keep], branch.confidence[:keep]))
         return found
 
     def _branch(self, at: int, share: float, members: list[int]) -> Branch:
         """How the heaviest of the `members` goes on, which leave the chosen chain at `at` with one token."""
         leader = max(members, key=self.weights.__getitem__)
-        tokens = _chain(self.rows[leader, at:], LONGEST_BRANCH, repeat=False)
-        shares = _shares(self.rows[members, at : at + len(tokens)], tokens, self.weights[members]) ** DISSENT
-        shares[0] = share
-        length = int(self.lengths[leader]) + at
-        trust = (_TRUST if leader < self.own else _PAST_TRUST)[length : length + len(tokens)]
-        return Branch(at, tokens.tolist(), _fitted(shares * trust, len(members)).tolist())
+        rows = [self.rows[i, at : at + LONGEST_BRANCH].tolist() for i in members]
+        weights, first = self.weights[members].tolist(), members.index(leader)
+        length, past = self.lengths[leader] + at, leader >= self.own
+        chain = _Chain(rows, weights, first, length, past=past, goes_round=False)
+        while len(chain.tokens) < LONGEST_BRANCH and chain.goes_on():
+            pass
+        chain.confidence[0] = _fitted(share * _trust(length, past=past), len(members))
+        return Branch(at, chain.tokens, chain.confidence)
 
 
-def _fitted(raw: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
-    odds = (raw / np.maximum(1.0 - raw, 1e-3)) ** SHARPNESS * (count**COUNT_WEIGHT * exp(OFFSET))
-    fitted: npt.NDArray[np.float64] = odds / (1.0 + odds)
-    return fitted
+def _trust(length: int, *, past: bool) -> float:
+    """How far a match of so many tokens is trusted where nothing disagrees."""
+    doubt = (PAST_UNCERTAINTY if past else UNCERTAINTY) / max(length, 1)
+    return max(1.0 - doubt, 0.0)
 
 
-_SOLE: list[float] = _fitted(_TRUST, 1).tolist()
-_SOLE_PAST: list[float] = _fitted(_PAST_TRUST, 1).tolist()
-"""The estimate after a match of so many tokens, where nothing disagrees."""
+def _fitted(raw: float, count: int) -> float:
+    odds = float((raw / max(1.0 - raw, 1e-3)) ** SHARPNESS * float(count) ** COUNT_WEIGHT) * exp(OFFSET)
+    return odds / (1.0 + odds)
+
+
+_UNANIMOUS: dict[tuple[int, bool], list[float]] = {}
+
+
+def _estimates(count: int, *, past: bool) -> list[float]:
+    """The estimate after a match of so many tokens, where `count` occurrences agree."""
+    known = _UNANIMOUS.get((count, past))
+    if known is None:
+        known = [_fitted(_trust(length, past=past), count) for length in range(2 * REACH)]
+        _UNANIMOUS[count, past] = known
+    return known
 
 
 def _most(length: int, count: int, *, past: bool) -> float:
     """The highest estimate for the first token after matches of at most `length` tokens."""
-    share = (PAST_UNCERTAINTY if past else UNCERTAINTY) / length
-    odds = (
-        (max(1.0 - share, 0.0) / max(share, 1e-3)) ** SHARPNESS * float(count) ** COUNT_WEIGHT * exp(OFFSET)
-    )
-    return float(odds / (1.0 + odds))
+    return _fitted(_trust(length, past=past), count)
 
 
 def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:
@@ -246,27 +328,3 @@ def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:
         return None
     chosen = max(totals, key=totals.__getitem__)
     return max((i for i, token in enumerate(firsts) if token == chosen), key=weights.__getitem__)
-
-
-def _chain(row: Tokens, limit: int, *, repeat: bool) -> Tokens:
-    """The first `limit` tokens that followed; to `repeat`, a text that ended goes round again."""
-    ended = row == SEPARATOR
-    length = int(ended.argmax()) if ended.any() else len(row)
-    if repeat and length < limit:
-        return np.tile(row[:length], -(-limit // length))[:limit]
-    return row[: min(length, limit)]
-
-
-def _shares(rows: Tokens, tokens: Tokens, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """For each token the share of weight behind it, among the occurrences that agree with all before it.
-
-    An occurrence whose text has ended agrees with everything.
-    """
-    if len(rows) == 1:
-        return np.ones(len(tokens))
-    differs = (rows != tokens) & (rows != SEPARATOR)
-    agrees_for = np.where(differs.any(axis=1), differs.argmax(axis=1), len(tokens))
-    leaving = np.bincount(agrees_for, weights, len(tokens) + 1)
-    staying = leaving[::-1].cumsum()[::-1]
-    shares: npt.NDArray[np.float64] = staying[1:] / staying[:-1]
-    return shares

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,11 +38,10 @@ def test_windows_stop_at_the_texts_ends() -> None:
     index = SuffixIndex((2,), [1, 2, 3, 1, 2])
     ends = index.occurrences(0, index.tail(), index.hashes[0], 9)
     assert ends == [2]
-    assert index.lengths(np.array(ends), index.tail()).tolist() == [2]
-    [row] = index.following(np.array(ends))
-    assert row.tolist() == [3, 1, 2] + [SEPARATOR] * (REACH - 3)
+    assert index.lengths(ends, index.tail()) == [2]
+    assert index.following(ends[0]).tolist() == [3, 1, 2] + [SEPARATOR] * (REACH - 3)
 
 
 def test_lengths_are_counted_up_to_the_reach() -> None:
     index = SuffixIndex((1,), [7] * 200)
-    assert index.lengths(np.array([199, 63, 62, 1]), index.tail()).tolist() == [63, 63, 62, 1]
+    assert index.lengths([199, 63, 62, 1], index.tail()) == [63, 63, 62, 1]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import commit, draft, start
 from foretoken.drafters.suffix import SuffixDrafter, create
-from foretoken.drafters.suffix_index import REACH, SEPARATOR, Tokens
+from foretoken.drafters.suffix_index import REACH, SEPARATOR
 from foretoken.drafters.suffix_tree import Branch, grow
 from foretoken.drafters.suffix_vote import MIN_BRANCH, Matches, vote
 from foretoken.testing import FakeModel, drafter_context, run_drafter
@@ -22,12 +21,9 @@ DISPUTED = [50, 1, 2, 3, 7, 9, 51, 1, 2, 3, 8, 9, 52, 1, 2, 3, 7, 9, 53, 1, 2, 3
 """Its end was seen three times: 7 followed twice and 8 once."""
 
 
-def rows(*texts: Sequence[int]) -> Tokens:
+def rows(*texts: Sequence[int]) -> list[list[int]]:
     """What followed each occurrence, filled up to REACH."""
-    table = np.full((len(texts), REACH), SEPARATOR, np.int32)
-    for row, text in zip(table, texts, strict=True):
-        row[: len(text)] = text
-    return table
+    return [[*text, *[SEPARATOR] * (REACH - len(text))] for text in texts]
 
 
 def survival(tree: Draft) -> list[float]:
@@ -60,7 +56,7 @@ def test_a_tree_has_the_likeliest_nodes_that_there_is_room_for() -> None:
 
 
 def test_who_outvotes_whom_is_as_without_branches() -> None:
-    matches = [Matches(np.array([4, 4, 4]), rows([5, 6, 7], [5, 6, 8], [9, 9, 9]), False)]
+    matches = [Matches([4, 4, 4], rows([5, 6, 7], [5, 6, 8], [9, 9, 9]), False)]
     chain, tree = vote(matches, 3), vote(matches, 3, branches=4)
     assert chain is not None
     assert tree is not None
@@ -72,7 +68,7 @@ def test_who_outvotes_whom_is_as_without_branches() -> None:
 
 def test_a_branch_is_surer_the_more_go_that_way() -> None:
     def second(*texts: Sequence[int]) -> float:
-        found = vote([Matches(np.full(len(texts), 6), rows(*texts), False)], 2, branches=2)
+        found = vote([Matches([6] * len(texts), rows(*texts), False)], 2, branches=2)
         assert found is not None
         return next(branch.confidence[0] for branch in found.branches if branch.tokens[0] == 9)
 
