@@ -11,13 +11,11 @@ so a source that was wrong for a while is still measured while it is not used, a
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from foretoken.planner.agreement import Agreement, Beside, beside, shared
-from foretoken.planner.beta import NOTHING, Counts
+from foretoken.planner.cells import Cells, Reading, depths
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
@@ -25,13 +23,6 @@ STORED_WEIGHT = 32.0
 """Observations that a cell from an earlier run counts for, at most."""
 
 NEGLIGIBLE = 0.005
-
-_CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-_MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-_DEFAULT_CONFIDENCE = 0.6
-
-
-Key = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +49,15 @@ def sampled(drafts: Sequence[Draft]) -> Draft | None:
 
 def depth_of(draft: Draft) -> int:
     """The tokens of a draft's longest path: what a drafter that goes token by token takes its time for."""
-    return len(draft) if draft.parents is None else 1 + max(_depths(draft.parents))
+    return len(draft) if draft.parents is None else 1 + max(depths(draft.parents))
 
 
 class Survival:
     """Calibrated acceptance of drafts, for all sources of one engine."""
 
     def __init__(self) -> None:
-        self._cells: dict[Key, Counts] = {}
-        self._shadow: dict[int, Sequence[Draft]] = {}
+        self._cells = Cells()
+        self._shadow: dict[int, list[Reading]] = {}
         self.agreement = Agreement()
         self.reliability = ReliabilityTable()
 
@@ -74,74 +65,72 @@ class Survival:
         """P(token i is accepted | its ancestors were), `caution` standard deviations below the posterior
         mean.
         """
-        return [self._chance(key, prior, caution) for key, prior in _keys(draft)]
-
-    def _chance(self, key: Key, prior: float, caution: float) -> float:
-        return self._cells.get(key, NOTHING).chance(prior, caution)
+        reading = Reading(draft, self._cells)
+        return [reading.chance(i, caution) for i in range(len(draft))]
 
     def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
         """P(token i and all its ancestors are accepted), never above its parent's. Once a chain's falls under
         `NEGLIGIBLE` the rest counts as 0: what is hopeless is not worth the time to say how much.
         """
-        survivals: list[float] = []
-        if draft.parents is not None:
-            for parent, chance in zip(draft.parents, self.conditional(draft, caution), strict=True):
-                survivals.append(chance if parent < 0 else survivals[parent] * chance)
-            return survivals
-        survival, cells = 1.0, self._cells
-        for key, prior in _keys(draft):
-            survival *= cells.get(key, NOTHING).chance(prior, caution)
-            if survival < NEGLIGIBLE:
-                break
-            survivals.append(survival)
-        return survivals + [0.0] * (len(draft) - len(survivals))
+        return _estimate(Reading(draft, self._cells), caution)
 
-    def estimates(self, drafts: Sequence[Draft], caution: float = 0.0) -> list[list[float]]:
-        """`estimate` of each of a request's drafts, of which one may be verified: all know of each other."""
-        estimates = [self.estimate(draft, caution) for draft in drafts]
-        companies = self._company(drafts, max(map(len, drafts), default=0))
-        for draft, survivals, company in zip(drafts, estimates, companies, strict=True):
+    def estimates(
+        self, drafts: Sequence[Draft], caution: float = 0.0, request: int | None = None
+    ) -> list[list[float]]:
+        """`estimate` of each of a request's drafts, of which one may be verified: all know of each other.
+        `request`: they are those that it is remembered by.
+        """
+        readings = None if request is None else self._shadow.get(request)
+        if readings is None:
+            readings = [Reading(draft, self._cells) for draft in drafts]
+        estimates = [_estimate(reading, caution) for reading in readings]
+        companies = self._company(readings, max(map(len, drafts), default=0))
+        for reading, survivals, company in zip(readings, estimates, companies, strict=True):
             if not company:
                 continue
             alone, together = survivals[len(company) - 1], 1.0
-            for i, (token, (key, _)) in enumerate(zip(company, _keys(draft), strict=False)):
-                together *= self._cells.get(key, NOTHING).cautious(self.agreement.chance(token), caution)
+            for i, token in enumerate(company):
+                together *= reading.counts(i).cautious(self.agreement.chance(token), caution)
                 survivals[i] = together
             for i in range(len(company), len(survivals)):
                 survivals[i] *= together / alone if alone else 0.0
         return estimates
 
-    def _company(self, drafts: Sequence[Draft], most: int) -> list[list[Beside]]:
+    @staticmethod
+    def _company(readings: Sequence[Reading], most: int) -> list[list[Beside]]:
         """The first tokens of each draft, `most` at most, as far as another one has one there, too."""
+        drafts = [reading.draft for reading in readings]
         count = min(most, shared(drafts))
         if not count:
             return [[] for _ in drafts]
         chances: list[list[float]] = []
-        for draft in drafts:
-            keys = () if draft.parents is not None else islice(_keys(draft), count)
-            chances.append([self._chance(key, prior, 0.0) for key, prior in keys])
+        for reading in readings:
+            draft = reading.draft
+            first = 0 if draft.parents is not None else min(count, len(draft))
+            chances.append([reading.chance(i, 0.0) for i in range(first)])
         return [beside(i, drafts, chances) for i in range(len(drafts))]
 
     def remember(self, request: int, drafts: Sequence[Draft]) -> None:
         """The candidates of this round, to be scored with its outcome."""
-        self._shadow[request] = drafts
+        self._shadow[request] = [Reading(draft, self._cells) for draft in drafts]
 
     def score(self, request: int, outcome: Outcome) -> list[Score]:
         """Learn from what the target emitted. Only tokens whose ancestors were right say anything.
 
         Returns how each candidate did.
         """
-        drafts = self._shadow.pop(request, ())
+        readings = self._shadow.pop(request, None)
+        if not readings:
+            return []
+        companies = self._company(readings, len(outcome.tokens))
         return [
-            self._score(draft, outcome, company)
-            for draft, company in zip(drafts, self._company(drafts, len(outcome.tokens)), strict=True)
+            self._score(reading, outcome, company)
+            for reading, company in zip(readings, companies, strict=True)
         ]
 
-    def _score(self, draft: Draft, outcome: Outcome, company: Sequence[Beside]) -> Score:
-        right, node = 0, -1
+    def _score(self, reading: Reading, outcome: Outcome, company: Sequence[Beside]) -> Score:
+        right, node, draft = 0, -1, reading.draft
         children = None if draft.parents is None else _children(draft)
-        # Of a chain only the tokens that the target reached are looked up.
-        keys = list(_keys(draft) if children is not None else islice(_keys(draft), len(outcome.tokens)))
         for depth, token in enumerate(outcome.tokens):
             if children is not None:
                 tried = children.get(node, [])
@@ -150,13 +139,12 @@ class Survival:
             # The right token at this depth, if the draft has it: its children are tried next.
             node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
-                key, prior = keys[i]
                 if depth < len(company):
                     chance = self.agreement.add(company[depth], i == node)
                 else:
-                    chance = self._chance(key, prior, 0.0)
+                    chance = reading.chance(i, 0.0)
                 self.reliability.add(chance, i == node)
-                self._cells.setdefault(key, Counts()).add(i == node)
+                reading.counts(i).add(i == node)
             if node < 0:
                 return Score(draft.source, right, int(right < depth_of(draft)))
             right += 1
@@ -169,11 +157,7 @@ class Survival:
         """What was learnt, as a JSON object: "source|match|confidence" → [accepted, rejected], and
         `Agreement.export`.
         """
-        counts = {
-            "|".join(map(str, key)): [round(cell.right, 3), round(cell.wrong, 3)]
-            for key, cell in self._cells.items()
-        }
-        return {"survival": counts, "agreement": self.agreement.export()}
+        return {"survival": self._cells.export(), "agreement": self.agreement.export()}
 
     def recall(self, learnt: Mapping[str, object]) -> None:
         """Begin with `knowledge` of an earlier run, a count at most `STORED_WEIGHT` observations: the
@@ -187,31 +171,27 @@ class Survival:
 
     def _restore(self, counts: Mapping[str, object]) -> None:
         for name, value in counts.items():
-            source, *buckets = name.rsplit("|", 2)
-            if len(buckets) != 2 or not all(bucket.isdecimal() for bucket in buckets):
-                continue
             match value:
                 case [int() | float() as accepted, int() | float() as rejected] if accepted + rejected > 0:
                     scale = min(1.0, STORED_WEIGHT / (accepted + rejected))
-                    key = (source, int(buckets[0]), int(buckets[1]))
-                    self._cells[key] = Counts(max(0.0, accepted * scale), max(0.0, rejected * scale))
+                    self._cells.restore(name, accepted * scale, rejected * scale)
 
 
-def _keys(draft: Draft) -> Iterator[tuple[Key, float]]:
-    """The table key and the prior of each token of a draft."""
-    match = int(draft.features.get("match_length", 0))
-    source, confidences, known = draft.source, draft.confidence, len(draft.confidence)
-    for i, depth in enumerate(range(len(draft)) if draft.parents is None else _depths(draft.parents)):
-        confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
-        key = (source, bisect(_MATCH_EDGES, match + depth), bisect(_CONFIDENCE_EDGES, confidence))
-        yield key, confidence if 0.02 < confidence < 0.98 else min(0.98, max(0.02, confidence))
-
-
-def _depths(parents: Sequence[int]) -> list[int]:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return depths
+def _estimate(reading: Reading, caution: float) -> list[float]:
+    draft = reading.draft
+    survivals: list[float] = []
+    if draft.parents is not None:
+        for i, parent in enumerate(draft.parents):
+            chance = reading.chance(i, caution)
+            survivals.append(chance if parent < 0 else survivals[parent] * chance)
+        return survivals
+    survival = 1.0
+    for i in range(len(draft)):
+        survival *= reading.chance(i, caution)
+        if survival < NEGLIGIBLE:
+            break
+        survivals.append(survival)
+    return survivals + [0.0] * (len(draft) - len(survivals))
 
 
 def _children(draft: Draft) -> dict[int, list[int]]:

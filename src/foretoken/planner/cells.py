@@ -1,0 +1,95 @@
+"""The table that survival is looked up in: counts by source, length of the match and confidence.
+
+A draft's tokens are looked up when they are compared, and again when the target has said what was right; the
+place of each in the table is worked out once, and only as far down the draft as anybody asks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+
+from foretoken.planner.beta import Counts
+from foretoken.types import Draft
+
+_CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+_MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_DEFAULT_CONFIDENCE = 0.6
+_COLUMNS = len(_CONFIDENCE_EDGES) + 1
+_ROWS = len(_MATCH_EDGES) + 1
+_ROW_OF = [_COLUMNS * bisect(_MATCH_EDGES, length) for length in range(_MATCH_EDGES[-1] + 1)]
+
+_LEAST, _MOST = 0.02, 0.98  # of a prior
+
+
+class Cells:
+    """Counts for each source, by length of the match and confidence."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, list[Counts]] = {}
+
+    def of(self, source: str) -> list[Counts]:
+        """A source's counts: one for each pair of buckets."""
+        counts = self._sources.get(source)
+        if counts is None:
+            counts = self._sources[source] = [Counts() for _ in range(_ROWS * _COLUMNS)]
+        return counts
+
+    def export(self) -> dict[str, list[float]]:
+        """As a JSON object: "source|match|confidence" → [right, wrong], of what was seen."""
+        return {
+            f"{source}|{at // _COLUMNS}|{at % _COLUMNS}": [round(cell.right, 3), round(cell.wrong, 3)]
+            for source, counts in self._sources.items()
+            for at, cell in enumerate(counts)
+            if cell.right + cell.wrong > 0.0
+        }
+
+    def restore(self, name: str, right: float, wrong: float) -> None:
+        """Begin with counts from `export`. What does not look like a name of it is left out."""
+        source, *buckets = name.rsplit("|", 2)
+        if len(buckets) != 2 or not all(bucket.isdecimal() for bucket in buckets):
+            return
+        row, column = int(buckets[0]), int(buckets[1])
+        if row < _ROWS and column < _COLUMNS:
+            self.of(source)[row * _COLUMNS + column] = Counts(max(0.0, right), max(0.0, wrong))
+
+
+class Reading:
+    """A draft's tokens as `cells` has them."""
+
+    def __init__(self, draft: Draft, cells: Cells) -> None:
+        self.draft = draft
+        self._counts = cells.of(draft.source)
+        self._match = int(draft.features.get("match_length", 0))
+        self._depths = None if draft.parents is None else depths(draft.parents)
+        self._found: list[Counts] = []
+        self._priors: list[float] = []
+
+    def _upto(self, count: int) -> None:
+        confidences = self.draft.confidence
+        known = len(confidences)
+        for i in range(len(self._found), count):
+            confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
+            match = self._match + (i if self._depths is None else self._depths[i])
+            row = _ROW_OF[min(match, len(_ROW_OF) - 1)]
+            self._found.append(self._counts[row + bisect(_CONFIDENCE_EDGES, confidence)])
+            self._priors.append(min(_MOST, max(_LEAST, confidence)))
+
+    def counts(self, i: int) -> Counts:
+        """What was seen of tokens like token i."""
+        if i >= len(self._found):
+            self._upto(i + 1)
+        return self._found[i]
+
+    def chance(self, i: int, caution: float) -> float:
+        """P(token i is accepted | its ancestors were), `caution` standard deviations below the mean."""
+        counts = self.counts(i)
+        return counts.chance(self._priors[i], caution)
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """How many ancestors each node of a tree has."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(0 if parent < 0 else found[parent] + 1)
+    return found
