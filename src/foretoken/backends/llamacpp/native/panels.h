@@ -8,6 +8,7 @@
    Rows are quantised as llama.cpp quantises them for Q4_1: 32 inputs at a time (Q8_1). */
 #pragma once
 #include "bytes.h"
+#include "weights.h"
 #ifdef FORETOKEN_PANELS
 #include <stddef.h>
 
@@ -102,16 +103,17 @@ template <int R> FORETOKEN_INLINE void fifth_sums(const char * packed, const cha
     }
 }
 
-/* A panel of the type B times R rows, `units` of the type's inputs long; `out[r]` is where a row's go. */
+/* A panel of the type B times R rows, `units` of the type's inputs long; `out[r]` is where a row's go. `once`: it is
+   not read again while it is in the caches (weights.h). */
 template <typename B, int R>
-static void multiply_panel(int units, Blocks rows, const char * panel, float * const * out) {
+static void multiply_panel(int units, Blocks rows, const char * panel, float * const * out, bool once) {
     Fractions totals[R];
     for (int r = 0; r < R; ++r) totals[r] = all_fractions(0.0f);
     constexpr int part = OUTPUTS * B::bytes / B::blocks;
     for (int u = 0; u < units; ++u, panel += B::blocks * part) {
         for (int b = 0; b < B::blocks; ++b, ++rows.first) {
             for (int line = (b * part + 63) / 64 * 64; line < (b + 1) * part; line += 64) {
-                _mm_prefetch(panel + AHEAD_OF_PANEL + line, _MM_HINT_T0);
+                ask_for(panel + AHEAD_OF_PANEL + line, once);
             }
             B::template add_to<R>(totals, panel, b, rows);
         }

@@ -5,6 +5,7 @@
    whatever rows are beside it. */
 #pragma once
 #include "lanes.h"
+#include "weights.h"
 #ifdef FORETOKEN_LANES
 #include <string.h>
 
@@ -35,13 +36,14 @@ struct F16Rows {
     int64_t out_step;
 };
 
-/* What to ask memory for meanwhile: from where, and how many bytes further with each line. */
+/* What to ask memory for meanwhile: from where, how many bytes further with each line, and how (weights.h). */
 struct F16Ahead {
     const char * at;
     unsigned step;
+    bool once;
     void ask() { // for each 64 bytes once
         for (unsigned some = 0; some < step; some += 64) {
-            if (reinterpret_cast<uintptr_t>(at + some) % 64 < step) _mm_prefetch(at + some, _MM_HINT_T0);
+            if (reinterpret_cast<uintptr_t>(at + some) % 64 < step) ask_for(at + some, once);
         }
         at += step;
     }
@@ -90,7 +92,7 @@ static inline void multiply_f16(int inputs, int64_t outputs, int64_t count, cons
             char * to = at.out + first * at.out_step + o * int64_t(sizeof(float));
             const char * from = parts > 1 ? weights + group + group * part / parts : weights + F16_AHEAD;
             known[next - first - 1](inputs, some, weights, {at.rows + first * at.step, at.step, to, at.out_step},
-                                    {from, unsigned(F16_LINE / parts)});
+                                    {from, unsigned(F16_LINE / parts), parts == 1 && passing()});
             first = next;
         }
     }

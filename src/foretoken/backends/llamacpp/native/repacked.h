@@ -48,14 +48,14 @@ template <typename P, typename T> static void quantize_rows(P * params, const T 
 /* Outputs of `many` rows, up to R, panel by panel. */
 template <typename B, int R>
 static void multiply_panels(
-    int many, int units, Blocks rows, const char * weights, int64_t at, int64_t end, char * const * out) {
+    int many, int units, Blocks rows, const char * weights, int64_t at, int64_t end, char * const * out, bool once) {
     if constexpr (R > 1) {
-        if (many < R) return multiply_panels<B, R - 1>(many, units, rows, weights, at, end, out);
+        if (many < R) return multiply_panels<B, R - 1>(many, units, rows, weights, at, end, out, once);
     }
     for (; at < end; at += OUTPUTS) {
         float * to[R];
         for (int r = 0; r < R; ++r) to[r] = reinterpret_cast<float *>(out[r]) + at;
-        multiply_panel<B, R>(units, rows, weights + at * units * B::bytes, to);
+        multiply_panel<B, R>(units, rows, weights + at * units * B::bytes, to, once);
     }
 }
 
@@ -66,13 +66,15 @@ static void multiply_block(T * op, const Input * inputs, int64_t first, int64_t 
     const char * weights = static_cast<const char *>(op->src[0]->data);
     const int64_t groups = (last - first + B::rows - 1) / B::rows, size = (last - first + groups - 1) / groups;
     const int64_t step = groups > 1 ? OUTPUTS : end - at; // a panel for all rows, or a row for all
+    const bool once = groups == 1 && passing();
     for (; at < end; at += step) {
         for (int64_t row = first; row < last; row += size) {
             const Blocks rows{inputs + row * blocks, blocks};
             const int many = int(last - row < size ? last - row : size);
             char * out[B::rows];
             for (int r = 0; r < many; ++r) out[r] = row_of(op, row + r);
-            multiply_panels<B, B::rows>(many, units, rows, weights, at, at + step < end ? at + step : end, out);
+            const int64_t until = at + step < end ? at + step : end;
+            multiply_panels<B, B::rows>(many, units, rows, weights, at, until, out, once);
         }
     }
 }
@@ -93,7 +95,8 @@ template <typename B, typename Base, typename T, typename P> struct InPanels fin
         size = size_t(rows->ne[0] * rows->ne[1] * rows->ne[2] * rows->ne[3]) / INPUTS * sizeof(Input);
         return !op->src[2];
     }
-    int repack(T * tensor, const void * data, size_t) override {
+    int repack(T * tensor, const void * data, size_t bytes) override {
+        laying_out(tensor, bytes);
         const int64_t units = tensor->ne[0] / B::inputs, row = units * B::bytes;
         for (int64_t o = 0; o < tensor->ne[1]; o += OUTPUTS) {
             for (int64_t u = 0; u < units; ++u) {
@@ -123,7 +126,8 @@ template <typename Base, typename T, typename P> struct InF16Panels final : Mult
         size = 0;
         return !op->src[2];
     }
-    int repack(T * tensor, const void * data, size_t) override {
+    int repack(T * tensor, const void * data, size_t bytes) override {
+        laying_out(tensor, bytes);
         pack_f16(tensor->ne[0], tensor->ne[1], static_cast<const char *>(data), static_cast<char *>(tensor->data));
         return 0;
     }
