@@ -16,28 +16,27 @@ from foretoken.errors import ConfigError
 
 OTHER, CHOOSING = "other", "choosing"
 
-_MEASURED_AT = 9.5
-"""Milliseconds of a plain round where the figures below were measured: llama.cpp, two threads, 135M
-parameters. Where forwards are faster the processor is taken to be so too, and asking takes the same share of
-a plain round; where they are slower the model is taken to be larger, and asking takes as long as here."""
+_MEASURED_AT = 4.0
+"""Milliseconds of a plain round of the smaller of two models where the figures below were measured: llama.cpp,
+two threads of Zen 4, 135M parameters. Beside the larger one, of 8.5 ms, they are the same. Where forwards are
+faster the processor is taken to be so too, and asking takes the same share of a plain round."""
 
-# suffix, recycle, prediction, grammar and choosing were measured between forwards. The n-gram drafters were
-# measured in a loop (docs/drafters.md), and are taken to be as much slower between forwards as suffix: 4.3 ×.
+# Means over rounds between forwards, each n-gram drafter alone (docs/experiments.md).
 _MEASURED_MS = MappingProxyType(
     {
-        "suffix": 0.3,
-        "recycle": 0.12,
-        "prediction": 0.005,
-        "grammar": 0.005,
+        "suffix": 0.1,
+        "recycle": 0.07,
+        "prediction": 0.01,
+        "grammar": 0.01,
         "ngram-simple": 0.03,
         "ngram-map-k": 0.03,
-        "ngram-map-k4v": 0.07,
-        "ngram-mod": 0.07,
-        "ngram-cache": 0.23,
+        "ngram-map-k4v": 0.03,
+        "ngram-mod": 0.03,
+        "ngram-cache": 0.09,
     }
 )
-_OTHER_MS = 0.12
-_CHOOSING_MS = 0.4
+_OTHER_MS = 0.07
+_CHOOSING_MS = 0.29
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ than its stake (`stake`). Who is asked for a draft at all is `asking`'s question
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import INCOME, Attention, times
@@ -48,8 +48,6 @@ class AdaptivePlanner:
         self._stakes = Stakes()
         self._hints = Hints(self._curve, self._stakes)
         self._names: Sequence[str] = ()
-        self._asked: Collection[int] = ()
-        self._share = 0.0  # what each of them pays for it
         self._drafted: dict[str, int] = {}
         self._priced: dict[int, list[float]] = {}
         self._together: Sequence[int] = ()
@@ -128,7 +126,7 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
-        self._asked, self._names = (), drafters
+        self._names = drafters
         promising = self._hints.promising(self._attention.solvent(requests, self._rest.gone))
         if promising:
             self._rest.interrupt()
@@ -146,8 +144,7 @@ class AdaptivePlanner:
             self._hints.rest()
         turns = cost / self._curve.turn(load.decoding)
         ids = [request.id for request in requests]
-        awake, self._share = self._attention.tick(ids, turns, promising)
-        self._asked = awake if self._share else ()
+        awake = self._attention.tick(ids, turns, promising)
         if not awake and self._asking.asleep(drafters):
             most = self._hints.lasts(self._curve.rounds + 1)
             self._rest.begin(ids, load, self._attention.rest(ids, turns, most))
@@ -325,9 +322,6 @@ class AdaptivePlanner:
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
                     self._attention.wake(request)
-        for request in self._asked:
-            self._stakes.pay(request, self._share)
-        self._asked = ()
         self._settle(measured, drafted, extra)
         self._learn_overhead(measured)
         self._asking.observe(measured, self._drafted)

@@ -86,19 +86,16 @@ class Attention:
         self._dear = False
         self._most = MOST
 
-    def tick(
-        self, requests: Sequence[int], cost: float, promising: Collection[int] = ()
-    ) -> tuple[set[int], float]:
+    def tick(self, requests: Sequence[int], cost: float, promising: Collection[int] = ()) -> set[int]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
-        is one; and what each of them pays. `promising`: a draft is likely to pay (`hints`), so that these may
-        run into debt.
+        is one. `promising`: a draft is likely to pay (`hints`), so that these may run into debt.
         """
         self._round += 1
         states = {request: self._requests.setdefault(request, _Request()) for request in requests}
         for state in states.values():
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
-            return set(requests), 0.0
+            return set(requests)
         self._most = max(MOST, cost)
         for state in states.values():
             state.credit = min(self._most, state.credit + INCOME)
@@ -106,7 +103,7 @@ class Attention:
         share = _share(cost, len(asked))
         for request in asked:
             states[request].credit -= share
-        return asked, share
+        return asked
 
     def solvent(self, requests: Sequence[RequestView], rested: int) -> list[RequestView]:
         """Those who could ask if something was promising, after so many rounds of a rest."""

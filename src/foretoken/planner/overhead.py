@@ -9,7 +9,7 @@ WINDOW = 15
 """Rounds of which the median is taken."""
 
 
-PRIOR_MS = 0.4
+PRIOR_MS = 0.3
 """What asking is taken to add before it was measured: a CPU's. If every round asked, it would never be."""
 
 FEWEST = 3

@@ -3,8 +3,8 @@
 A chance estimate is right on average and wrong on some prompts; a short answer has no time to make up for a
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
 share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
-requests, and no draft may risk more. What asking takes is paid from it as well. That bounds the slowdown of
-any request, whatever the estimates say.
+requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
+of any request, whatever the estimates say.
 
 A copy at the beginning of a long answer would wait for its stake. Where earlier answers were long, drafts
 that look certain get an advance.
@@ -15,15 +15,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-START = 0.05
+START = 0.03
 """Plain rounds that a request may lose before it has won anything."""
 
-SHARE = 0.02
-"""Share of its time that a request may lose in the long run."""
+SHARE = 0.018
+"""Share of its time that a request may lose by drafts in the long run."""
+
+DOUBTED = 4
+"""Power of survival: a draft that is right to its end with chance S is taken to be lost with 1 - S^4, as
+estimates near 1 are less certain than they say."""
 
 ADVANCE = 0.01
 """Share of the shortest answer so far that a request may lose besides, by drafts that look certain: with
-`SHARE` of what it has then written, 3 % of any answer that is no shorter."""
+`SHARE` of what it has then written, 2.8 % of any answer that is no shorter."""
 
 CERTAIN = 3
 """Power of survival: a draft that is right to its end with chance S may use S^3 of the advance."""
@@ -85,7 +89,7 @@ class Stakes:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
         The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
-        to its end; squaring the survival counts an estimate near 1 as less certain than it says. `extra[n]`
+        to its end (see `DOUBTED`). `extra[n]`
         is what n tokens cost beyond a plain round, in turns of one request (a plain round, where one decodes
         alone). Requests that decode `together` are slowed together, so what counts is what all of them have.
         """
@@ -94,7 +98,7 @@ class Stakes:
         advance = sum(self._advances.get(it, 0.0) for it in those)
         for length in range(len(survivals), 0, -1):
             right = survivals[length - 1]
-            if extra[length] * (1.0 - right**2) <= stake + advance * right**CERTAIN:
+            if extra[length] * (1.0 - right**DOUBTED) <= stake + advance * right**CERTAIN:
                 return length
         return 0
 
@@ -102,13 +106,6 @@ class Stakes:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
         stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
         self._stakes[request] = min(stake, MOST)
-
-    def pay(self, request: int, cost: float) -> None:
-        """Asking for a draft cost this request so many plain rounds: then drafts may lose that much less. It
-        makes no debt, in which no draft could win anything.
-        """
-        stake = self._stakes.get(request, START)
-        self._stakes[request] = min(stake, max(stake - cost, 0.0))
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens. What it has won is left to the others."""

@@ -10,7 +10,7 @@ DEAR = 0.07
 
 
 def asked(attention: Attention, rounds: int, cost: float, request: int = 1) -> list[bool]:
-    return [request in attention.tick([request], cost)[0] for _ in range(rounds)]
+    return [request in attention.tick([request], cost) for _ in range(rounds)]
 
 
 def test_what_costs_hardly_anything_is_asked_in_every_round() -> None:
@@ -31,17 +31,20 @@ def test_a_question_that_takes_longer_than_a_round_is_asked_now_and_then() -> No
 
 def test_what_is_paid_is_what_it_costs() -> None:
     attention = Attention()
-    assert attention.tick([1], DEAR) == ({1}, DEAR)
-    everyone, share = attention.tick([2, 3, 4], DEAR)
-    assert everyone == {2, 3, 4}
-    assert 3 * share == pytest.approx(DEAR * times(3))
-    assert attention.tick([1, 2], INCOME) == ({1, 2}, 0.0), "next to nothing"
+    assert attention.tick([1], DEAR) == {1}
+    assert START + INCOME - attention._requests[1].credit == pytest.approx(DEAR)
+    assert attention.tick([2, 3, 4], DEAR) == {2, 3, 4}
+    paid = [START + INCOME - attention._requests[request].credit for request in (2, 3, 4)]
+    assert sum(paid) == pytest.approx(DEAR * times(3))
+    before = attention._requests[2].credit
+    assert attention.tick([1, 2], INCOME) == {1, 2}, "next to nothing"
+    assert attention._requests[2].credit == before
 
 
 def test_what_saves_time_is_asked_in_every_round() -> None:
     attention = Attention()
     for _ in range(200):
-        assert attention.tick([1], DEAR)[0]
+        assert attention.tick([1], DEAR)
         attention.note(1, 0.9, 0.5)
         attention.saved(1, 1.1 * DEAR / EARNED)
 
@@ -71,7 +74,7 @@ def test_a_quiet_request_is_asked_seldom_until_something_turns_up(turn: str) -> 
     asked(attention, PATIENCE + 1, DEAR)
     assert sum(asked(attention, 10, DEAR)) <= 1
     attention.note(1, 0.9, 0.5) if turn == "note" else attention.wake(1)
-    assert attention.tick([1], DEAR)[0]
+    assert attention.tick([1], DEAR)
 
 
 def test_a_request_leaves_no_credit_behind() -> None:
@@ -86,7 +89,7 @@ def test_those_with_nothing_to_look_for_are_asked_together_and_share_what_that_t
     requests = [1, 2, 3, 4]
     for request in requests:  # they come one after another
         asked(attention, 9, DEAR, request)
-    ticks = [attention.tick(requests, DEAR)[0] for _ in range(2000)][200:]
+    ticks = [attention.tick(requests, DEAR) for _ in range(2000)][200:]
     assert {len(asked_now) for asked_now in ticks} == {0, 4}
     often = sum(map(bool, ticks))
     assert 0.25 * INCOME * 1800 * 4 < DEAR * times(4) * often <= INCOME * 1800 * 4
@@ -100,20 +103,20 @@ def test_who_has_seen_something_promising_is_asked_without_the_others() -> None:
         attention.tick([1, 2], DEAR)
     attention.saved(1, 10.0)
     attention.note(1, 0.9, 0.5)
-    assert [attention.tick([1, 2], DEAR)[0] for _ in range(2)] in ([{1}, {1}], [{1, 2}, {1}], [{1}, {1, 2}])
+    assert [attention.tick([1, 2], DEAR) for _ in range(2)] in ([{1}, {1}], [{1, 2}, {1}], [{1}, {1, 2}])
 
 
 def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further() -> None:
     attention = Attention()
     asked(attention, 40, DEAR)
-    spent = [1 in attention.tick([1], DEAR, {1})[0] for _ in range(2 * int(START / DEAR) + 2)]
+    spent = [1 in attention.tick([1], DEAR, {1}) for _ in range(2 * int(START / DEAR) + 2)]
     assert spent[0]
     assert not spent[-1]
-    rounds = [1 in attention.tick([1], DEAR, {1})[0] for _ in range(1000)]
+    rounds = [1 in attention.tick([1], DEAR, {1}) for _ in range(1000)]
     assert DEAR * sum(rounds) <= DEAR + INCOME * 1000
     assert DEAR * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
     attention.saved(1, 10.0)
-    assert 1 in attention.tick([1], DEAR, {1})[0]
+    assert 1 in attention.tick([1], DEAR, {1})
 
 
 def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_promising() -> None:
@@ -131,4 +134,4 @@ def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_
     asked(attention, 40, DEAR)
     attention.saved(1, 10.0)
     attention.wake(1)
-    assert attention.tick([1], DEAR)[0], "one more row is not as dear any more"
+    assert attention.tick([1], DEAR), "one more row is not as dear any more"

@@ -74,7 +74,7 @@ def test_a_busy_second_is_doubted_once_nobody_was_asked_for_long() -> None:
     assert overhead.ms(1) > 10 * PLAIN_MS
     asked_in = []
     for number in range(8 * DOUBTED):
-        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS)[0])
+        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS))
         overhead.add(0.5 if asked else 0.2, asked=asked)
         asked_in += [number] if asked else []
     assert asked_in[0] <= 4 * DOUBTED
@@ -86,7 +86,7 @@ def test_who_is_dear_is_asked_seldom() -> None:
     overhead, attention = Overhead(), Attention()
     spent, rounds = 0.0, 40 * DOUBTED
     for _ in range(rounds):
-        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS)[0])
+        asked = bool(attention.tick([1], overhead.ms(1) / PLAIN_MS))
         overhead.add(0.2 + 0.8 * PLAIN_MS if asked else 0.2, asked=asked)
         spent += 0.8 * asked
     assert spent <= 0.015 * rounds

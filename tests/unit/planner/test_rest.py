@@ -84,8 +84,8 @@ def test_attention_rests_exactly_until_it_would_say_yes() -> None:
         asked, resting = Attention(), Attention()
         rounds = yes = 0
         while rounds < 400:
-            said = asked.tick([1], cost)[0]
-            assert resting.tick([1], cost)[0] == said
+            said = asked.tick([1], cost)
+            assert resting.tick([1], cost) == said
             yes += bool(said)
             rounds += 1
             if said:
@@ -93,7 +93,7 @@ def test_attention_rests_exactly_until_it_would_say_yes() -> None:
             rest = resting.rest([1], cost)
             assert 0 <= rest <= LONGEST_REST
             for _ in range(rest):
-                assert not asked.tick([1], cost)[0]
+                assert not asked.tick([1], cost)
             resting.rested([1], rest)
             rounds += rest
         assert yes
@@ -109,18 +109,18 @@ def test_several_rest_until_the_first_would_be_asked() -> None:
         for rounds in range(400):
             if rounds % 7 == 0 and len(requests) < 4:
                 requests.append(rounds)
-            said = asked.tick(requests, cost)[0]
-            assert resting.tick(requests, cost)[0] == said
+            said = asked.tick(requests, cost)
+            assert resting.tick(requests, cost) == said
             if said:
                 continue
             rest = resting.rest(requests, cost)
             for _ in range(rest):
-                assert not asked.tick(requests, cost)[0]
+                assert not asked.tick(requests, cost)
             resting.rested(requests, rest)
             rests.append(rest)
             if rest < LONGEST_REST:  # no shorter than it had to be
                 ends += 1
-                assert deepcopy(asked).tick(requests, cost)[0]
+                assert deepcopy(asked).tick(requests, cost)
         assert ends > 10
         assert max(rests) >= 3
 
@@ -135,7 +135,7 @@ def test_a_rest_is_no_longer_than_what_is_known_lasts() -> None:
 
 def test_who_costs_next_to_nothing_never_rests() -> None:
     attention = Attention()
-    assert attention.tick([1], INCOME)[0]
+    assert attention.tick([1], INCOME)
     assert attention.rest([1], INCOME) == 0
     assert attention.rest([2], 0.5) == 0, "nor who is not known"
     attention.tick([3], 0.5)
