@@ -17,9 +17,9 @@ from foretoken.errors import ConfigError
 OTHER, CHOOSING = "other", "choosing"
 
 _MEASURED_AT = 4.0
-"""Milliseconds of a plain round of the smaller of two models where the figures below were measured: llama.cpp,
-two threads of Zen 4, 135M parameters. Beside the larger one, of 8.5 ms, they are the same. Where forwards are
-faster the processor is taken to be so too, and asking takes the same share of a plain round."""
+"""Milliseconds of a plain round of the smaller of two models where the figures below were measured, llama.cpp
+with two threads of Zen 4, 135M parameters. Beside the larger one, of 8.5 ms, they are the same. If forwards
+are faster the processor is taken to be so, too, and asking takes the same share of a plain round."""
 
 # Means over rounds between forwards, each n-gram drafter alone (docs/experiments.md).
 _MEASURED_MS = MappingProxyType(

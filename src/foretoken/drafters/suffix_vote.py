@@ -36,6 +36,7 @@ LONGEST_BRANCH = 16
 MIN_BRANCH = 0.02
 """A branch ends where the estimate that all of the path to it is right falls below this."""
 
+
 @dataclass(frozen=True, slots=True)
 class Matches:
     """Earlier occurrences of a text's end, newest first, in one index.
