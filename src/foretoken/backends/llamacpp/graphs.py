@@ -15,8 +15,9 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-MOST_GRAPHS = 8
-"""Kept beside the context's own. Each takes a megabyte or two and room for what its rows compute."""
+MOST_GRAPHS = 16
+"""Kept beside the context's own: one for each number of rows, for whoever measures all of them in turns. Each
+takes a megabyte or two and room for what its rows compute."""
 
 MOST_ROWS = 16
 """Rows of a forward whose graph is kept. Those of more take long enough for building one to make no
