@@ -89,7 +89,7 @@ def test_no_more_than_a_few_are_kept(path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [warmup.SIZES, cost_measure.ROWS])
 def test_who_measures_sizes_in_turns_finds_the_graph_of_each(sizes: Sequence[int]) -> None:
-    """With one place too few each is built anew, every time: V(2) of a 135M model was 1.22 in place of 1.05."""
+    """With a place too few each is built anew, every time: V(2) of a 135M model was 1.2 in place of 1.05."""
     assert len({rows for rows in sizes if rows <= MOST_ROWS}) <= MOST_GRAPHS
 
 
