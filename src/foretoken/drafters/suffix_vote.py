@@ -85,7 +85,7 @@ def longest_matches(
         found = index.occurrences(level, tail, hashed, limit)
         if found:
             deeper = index.levels[level + 1] if level + 1 < len(index.levels) else REACH
-            if min_chance and _most(deeper - 1, len(found), past=past) < min_chance:
+            if min_chance and _estimates(len(found), past=past)[deeper - 1] < min_chance:
                 return None
             lengths, least = index.lengths(found, tail), max(width, shortest)
             good = [i for i, length in enumerate(lengths) if length >= least]
@@ -312,11 +312,6 @@ def _estimates(count: int, *, past: bool) -> list[float]:
         known = [_fitted(_trust(length, past=past), count) for length in range(2 * REACH)]
         _UNANIMOUS[count, past] = known
     return known
-
-
-def _most(length: int, count: int, *, past: bool) -> float:
-    """The highest estimate for the first token after matches of at most `length` tokens."""
-    return _fitted(_trust(length, past=past), count)
 
 
 def _leader(firsts: Sequence[int], weights: Sequence[float]) -> int | None:

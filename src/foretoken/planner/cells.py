@@ -71,7 +71,7 @@ class Reading:
         for i in range(len(self._found), count):
             confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
             match = self._match + (i if self._depths is None else self._depths[i])
-            row = _ROW_OF[min(match, len(_ROW_OF) - 1)]
+            row = _ROW_OF[min(max(match, 0), len(_ROW_OF) - 1)]
             self._found.append(self._counts[row + bisect(_CONFIDENCE_EDGES, confidence)])
             self._priors.append(min(_MOST, max(_LEAST, confidence)))
 

@@ -89,9 +89,9 @@ class Stakes:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
         The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
-        to its end (see `DOUBTED`). `extra[n]`
-        is what n tokens cost beyond a plain round, in turns of one request (a plain round, where one decodes
-        alone). Requests that decode `together` are slowed together, so what counts is what all of them have.
+        to its end (see `DOUBTED`). `extra[n]` is what n tokens cost beyond a plain round, in turns of one
+        request (a plain round, where one decodes alone). Requests that decode `together` are slowed together,
+        so what counts is what all of them have.
         """
         those = together or (request,)
         stake = sum(self._stakes.get(it, START) for it in those)
