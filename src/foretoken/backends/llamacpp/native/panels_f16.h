@@ -14,8 +14,12 @@ namespace foretoken {
 constexpr int F16_OUTPUTS = LANES == 16 ? 4 : 2;  // of a panel
 constexpr int F16_LINE = 2 * LANES * F16_OUTPUTS; // bytes of all outputs' inputs that are side by side
 constexpr int F16_ROWS = 6;     // at once: registers for their sums, for the weights, and for a row
-constexpr int F16_SHARED = 64;  // outputs that all rows take before the next ones, where they are more
+constexpr int F16_GROUP = 12 << 10; // bytes of weights that all rows take before the next ones, where they are more,
+constexpr int F16_LARGE = 72 << 10; // and with a prompt, whose rows have to come from further away for each group
+constexpr int F16_FEW = 4;          // parts of rows with which they do not
 constexpr int F16_AHEAD = 2560; // bytes; the processor alone does not look so far ahead
+constexpr int F16_LATER = 8192; // with so many rows, in so many parts, for which the second cache is asked:
+constexpr int F16_LEAST = 4, F16_PARTS = 2;
 
 /* The outputs' weights, one after the other as in the file, as panels; inputs are a multiple of LANES. */
 static inline void pack_f16(int64_t inputs, int64_t outputs, const char * from, char * to) {
@@ -41,16 +45,21 @@ struct F16Ahead {
     const char * at;
     unsigned step;
     bool once;
-    void ask() { // for each 64 bytes once
+    template <bool LATER> void ask() { // for each 64 bytes once
         for (unsigned some = 0; some < step; some += 64) {
-            if (reinterpret_cast<uintptr_t>(at + some) % 64 < step) ask_for(at + some, once);
+            if (reinterpret_cast<uintptr_t>(at + some) % 64 >= step) continue;
+            if (LATER) {
+                ask_for_later(at + some);
+            } else {
+                ask_for(at + some, once);
+            }
         }
         at += step;
     }
 };
 
 /* R rows of `inputs` numbers times panels of `outputs` outputs. */
-template <int R>
+template <int R, bool LATER>
 static void multiply_f16_panels(int inputs, int64_t outputs, const char * weights, F16Rows at, F16Ahead ahead) {
     constexpr int C = F16_OUTPUTS;
     for (int64_t o = 0; o < outputs; o += C, at.out += C * sizeof(float)) {
@@ -59,7 +68,7 @@ static void multiply_f16_panels(int inputs, int64_t outputs, const char * weight
             for (int r = 0; r < R; ++r) totals[c][r] = all(0.0f);
         }
         for (int i = 0; i < inputs; i += LANES, weights += F16_LINE) {
-            ahead.ask();
+            ahead.ask<LATER>();
             Floats some[C];
             for (int c = 0; c < C; ++c) some[c] = load_fp16(weights + 2 * c * LANES);
             for (int r = 0; r < R; ++r) {
@@ -81,18 +90,26 @@ static void multiply_f16_panels(int inputs, int64_t outputs, const char * weight
    is in the caches; each part asks for its share of the next group, so that memory does not rest meanwhile. */
 static inline void multiply_f16(int inputs, int64_t outputs, int64_t count, const char * weights, const F16Rows & at) {
     using Multiply = void (*)(int, int64_t, const char *, F16Rows, F16Ahead);
-    static const Multiply known[F16_ROWS] = {multiply_f16_panels<1>, multiply_f16_panels<2>, multiply_f16_panels<3>,
-                                             multiply_f16_panels<4>, multiply_f16_panels<5>, multiply_f16_panels<6>};
-    const int64_t parts = (count + F16_ROWS - 1) / F16_ROWS, shared = parts > 1 ? F16_SHARED : outputs;
-    const int64_t group = 2 * shared * inputs; // bytes
+    static const Multiply soon[F16_ROWS] = {multiply_f16_panels<1, false>, multiply_f16_panels<2, false>,
+                                            multiply_f16_panels<3, false>, multiply_f16_panels<4, false>,
+                                            multiply_f16_panels<5, false>, multiply_f16_panels<6, false>};
+    static const Multiply later[F16_ROWS] = {multiply_f16_panels<1, true>, multiply_f16_panels<2, true>,
+                                             multiply_f16_panels<3, true>, multiply_f16_panels<4, true>,
+                                             multiply_f16_panels<5, true>, multiply_f16_panels<6, true>};
+    const int64_t panel = 2 * F16_OUTPUTS * inputs; // bytes
+    const int64_t parts = (count + F16_ROWS - 1) / F16_ROWS;
+    const int64_t most = parts > F16_FEW ? F16_LARGE : F16_GROUP, panels = most > panel ? most / panel : 1;
+    const int64_t shared = parts > 1 ? panels * F16_OUTPUTS : outputs, group = panels * panel;
+    const bool second = count >= F16_LEAST && parts <= F16_PARTS, once = parts == 1 && passing();
+    const Multiply * known = second ? later : soon;
     for (int64_t o = 0; o < outputs; o += shared, weights += group) {
         const int64_t some = outputs - o < shared ? outputs - o : shared;
         for (int64_t part = 0, first = 0; part < parts; ++part) {
             const int64_t next = count * (part + 1) / parts;
             char * to = at.out + first * at.out_step + o * int64_t(sizeof(float));
-            const char * from = parts > 1 ? weights + group + group * part / parts : weights + F16_AHEAD;
+            const int64_t ahead = parts > 1 ? group + group * part / parts : second ? F16_LATER : F16_AHEAD;
             known[next - first - 1](inputs, some, weights, {at.rows + first * at.step, at.step, to, at.out_step},
-                                    {from, unsigned(F16_LINE / parts), parts == 1 && passing()});
+                                    {weights + ahead, unsigned(F16_LINE / parts), once});
             first = next;
         }
     }

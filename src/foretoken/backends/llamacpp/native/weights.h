@@ -3,7 +3,11 @@
    A forward reads every weight once. Where all of them are more than the caches hold, none is still there when the
    next forward comes, and what they drive out is all that is needed between two forwards: the text, the drafters, the
    planner. So they are asked for past the caches. And they lie in pages of 2 MB where the system has such: the
-   processor remembers the places of a few thousand pages, and weights are tens of thousands of small ones. */
+   processor remembers the places of a few thousand pages, and weights are tens of thousands of small ones.
+
+   The cache next to the processor can wait for two dozen lines at a time, and each is held until memory has answered.
+   Where several rows use a line before the next one is due, that many are not enough to keep memory busy: such are
+   asked for into the second cache, which can wait for more, from further away. */
 #pragma once
 #include "lanes.h"
 #ifdef FORETOKEN_LANES
@@ -47,6 +51,9 @@ static inline void ask_for(const char * at, bool once) {
         _mm_prefetch(at, _MM_HINT_T0);
     }
 }
+
+/* Asks for a line before which many others are used. */
+static inline void ask_for_later(const char * at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 /* A tensor's weights are about to be laid out. */
 template <typename T> static void laying_out(const T * tensor, size_t bytes) {
