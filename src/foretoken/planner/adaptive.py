@@ -184,11 +184,7 @@ class AdaptivePlanner:
         whole = [
             len(draft) if isinstance(draft, Draft) and draft.probs is not None else 0 for draft in chosen
         ]
-        prices = [
-            self._replay.prices(request.id, chain, self._curve.ratio)
-            for request, chain in zip(requests, survivals, strict=True)
-        ]
-        lengths = self._lengths(survivals, load, taken=sum(whole), prices=prices)
+        lengths = self._lengths(self._together, survivals, load, taken=sum(whole))
         self._found = any(it is not None for it in chosen) if self._asking.asked else self._found
         self._drafting = any(lengths) or any(whole)
         return [
@@ -270,16 +266,21 @@ class AdaptivePlanner:
         return best, size
 
     def _lengths(
-        self,
-        survivals: Sequence[Sequence[float]],
-        load: Load,
-        *,
-        taken: int = 0,
-        prices: Sequence[Sequence[float]] = (),
+        self, requests: Sequence[int], survivals: Sequence[Sequence[float]], load: Load, *, taken: int = 0
     ) -> list[int]:
         """`best_lengths` beside `taken` draft tokens that are verified in any case. Beside a prompt none is
         longer than without: what so many rows more cost there was never measured.
         """
+        if not any(survivals):
+            return [0] * len(survivals)
+        if len(survivals) == 1 and not (load.prefill_rows or self._curve.in_passes):
+            costs = self._prices(1 + load.owed, len(survivals[0]) + 1)
+            rate, size = self._peak_rate(requests[0], survivals[0], load, costs)
+            return [size if rate > MARGIN / costs[0] else 0]
+        prices = [
+            self._replay.prices(request, chain, self._curve.ratio)
+            for request, chain in zip(requests, survivals, strict=True)
+        ]
         count = sum(map(len, survivals)) + 1
 
         def beside(rows: int) -> list[int]:

@@ -149,7 +149,7 @@ def test_the_lengths_are_the_best_of_all(curve: list[float], survivals: list[lis
     planner = taught(lambda rows: curve[min(rows, len(curve)) - 1])
     decoding = len(survivals)
     rows = decoding + owed
-    lengths = planner._lengths(survivals, Load(decoding, 0, 1, owed))
+    lengths = planner._lengths(range(decoding), survivals, Load(decoding, 0, 1, owed))
     every = product(*(range(len(chain) + 1) for chain in survivals))
     best = max(rate(curve, rows, survivals, choice) for choice in every)
     plain = decoding / curve[rows - 1]
@@ -339,12 +339,12 @@ def test_beside_a_prompt_no_draft_is_longer_than_without() -> None:
     """Eight rows cost little more than one and a ninth a lot: what that is beside a prompt nobody knows."""
     planner = taught(lambda rows: 1.2 if 1 < rows < 9 else 1.0 if rows == 1 else 5.0 + rows)
     survival = [0.99**n for n in range(1, 64)]
-    assert planner._lengths([survival], Load(1, 0, 64)) == [7]
-    assert planner._lengths([survival], Load(1, 200, 64)) == [7]
-    assert planner._lengths([[0.01] * 7], Load(1, 200, 64)) == [0]
+    assert planner._lengths([1], [survival], Load(1, 0, 64)) == [7]
+    assert planner._lengths([1], [survival], Load(1, 200, 64)) == [7]
+    assert planner._lengths([1], [[0.01] * 7], Load(1, 200, 64)) == [0]
 
 
 def test_a_tree_is_cut_in_its_own_order() -> None:
     """The third token is likelier than the second, whose place comes before it."""
-    lengths = taught(CHEAP)._lengths([[0.6, 0.1, 0.5, 0.05]], LOAD)
+    lengths = taught(CHEAP)._lengths([1], [[0.6, 0.1, 0.5, 0.05]], LOAD)
     assert lengths == [3]

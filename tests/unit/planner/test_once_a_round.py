@@ -91,7 +91,7 @@ def test_nothing_that_pays_is_missed(curve: list[float], confidence: list[float]
         for view in views:
             planner._stakes._stakes[view.id] = 1000.0
         chosen = planner.choose(views, [[draft]] * load.decoding, load)
-        lengths = planner._lengths([survival] * load.decoding, load)
+        lengths = planner._lengths(range(load.decoding), [survival] * load.decoding, load)
         assert [len(its) if its else 0 for its in chosen] == lengths
 
 

@@ -71,8 +71,7 @@ def planner(free: int | None) -> AdaptivePlanner:
 
 def lengths(made: AdaptivePlanner, chance: float, load: Load | None = None) -> int:
     chain = [chance ** (i + 1) for i in range(16)]
-    prices = made._replay.prices(1, chain, ratio)
-    return made._lengths([chain], load or Load(1, 0, 64), prices=[prices])[0]
+    return made._lengths([1], [chain], load or Load(1, 0, 64))[0]
 
 
 @pytest.mark.parametrize("chance", [0.6, 0.75, 0.9])
