@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, isfinite, log
-from typing import NamedTuple, TypeAlias
 
 from foretoken.sequences import common_prefix
 from foretoken.types import Draft
@@ -31,18 +30,26 @@ RATE = 0.01
 _LEAST = 0.002  # chances are mixed as if they were no closer to 0 and 1
 _MOST = 8.0  # of a weight from an earlier run
 
-Weights: TypeAlias = list[float]
 
-
-class Beside(NamedTuple):
-    """A token with another draft's beside it. `own` is its source's estimate, `other` that of the surest of
-    the others, `same` whether that one says the same.
+class Company:
+    """The first tokens of a draft of `source`, as far as another draft has one beside them. For each: the
+    log-odds of its source's estimate, those of the surest token beside it, and whether that is the same one.
     """
 
-    source: str
-    own: float
-    other: float
-    same: bool
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.own: list[float] = []
+        self.other: list[float] = []
+        self.same: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self.same)
+
+    def add(self, own: float, other: float, *, same: bool) -> None:
+        """The next token: its own estimate, and that of the surest other one."""
+        self.own.append(_log_odds(own))
+        self.other.append(_log_odds(other))
+        self.same.append(same)
 
 
 def shared(drafts: Sequence[Draft]) -> int:
@@ -59,15 +66,16 @@ def shared(drafts: Sequence[Draft]) -> int:
     return longest + 1
 
 
-def beside(number: int, drafts: Sequence[Draft], chances: Sequence[Sequence[float]]) -> list[Beside]:
+def beside(number: int, drafts: Sequence[Draft], chances: Sequence[Sequence[float]]) -> Company:
     """The first tokens of draft `number`, as far as another one has something to say there. `chances[i]`: the
     estimates of draft i for its first tokens, given those before them; none of a tree.
     """
     draft, own = drafts[number], chances[number]
-    found: list[Beside] = []
+    tokens = draft.tokens
+    found = Company(draft.source)
     others = [i for i in range(len(drafts)) if i != number]
     for depth, chance in enumerate(own):
-        token, surest, same = draft.tokens[depth], -1.0, False
+        token, surest, same = tokens[depth], -1.0, False
         agreeing: list[int] = []
         for i in others:
             if depth < len(chances[i]):
@@ -78,40 +86,58 @@ def beside(number: int, drafts: Sequence[Draft], chances: Sequence[Sequence[floa
                     surest, same = chances[i][depth], agrees
         if surest < 0.0:
             break
-        found.append(Beside(draft.source, chance, surest, same))
+        found.add(chance, surest, same=same)
         others = agreeing
     return found
+
+
+class _Mix:
+    """A source's weights: a constant, that of its own log-odds, and of the other's."""
+
+    def __init__(self, constant: float, own: float, other: float) -> None:
+        self.constant = constant
+        self.own = own
+        self.other = other
+
+
+_AT_FIRST = {True: _Mix(*SAME), False: _Mix(*DIFFERENT)}
 
 
 class Agreement:
     """The weights of all sources."""
 
     def __init__(self) -> None:
-        self._weights: dict[tuple[str, bool], Weights] = {}
+        self._mixes: dict[bool, dict[str, _Mix]] = {True: {}, False: {}}
 
-    def chance(self, token: Beside) -> float:
-        """The chance that a token is right, given what the other says."""
-        constant, own, other = self._weights.get(
-            (token.source, token.same), SAME if token.same else DIFFERENT
-        )
-        return 1.0 / (1.0 + exp(-(constant + own * _log_odds(token.own) + other * _log_odds(token.other))))
+    def chance(self, company: Company, depth: int) -> float:
+        """The chance that the token at `depth` is right, given what the other says."""
+        same = company.same[depth]
+        mix = self._mixes[same].get(company.source)
+        if mix is None:
+            mix = _AT_FIRST[same]
+        odds = mix.constant + mix.own * company.own[depth] + mix.other * company.other[depth]
+        return 1.0 / (1.0 + exp(-odds))
 
-    def add(self, token: Beside, right: bool) -> float:
-        """A token was right, or it was not. Returns the chance it was given."""
-        chance = self.chance(token)
+    def add(self, company: Company, depth: int, right: bool) -> float:
+        """That token was right, or it was not. Returns the chance it was given."""
+        chance = self.chance(company, depth)
         step = RATE * ((1.0 if right else 0.0) - chance)
-        first = SAME if token.same else DIFFERENT
-        weights = self._weights.setdefault((token.source, token.same), list(first))
-        weights[0] += step
-        weights[1] += step * _log_odds(token.own)
-        weights[2] += step * _log_odds(token.other)
+        same = company.same[depth]
+        mix = self._mixes[same].get(company.source)
+        if mix is None:
+            first = _AT_FIRST[same]
+            mix = self._mixes[same][company.source] = _Mix(first.constant, first.own, first.other)
+        mix.constant += step
+        mix.own += step * company.own[depth]
+        mix.other += step * company.other[depth]
         return chance
 
     def export(self) -> dict[str, list[float]]:
         """The weights as a JSON object: "source|same" → [constant, own, other]."""
         return {
-            f"{source}|{int(same)}": [round(weight, 4) for weight in weights]
-            for (source, same), weights in self._weights.items()
+            f"{source}|{int(same)}": [round(weight, 4) for weight in (mix.constant, mix.own, mix.other)]
+            for same, mixes in self._mixes.items()
+            for source, mix in mixes.items()
         }
 
     def restore(self, weights: Mapping[str, object]) -> None:
@@ -121,7 +147,8 @@ class Agreement:
             match value:
                 case [int() | float(), int() | float(), int() | float()] if source and same in ("0", "1"):
                     if all(isfinite(weight) and abs(weight) <= _MOST for weight in value):
-                        self._weights[source, same == "1"] = [float(weight) for weight in value]
+                        constant, own, other = map(float, value)
+                        self._mixes[same == "1"][source] = _Mix(constant, own, other)
 
 
 def _log_odds(chance: float) -> float:

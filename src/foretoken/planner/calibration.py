@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from foretoken.planner.agreement import Agreement, Beside, beside, shared
+from foretoken.planner.agreement import Agreement, beside, shared
 from foretoken.planner.cells import Cells, Reading, depths
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
 STORED_WEIGHT = 32.0
 """Observations that a cell from an earlier run counts for, at most."""
-
-NEGLIGIBLE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Survival:
         """P(token i and all its ancestors are accepted), never above its parent's. Once a chain's falls under
         `NEGLIGIBLE` the rest counts as 0: what is hopeless is not worth the time to say how much.
         """
-        return _estimate(Reading(draft, self._cells), caution)
+        return Reading(draft, self._cells).estimate(caution)
 
     def estimates(
         self, drafts: Sequence[Draft], caution: float = 0.0, request: int | None = None
@@ -83,32 +81,34 @@ class Survival:
         readings = None if request is None else self._shadow.get(request)
         if readings is None:
             readings = [Reading(draft, self._cells) for draft in drafts]
-        estimates = [_estimate(reading, caution) for reading in readings]
-        companies = self._company(readings, max(map(len, drafts), default=0))
-        for reading, survivals, company in zip(readings, estimates, companies, strict=True):
-            if not company:
-                continue
-            alone, together = survivals[len(company) - 1], 1.0
-            for i, token in enumerate(company):
-                together *= reading.counts(i).cautious(self.agreement.chance(token), caution)
-                survivals[i] = together
-            for i in range(len(company), len(survivals)):
-                survivals[i] *= together / alone if alone else 0.0
-        return estimates
+        self._meet(readings)
+        return [self._together(reading, reading.estimate(caution), caution) for reading in readings]
+
+    def _together(self, reading: Reading, survivals: list[float], caution: float) -> list[float]:
+        """What a draft's estimates are with what the others say."""
+        company = reading.company
+        if company is None or not len(company):
+            return survivals
+        agreement, shared = self.agreement, len(company)
+        alone, together = survivals[shared - 1], 1.0
+        for i in range(shared):
+            together *= reading.counts(i).cautious(agreement.chance(company, i), caution)
+            survivals[i] = together
+        for i in range(shared, len(survivals)):
+            survivals[i] *= together / alone if alone else 0.0
+        return survivals
 
     @staticmethod
-    def _company(readings: Sequence[Reading], most: int) -> list[list[Beside]]:
-        """The first tokens of each draft, `most` at most, as far as another one has one there, too."""
+    def _meet(readings: Sequence[Reading]) -> None:
+        """Have each draft know of the others, as far as they have a token where it has one."""
         drafts = [reading.draft for reading in readings]
-        count = min(most, shared(drafts))
-        if not count:
-            return [[] for _ in drafts]
+        count = shared(drafts)
         chances: list[list[float]] = []
         for reading in readings:
-            draft = reading.draft
-            first = 0 if draft.parents is not None else min(count, len(draft))
+            first = 0 if reading.draft.parents is not None else min(count, len(reading.draft.tokens))
             chances.append([reading.chance(i, 0.0) for i in range(first)])
-        return [beside(i, drafts, chances) for i in range(len(drafts))]
+        for i, reading in enumerate(readings):
+            reading.company = beside(i, drafts, chances)
 
     def remember(self, request: int, drafts: Sequence[Draft]) -> None:
         """The candidates of this round, to be scored with its outcome."""
@@ -122,33 +122,43 @@ class Survival:
         readings = self._shadow.pop(request, None)
         if not readings:
             return []
-        companies = self._company(readings, len(outcome.tokens))
-        return [
-            self._score(reading, outcome, company)
-            for reading, company in zip(readings, companies, strict=True)
-        ]
+        if any(reading.company is None for reading in readings):
+            self._meet(readings)
+        return [self._score(reading, outcome.tokens) for reading in readings]
 
-    def _score(self, reading: Reading, outcome: Outcome, company: Sequence[Beside]) -> Score:
-        right, node, draft = 0, -1, reading.draft
-        children = None if draft.parents is None else _children(draft)
-        for depth, token in enumerate(outcome.tokens):
-            if children is not None:
-                tried = children.get(node, [])
+    def _score(self, reading: Reading, emitted: Sequence[int]) -> Score:
+        draft = reading.draft
+        if draft.parents is not None:
+            return self._score_tree(reading, emitted)
+        tokens, company = draft.tokens, reading.company
+        shared = 0 if company is None else len(company)
+        for i, token in enumerate(emitted):
+            if i == len(tokens):
+                return Score(draft.source, i, 0)
+            right = tokens[i] == token
+            if company is not None and i < shared:
+                chance = self.agreement.add(company, i, right)
             else:
-                tried = [node + 1] if node + 1 < len(draft) else []
+                chance = reading.chance(i, 0.0)
+            self.reliability.add(chance, right)
+            reading.counts(i).add(right)
+            if not right:
+                return Score(draft.source, i, 1)
+        return Score(draft.source, len(emitted), 0)
+
+    def _score_tree(self, reading: Reading, emitted: Sequence[int]) -> Score:
+        draft = reading.draft
+        children, node = _children(draft), -1
+        for depth, token in enumerate(emitted):
+            tried = children.get(node, [])
             # The right token at this depth, if the draft has it: its children are tried next.
             node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
-                if depth < len(company):
-                    chance = self.agreement.add(company[depth], i == node)
-                else:
-                    chance = reading.chance(i, 0.0)
-                self.reliability.add(chance, i == node)
+                self.reliability.add(reading.chance(i, 0.0), i == node)
                 reading.counts(i).add(i == node)
             if node < 0:
-                return Score(draft.source, right, int(right < depth_of(draft)))
-            right += 1
-        return Score(draft.source, right, 0)
+                return Score(draft.source, depth, int(depth < depth_of(draft)))
+        return Score(draft.source, len(emitted), 0)
 
     def forget(self, request: int) -> None:
         self._shadow.pop(request, None)
@@ -175,23 +185,6 @@ class Survival:
                 case [int() | float() as accepted, int() | float() as rejected] if accepted + rejected > 0:
                     scale = min(1.0, STORED_WEIGHT / (accepted + rejected))
                     self._cells.restore(name, accepted * scale, rejected * scale)
-
-
-def _estimate(reading: Reading, caution: float) -> list[float]:
-    draft = reading.draft
-    survivals: list[float] = []
-    if draft.parents is not None:
-        for i, parent in enumerate(draft.parents):
-            chance = reading.chance(i, caution)
-            survivals.append(chance if parent < 0 else survivals[parent] * chance)
-        return survivals
-    survival = 1.0
-    for i in range(len(draft)):
-        survival *= reading.chance(i, caution)
-        if survival < NEGLIGIBLE:
-            break
-        survivals.append(survival)
-    return survivals + [0.0] * (len(draft) - len(survivals))
 
 
 def _children(draft: Draft) -> dict[int, list[int]]:

@@ -7,8 +7,8 @@ a while. For a long prompt that costs as much as many rounds, and a short answer
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
+from foretoken.planner.middle import median
 from foretoken.protocols import RequestView
 
 CHUNK = 64

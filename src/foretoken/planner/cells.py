@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 
+from foretoken.planner.agreement import Company
 from foretoken.planner.beta import Counts
 from foretoken.types import Draft
 
@@ -20,6 +21,9 @@ _ROWS = len(_MATCH_EDGES) + 1
 _ROW_OF = [_COLUMNS * bisect(_MATCH_EDGES, length) for length in range(_MATCH_EDGES[-1] + 1)]
 
 _LEAST, _MOST = 0.02, 0.98  # of a prior
+
+NEGLIGIBLE = 0.005
+"""Survival below which a token is as good as hopeless."""
 
 
 class Cells:
@@ -55,10 +59,11 @@ class Cells:
 
 
 class Reading:
-    """A draft's tokens as `cells` has them."""
+    """A draft's tokens as `cells` has them. `company`: what other drafts have beside them, once known."""
 
     def __init__(self, draft: Draft, cells: Cells) -> None:
         self.draft = draft
+        self.company: Company | None = None
         self._counts = cells.of(draft.source)
         self._match = int(draft.features.get("match_length", 0))
         self._depths = None if draft.parents is None else depths(draft.parents)
@@ -85,6 +90,23 @@ class Reading:
         """P(token i is accepted | its ancestors were), `caution` standard deviations below the mean."""
         counts = self.counts(i)
         return counts.chance(self._priors[i], caution)
+
+    def estimate(self, caution: float) -> list[float]:
+        """P(token i and all its ancestors are accepted), 0 after a chain's falls under `NEGLIGIBLE`."""
+        survivals: list[float] = []
+        parents, count = self.draft.parents, len(self.draft.tokens)
+        if parents is not None:
+            for i, parent in enumerate(parents):
+                chance = self.chance(i, caution)
+                survivals.append(chance if parent < 0 else survivals[parent] * chance)
+            return survivals
+        survival = 1.0
+        for i in range(count):
+            survival *= self.chance(i, caution)
+            if survival < NEGLIGIBLE:
+                break
+            survivals.append(survival)
+        return survivals + [0.0] * (count - len(survivals))
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretoken.planner.beta import NOTHING, Counts
-from foretoken.planner.calibration import NEGLIGIBLE
+from foretoken.planner.cells import NEGLIGIBLE
 from foretoken.types import Draft
 
 DISPUTED = 0.5

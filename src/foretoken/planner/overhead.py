@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+
+from foretoken.planner.middle import median
 
 WINDOW = 15
 """Rounds of which the median is taken."""

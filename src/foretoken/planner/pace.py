@@ -8,7 +8,8 @@ every draft look ten times dearer than it is.
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+
+from foretoken.planner.middle import median
 
 WINDOW = 15
 """Forwards of which the median is taken."""

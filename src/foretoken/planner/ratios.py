@@ -10,11 +10,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
+from foretoken.planner.middle import median
 from foretoken.planner.monotone import monotone
 from foretoken.planner.pace import WINDOW
 

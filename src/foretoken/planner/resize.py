@@ -8,8 +8,8 @@ plain forward of 5.8 ms. So a single draft costs more than its rows, and a draft
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
+from foretoken.planner.middle import median
 from foretoken.planner.pace import WINDOW
 
 FEWEST = 3

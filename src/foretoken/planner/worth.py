@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
+from foretoken.planner.middle import median
 from foretoken.types import DraftLimit
 
 FREE = 0.07

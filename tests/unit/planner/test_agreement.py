@@ -8,13 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.agreement import DIFFERENT, SAME, Agreement, Beside, beside, shared
+from foretoken.planner.agreement import DIFFERENT, SAME, Agreement, Company, beside, shared
 from foretoken.planner.calibration import Survival
 from foretoken.types import Draft, Outcome
 
 
 def said(source: str, *tokens: int, confidence: float = 0.6) -> Draft:
     return Draft(tokens, source, confidence=(confidence,) * len(tokens))
+
+
+def company(source: str, *tokens: tuple[float, float, bool]) -> Company:
+    """Tokens of a source, as (its own estimate, the other's, whether that is the same one)."""
+    made = Company(source)
+    for own, other, same in tokens:
+        made.add(own, other, same=same)
+    return made
+
+
+def parts(found: Company) -> tuple[str, list[float], list[float], list[bool]]:
+    return found.source, found.own, found.other, found.same
+
+
+def chance(agreement: Agreement, source: str, own: float, other: float, *, same: bool) -> float:
+    return agreement.chance(company(source, (own, other, same)), 0)
 
 
 TREE = Draft((1, 2, 3), "t", parents=(-1, -1, 0))
@@ -31,22 +47,18 @@ def test_another_one_says_the_same_or_something_else() -> None:
     drafts = [said("a", 1, 2, 3), said("b", 1, 2, 9, 3)]
     assert shared(drafts) == 3
     chances = [[0.5, 0.6, 0.7], [0.8, 0.4, 0.3]]
-    assert beside(0, drafts, chances) == [
-        Beside("a", 0.5, 0.8, same=True),
-        Beside("a", 0.6, 0.4, same=True),
-        Beside("a", 0.7, 0.3, same=False),
-    ]
-    assert [token.same for token in beside(1, drafts, chances)] == [True, True, False]
+    expected = company("a", (0.5, 0.8, True), (0.6, 0.4, True), (0.7, 0.3, False))
+    assert parts(beside(0, drafts, chances)) == parts(expected)
+    assert expected.own[0] == 0.0 < expected.own[1], "log-odds"
+    assert beside(1, drafts, chances).same == [True, True, False]
 
 
 def test_who_was_wrong_before_has_nothing_more_to_say() -> None:
     drafts = [said("a", 1, 2, 3), said("b", 1, 9, 3), said("c", 1, 2)]
     chances = [[0.5] * 3, [0.9] * 3, [0.6] * 2]
-    assert beside(0, drafts, chances) == [
-        Beside("a", 0.5, 0.9, same=True),
-        Beside("a", 0.5, 0.9, same=False),
-    ], "b is out after the second token, and c at its end"
-    assert beside(2, drafts, chances)[-1] == Beside("c", 0.6, 0.9, same=False)
+    expected = company("a", (0.5, 0.9, True), (0.5, 0.9, False))
+    assert parts(beside(0, drafts, chances)) == parts(expected), "b is out after the second, c at its end"
+    assert parts(beside(2, drafts, chances)) == parts(company("c", (0.6, 0.9, True), (0.6, 0.9, False)))
 
 
 def test_nobody_stands_beside_a_single_draft_or_a_tree() -> None:
@@ -85,18 +97,17 @@ def test_estimates_are_probabilities_that_fall_along_a_draft(
 
 @pytest.mark.parametrize("same", [True, False])
 def test_what_agreement_is_worth_follows_the_text(same: bool) -> None:
-    token = Beside("a", 0.7, 0.7, same)
+    token = company("a", (0.7, 0.7, same))
     agreement = Agreement()
-    at_first = agreement.chance(token)
+    at_first = agreement.chance(token, 0)
     for right in (True, False):
         for _ in range(2000):
-            agreement.add(token, right)
-        assert (agreement.chance(token) > 0.9) if right else (agreement.chance(token) < 0.1)
-    assert Agreement().chance(token) == at_first
-    assert agreement.chance(Beside("b", 0.7, 0.7, same)) == at_first, "of that source only"
-    assert agreement.chance(Beside("a", 0.7, 0.7, not same)) == Agreement().chance(
-        Beside("a", 0.7, 0.7, not same)
-    )
+            agreement.add(token, 0, right)
+        assert (agreement.chance(token, 0) > 0.9) if right else (agreement.chance(token, 0) < 0.1)
+    assert Agreement().chance(token, 0) == at_first
+    assert chance(agreement, "b", 0.7, 0.7, same=same) == at_first, "of that source only"
+    other = company("a", (0.7, 0.7, not same))
+    assert agreement.chance(other, 0) == Agreement().chance(other, 0)
 
 
 def test_only_tokens_that_were_reached_are_learnt_from() -> None:
@@ -106,11 +117,11 @@ def test_only_tokens_that_were_reached_are_learnt_from() -> None:
     learnt = survival.agreement.export()
     assert set(learnt) == {"a|1", "b|1"}
     assert learnt["a|1"][0] < SAME[0], "the first was wrong, of the second nothing is known"
-    once = survival.agreement.chance(Beside("a", 0.6, 0.6, same=True))
+    once = chance(survival.agreement, "a", 0.6, 0.6, same=True)
     other = Survival()
     other.remember(1, [said("a", 1), said("b", 1)])
     other.score(1, Outcome(5, (9,)))
-    assert other.agreement.chance(Beside("a", 0.6, 0.6, same=True)) == once
+    assert chance(other.agreement, "a", 0.6, 0.6, same=True) == once
 
 
 def test_what_was_learnt_is_kept() -> None:
@@ -124,9 +135,10 @@ def test_what_was_learnt_is_kept() -> None:
     again.recall(learnt)
     for source in ("a", "b|c"):
         for same in (True, False):
-            token = Beside(source, 0.8, 0.7, same)
-            assert again.agreement.chance(token) == pytest.approx(survival.agreement.chance(token), abs=1e-3)
-            assert again.agreement.chance(token) != pytest.approx(Agreement().chance(token), abs=1e-3)
+            token = company(source, (0.8, 0.7, same))
+            now = again.agreement.chance(token, 0)
+            assert now == pytest.approx(survival.agreement.chance(token, 0), abs=1e-3)
+            assert now != pytest.approx(Agreement().chance(token, 0), abs=1e-3)
     assert set(learnt["agreement"]) == {"a|0", "a|1", "b|c|0", "b|c|1"}
 
 
@@ -137,7 +149,7 @@ def test_what_does_not_look_like_weights_is_left_out() -> None:
         "e|1": [0, 1e9, 1], "f|1": [0, float("nan"), 1], "g|0": None, "h|1": [0, 1, 0.5],
     })  # fmt: skip
     assert agreement.export() == {"h|1": [0, 1, 0.5]}
-    different = Beside("a", 0.5, 0.5, same=False)
-    assert agreement.chance(different) == Agreement().chance(different)
-    assert agreement.chance(different) < 0.5 < agreement.chance(Beside("a", 0.7, 0.7, same=True))
+    different = chance(agreement, "a", 0.5, 0.5, same=False)
+    assert different == chance(Agreement(), "a", 0.5, 0.5, same=False)
+    assert different < 0.5 < chance(agreement, "a", 0.7, 0.7, same=True)
     assert DIFFERENT[0] < 0 <= SAME[0]
