@@ -149,6 +149,9 @@ class UselessDrafter:
         self._read: dict[int, int] = {}
         self._rng = random.Random(3)
 
+    def serves(self, request: RequestView) -> bool:
+        return True
+
     def start(self, request: RequestView) -> None:
         self._read[request.id] = 0
 

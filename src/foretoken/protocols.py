@@ -166,6 +166,12 @@ class Drafter(Protocol):
         """
         ...
 
+    def serves(self, request: RequestView) -> bool:
+        """Whether it may have a draft for this request, whatever its text comes to: a drafter that needs what
+        the request does not bring is not asked. Called every round, so it only looks at the request's fields.
+        """
+        ...
+
     def start(self, request: RequestView) -> None:
         """A request begins; `request.tokens` is its prompt."""
         ...
@@ -180,8 +186,8 @@ class Drafter(Protocol):
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed.
 
-        Rounds in which this drafter was not asked are told together, as one outcome without a draft, before
-        it is asked again or the request stops.
+        It is told before it is asked again or the request stops; several rounds together, as one outcome
+        without a draft. One with `successors` is told of a round in which it was asked as soon as that ends.
         """
         ...
 

@@ -259,6 +259,9 @@ class ScriptedDrafter:
         self.outcomes: list[Outcome] = []
         self.open: set[int] = set()
 
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, request: RequestView) -> None:
         self.open.add(request.id)
 

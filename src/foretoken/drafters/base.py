@@ -41,6 +41,9 @@ class HistoryDrafter(ABC, Generic[State]):
         """Text was removed: the history is now `old[:outcome.kept] + outcome.tokens`."""
         return self.build(request)
 
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, request: RequestView) -> None:
         self._states[request.id] = self.build(request)
 

@@ -207,6 +207,9 @@ class DraftModelDrafter:
         self._end_tokens = model.tokenizer.end_tokens if end_tokens is None else end_tokens
         self._sequences: dict[int, _Sequence] = {}
 
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, request: RequestView) -> None:
         """Nothing to do: a sequence is taken when the request is first asked to draft."""
 

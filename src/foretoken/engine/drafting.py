@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
-from typing import Protocol, TypeVarTuple, Unpack
+from typing import NamedTuple, Protocol, TypeVarTuple, Unpack
 
 from foretoken.engine.request import Request
 from foretoken.errors import ConfigError, ForetokenError
@@ -28,6 +28,14 @@ class Toll(Protocol):
         ...
 
 
+class _Untold(NamedTuple):
+    """What a drafter has not heard of a request: the text from `kept` on. `outcome` where it is one round."""
+
+    view: RequestView
+    kept: int
+    outcome: Outcome | None
+
+
 class Drafters:
     """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk,
     because verification never trusts a draft.
@@ -47,8 +55,8 @@ class Drafters:
         self._vocab_size = vocab_size
         self._trees = trees
         self._clock = clock
-        self._untold: dict[str, dict[int, tuple[RequestView, int]]] = {name: {} for name in self._drafters}
-        self._waiting: set[int] = set()  # requests of which all drafters have something to hear
+        self._untold: dict[str, dict[int, _Untold]] = {name: {} for name in self._drafters}
+        self._waiting: set[int] = set()  # requests of which all drafters have several rounds to hear of
         self._listening_ms: dict[str, float] = {}
         self.notes: list[str] = []
         self.toll: Toll | None = None
@@ -69,36 +77,50 @@ class Drafters:
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
 
+    def serving(self, requests: Sequence[RequestView]) -> list[str]:
+        """The names of those that may draft for any of these requests."""
+        return [
+            name
+            for name, drafter in self._drafters.items()
+            if any(drafter.serves(request) for request in requests)
+        ]
+
     def observe(self, view: RequestView, outcome: Outcome, asked: Collection[str] | None = None) -> None:
-        """Tell the drafters that were `asked` in this round; by default all. The others hear of it when they
-        are asked again: of many rounds at once, which costs a fraction of one at a time. One that has not
-        heard of earlier rounds hears of all as one change.
+        """A round is over, in which these drafters were `asked`; by default all.
+
+        They hear of it when they are asked again: what they look at then is in the processor's caches once,
+        not twice, and of many rounds at once it costs a fraction. Only what one learns from besides the text
+        it is told at once (`Drafter.successors`).
         """
-        if asked is not None and not asked:
-            if view.id in self._waiting:
-                return
-            self._waiting.add(view.id)
-        else:
-            self._waiting.discard(view.id)
+        if asked is not None and not asked and view.id in self._waiting:
+            return
+        several = True
         for name, drafter in list(self._drafters.items()):
             untold = self._untold[name]
-            if asked is not None and name not in asked:
-                if view.id not in untold:
-                    untold[view.id] = (view, outcome.kept)
-                continue
-            began = self._clock()
-            if view.id in untold:
-                untold[view.id] = (view, min(untold[view.id][1], outcome.kept))
+            first = untold.get(view.id)
+            if first is None:
+                untold[view.id] = _Untold(view, outcome.kept, outcome)
+            elif first.outcome is not None or outcome.kept < first.kept:
+                untold[view.id] = _Untold(view, min(first.kept, outcome.kept), None)
+            if drafter.successors and (asked is None or name in asked):
+                began = self._clock()
                 self._tell(drafter, view.id)
-            else:
-                self._guard(drafter, drafter.observe, view, outcome)
-            self._listening_ms[name] = self._listening_ms.get(name, 0.0) + 1e3 * (self._clock() - began)
+                self._listening_ms[name] = self._listening_ms.get(name, 0.0) + 1e3 * (self._clock() - began)
+                several = False
+            several = several and first is not None
+        if several:
+            self._waiting.add(view.id)
 
     def _tell(self, drafter: Drafter, request: int) -> None:
-        """Tell it what it has not heard of a request."""
-        view, kept = self._untold[drafter.name].pop(request, (None, 0))
-        if view is not None:
-            self._guard(drafter, drafter.observe, view, Outcome(kept, tuple(view.tokens[kept:])))
+        """Tell it what it has not heard of a request: of several rounds as of one change."""
+        untold = self._untold[drafter.name].pop(request, None)
+        if untold is None:
+            return
+        self._waiting.discard(request)
+        view, kept, outcome = untold
+        if outcome is None:
+            outcome = Outcome(kept, tuple(view.tokens[kept:]))
+        self._guard(drafter, drafter.observe, view, outcome)
 
     def with_listening(self, spent: Mapping[str, float]) -> dict[str, float]:
         """The milliseconds of `draft`, and those of what these drafters were told since they were last asked:
@@ -107,7 +129,6 @@ class Drafters:
         return {name: ms + self._listening_ms.pop(name, 0.0) for name, ms in spent.items()}
 
     def stop(self, view: RequestView) -> None:
-        self._waiting.discard(view.id)
         for drafter in self._all():
             self._tell(drafter, view.id)
             self._guard(drafter, drafter.stop, view)
@@ -141,7 +162,6 @@ class Drafters:
                 continue
             began = self._clock()
             for i, _ in asked:
-                self._waiting.discard(requests[i].id)
                 self._tell(drafter, requests[i].id)
             self._guard(drafter, self._ask, drafter, asked, requests, candidates)
             if self.toll is not None:

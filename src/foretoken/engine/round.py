@@ -151,7 +151,7 @@ class RoundRunner:
             return Plan(nothing, {}, nobody)
         views = [request.view for request in decoding]
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        wished = planner.limits(views, drafters.names, load)
+        wished = planner.limits(views, drafters.serving(views), load)
         planner_ms = 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring

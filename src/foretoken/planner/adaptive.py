@@ -155,8 +155,8 @@ class AdaptivePlanner:
         """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
         which all of them were asked.
         """
-        single, overhead_ms = self._curve.single_ms, self._overhead.ms(load.decoding)
-        return self._asking.cost + (overhead_ms / times(load.decoding) / single if single else 0.0)
+        single, each_ms = self._curve.single_ms, self._overhead.ms(load.decoding) / times(load.decoding)
+        return self._asking.cost(self._names) + (each_ms / single if single else 0.0)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load

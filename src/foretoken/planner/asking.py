@@ -102,14 +102,14 @@ class Asking:
         self._limit: DraftLimit | None = None
         """Of free drafters in this round, once it was needed."""
 
-    @property
-    def cost(self) -> float:
-        """What it takes, in V(1), to ask all free drafters that would be asked, for one request."""
-        return sum(
-            drafter.worth.asking
-            for drafter in self._drafters.values()
-            if drafter.worth.free and drafter.affordable
-        )
+    def cost(self, drafters: Sequence[str]) -> float:
+        """What it takes, in V(1), to ask those of these that are free and would be asked, for one request."""
+        total = 0.0
+        for name in drafters:
+            drafter = self._drafters.get(name)
+            if drafter is not None and drafter.worth.free and drafter.affordable:
+                total += drafter.worth.asking
+        return total
 
     @property
     def free_ms(self) -> dict[str, float]:
@@ -129,7 +129,7 @@ class Asking:
         asked = [self._drafters[name] for name in drafters]
         if any(drafter.helped and drafter.certain for drafter in asked):
             return False
-        for drafter in asked:
+        for drafter in self._drafters.values():
             drafter.now = []
         return True
 
@@ -156,6 +156,10 @@ class Asking:
                 for request, limit in zip(requests, limits[name], strict=True)
                 if limit is not None
             ]
+        if len(drafters) < len(self._drafters):
+            for name, drafter in self._drafters.items():
+                if name not in limits:
+                    drafter.now, drafter.probing = [], False
         return limits
 
     def _limits(

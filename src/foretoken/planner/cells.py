@@ -18,7 +18,8 @@ _MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _DEFAULT_CONFIDENCE = 0.6
 _COLUMNS = len(_CONFIDENCE_EDGES) + 1
 _ROWS = len(_MATCH_EDGES) + 1
-_ROW_OF = [_COLUMNS * bisect(_MATCH_EDGES, length) for length in range(_MATCH_EDGES[-1] + 1)]
+_MOST_MATCHED = _MATCH_EDGES[-1]
+_ROW_OF = [_COLUMNS * bisect(_MATCH_EDGES, length) for length in range(_MOST_MATCHED + 1)]
 
 _LEAST, _MOST = 0.02, 0.98  # of a prior
 
@@ -71,14 +72,14 @@ class Reading:
         self._priors: list[float] = []
 
     def _upto(self, count: int) -> None:
-        confidences = self.draft.confidence
-        known = len(confidences)
-        for i in range(len(self._found), count):
+        confidences, counts, begin, nested = self.draft.confidence, self._counts, self._match, self._depths
+        found, priors, known = self._found, self._priors, len(confidences)
+        for i in range(len(found), count):
             confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
-            match = self._match + (i if self._depths is None else self._depths[i])
-            row = _ROW_OF[min(max(match, 0), len(_ROW_OF) - 1)]
-            self._found.append(self._counts[row + bisect(_CONFIDENCE_EDGES, confidence)])
-            self._priors.append(min(_MOST, max(_LEAST, confidence)))
+            match = begin + (i if nested is None else nested[i])
+            row = _ROW_OF[match if 0 <= match < _MOST_MATCHED else _MOST_MATCHED if match > 0 else 0]
+            found.append(counts[row + _column(confidence)])
+            priors.append(min(_MOST, max(_LEAST, confidence)))
 
     def counts(self, i: int) -> Counts:
         """What was seen of tokens like token i."""
@@ -107,6 +108,16 @@ class Reading:
                 break
             survivals.append(survival)
         return survivals + [0.0] * (count - len(survivals))
+
+
+def _column(confidence: float) -> int:
+    """`bisect(_CONFIDENCE_EDGES, confidence)`, without a call for each token of a draft."""
+    column = 0
+    for edge in _CONFIDENCE_EDGES:
+        if confidence < edge:
+            break
+        column += 1
+    return column
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -189,3 +189,11 @@ def test_options() -> None:
     for options in ({"max": "0"}, {"n": "3"}, {"max": "many"}):
         with pytest.raises(SpeculationStringError):
             create(drafter_context(), options)
+
+
+def test_it_serves_requests_that_bring_a_prediction() -> None:
+    drafter = PredictionDrafter()
+    assert drafter.serves(start(drafter))
+    nothing = start(drafter, ())
+    assert not drafter.serves(nothing)
+    assert draft(drafter, nothing) is None

@@ -1,8 +1,10 @@
-"""What drafters hear: everything, and of rounds they were not asked in later and at once."""
+"""What drafters hear: everything, before they are asked again; of several rounds as of one change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import pytest
 
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.request import Request, make_request
@@ -64,34 +66,56 @@ def test_a_request_that_is_not_asked_for_is_told_when_it_is() -> None:
     assert silent.outcomes == [Outcome(3, (4,)), Outcome(2, (9, 10))]
 
 
-def test_each_drafter_hears_what_it_was_asked_about_at_once() -> None:
+def test_each_drafter_hears_of_each_of_its_rounds_when_it_is_asked_again() -> None:
     first, second = ScriptedDrafter(lambda history: None, name="first"), ScriptedDrafter(lambda history: None)
     drafters, view, request = started(first, second)
     one = commit(drafters, view, [4], asked=("first",))
+    drafters.draft([request], {"first": [LIMIT]})
+    assert first.outcomes == [one]
     two = commit(drafters, view, [5, 6], asked=("first",))
+    drafters.draft([request], {"first": [LIMIT]})
     assert first.outcomes == [one, two]
+    assert first.outcomes[0] is one, "as it was, with the draft"
     assert second.outcomes == []
     drafters.draft([request], {"scripted": [LIMIT]})
     assert second.outcomes == [Outcome(3, (4, 5, 6))]
     assert first.outcomes == [one, two]
 
 
-def test_what_was_not_told_yet_and_the_next_outcome_are_one_change() -> None:
-    silent = ScriptedDrafter(lambda history: None)
-    drafters, view, _ = started(silent)
-    commit(drafters, view, [4], asked=())
-    view.tokens.append(5)
-    drafters.observe(view, Outcome(4, (5,)))
-    assert silent.outcomes == [Outcome(3, (4, 5))]
+def test_who_wants_successors_hears_of_its_rounds_at_once() -> None:
+    eager = ScriptedDrafter(lambda history: None, name="eager", successors=2)
+    drafters, view, request = started(eager)
+    one = commit(drafters, view, [4], asked=("eager",))
+    assert eager.outcomes == [one]
+    commit(drafters, view, [5], asked=())
+    assert eager.outcomes == [one], "not of those in which it was not asked"
+    commit(drafters, view, [6], asked=("eager",))
+    assert eager.outcomes == [one, Outcome(4, (5, 6))]
+    drafters.draft([request], {"eager": [LIMIT]})
+    assert len(eager.outcomes) == 2
 
 
-def test_removed_text_that_was_not_told_yet_is_never_told() -> None:
+@pytest.mark.parametrize("before", [1, 3])
+def test_removed_text_that_was_not_told_yet_is_never_told(before: int) -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, _ = started(silent)
-    commit(drafters, view, [4, 5], asked=())
+    for token in range(4, 4 + before):
+        commit(drafters, view, [token], asked=())
     view.tokens[2:] = [9]
     drafters.observe(view, Outcome(2, (9,)))
+    drafters.stop(view)
     assert silent.outcomes == [Outcome(2, (9,))]
+
+
+def test_a_drafter_serves_what_it_says() -> None:
+    class Choosy(ScriptedDrafter):
+        def serves(self, request: RequestView) -> bool:
+            return bool(request.prediction)
+
+    drafters, view, _ = started(ScriptedDrafter(lambda history: None), Choosy(lambda history: None, name="c"))
+    other = RequestView(2, [7], prompt_length=1, prediction=(1,))
+    assert drafters.serving([view]) == ["scripted"]
+    assert drafters.serving([view, other]) == ["scripted", "c"]
 
 
 def test_stopping_tells_the_rest() -> None:
@@ -105,7 +129,7 @@ def test_stopping_tells_the_rest() -> None:
 
 def test_listening_counts_into_what_asking_costs() -> None:
     seconds = iter(range(100))
-    silent = ScriptedDrafter(lambda history: None)
+    silent = ScriptedDrafter(lambda history: None, successors=1)
     drafters = Drafters([silent], 16, clock=lambda: float(next(seconds)))
     view = RequestView(1, [1, 2, 3], prompt_length=3)
     drafters.start(view)

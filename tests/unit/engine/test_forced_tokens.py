@@ -45,6 +45,9 @@ class NothingToSay:
         self.seconds += self._ms / 1e3
         return [None] * len(requests)
 
+    def serves(self, request: RequestView) -> bool:
+        return True
+
     def start(self, request: RequestView) -> None: ...
 
     def observe(self, request: RequestView, outcome: Outcome) -> None: ...

@@ -55,6 +55,9 @@ class TranslatingDrafter:
     def name(self) -> str:
         return self._inner.name
 
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, request: RequestView) -> None:
         """Nothing to do: a request is read when it is first asked for a draft."""
 
