@@ -69,6 +69,19 @@ def test_a_request_that_may_not_lose_anything_is_not_promising() -> None:
     assert shortest(0.45, won=0) > shortest(0.45)
 
 
+def test_requests_are_looked_at_in_turns() -> None:
+    """Each comes round, whoever is beside it."""
+    stakes = Stakes()
+    passage = list(range(100, 140))
+    views = [RequestView(i, [*passage, 1, *passage]) for i in range(5)]
+    for view in views:
+        stakes.settle(view.id, committed=1000, cost=1.0)
+    hints = Hints(known(0.05), stakes)
+    hints.weigh(DEAR, 5)
+    seen = [hints.promising(views) for _ in views]
+    assert sorted(seen, key=min) == [{view.id} for view in views]
+
+
 def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=100, cost=1.0)
