@@ -79,6 +79,9 @@ class Drafters:
 
     def serving(self, requests: Sequence[RequestView]) -> list[str]:
         """The names of those that may draft for any of these requests."""
+        if len(requests) == 1:  # without a generator for each drafter
+            request = requests[0]
+            return [name for name, drafter in self._drafters.items() if drafter.serves(request)]
         return [
             name
             for name, drafter in self._drafters.items()
