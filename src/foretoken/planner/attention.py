@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from foretoken.protocols import RequestView
 
-START = 0.15
+START = 0.12
 """Credit a request begins with."""
 
 INCOME = 0.01

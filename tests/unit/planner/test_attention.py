@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.attention import EARNED, INCOME, PATIENCE, START, Attention, times
+from foretoken.planner.attention import EARNED, INCOME, LENT, PATIENCE, START, Attention, times
 
 DEAR = 0.07
 
@@ -109,7 +109,7 @@ def test_who_has_seen_something_promising_is_asked_without_the_others() -> None:
 def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further() -> None:
     attention = Attention()
     asked(attention, 40, DEAR)
-    spent = [1 in attention.tick([1], DEAR, {1}) for _ in range(2 * int(START / DEAR) + 2)]
+    spent = [1 in attention.tick([1], DEAR, {1}) for _ in range(1 + int((START + LENT) / (DEAR - INCOME)))]
     assert spent[0]
     assert not spent[-1]
     rounds = [1 in attention.tick([1], DEAR, {1}) for _ in range(1000)]
