@@ -79,14 +79,15 @@ class Drafters:
 
     def serving(self, requests: Sequence[RequestView]) -> list[str]:
         """The names of those that may draft for any of these requests."""
-        if len(requests) == 1:  # without a generator for each drafter
-            request = requests[0]
-            return [name for name, drafter in self._drafters.items() if drafter.serves(request)]
-        return [
-            name
-            for name, drafter in self._drafters.items()
-            if any(drafter.serves(request) for request in requests)
-        ]
+        found: list[str] = []
+        for drafter in self._all():
+            self._guard(drafter, self._serves, drafter, requests, found)
+        return found
+
+    @staticmethod
+    def _serves(drafter: Drafter, requests: Sequence[RequestView], found: list[str]) -> None:
+        if any(map(drafter.serves, requests)):
+            found.append(drafter.name)
 
     def observe(self, view: RequestView, outcome: Outcome, asked: Collection[str] | None = None) -> None:
         """A round is over, in which these drafters were `asked`; by default all.
@@ -132,6 +133,7 @@ class Drafters:
         return {name: ms + self._listening_ms.pop(name, 0.0) for name, ms in spent.items()}
 
     def stop(self, view: RequestView) -> None:
+        self._waiting.discard(view.id)
         for drafter in self._all():
             self._tell(drafter, view.id)
             self._guard(drafter, drafter.stop, view)

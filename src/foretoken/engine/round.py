@@ -150,8 +150,9 @@ class RoundRunner:
         if not drafters or not decoding:
             return Plan(nothing, {}, nobody)
         views = [request.view for request in decoding]
+        names = drafters.serving(views)
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        wished = planner.limits(views, drafters.serving(views), load)
+        wished = planner.limits(views, names, load)
         planner_ms = 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring

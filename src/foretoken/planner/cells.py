@@ -77,7 +77,7 @@ class Reading:
         for i in range(len(found), count):
             confidence = confidences[i] if i < known else _DEFAULT_CONFIDENCE
             match = begin + (i if nested is None else nested[i])
-            row = _ROW_OF[match if 0 <= match < _MOST_MATCHED else _MOST_MATCHED if match > 0 else 0]
+            row = _ROW_OF[min(max(match, 0), _MOST_MATCHED)]
             found.append(counts[row + _column(confidence)])
             priors.append(min(_MOST, max(_LEAST, confidence)))
 

@@ -92,16 +92,12 @@ class Hints:
         One of them is looked at, the next in turn: it takes 10 µs between two forwards, and a passage that is
         worth a question goes on for some rounds.
         """
-        found: set[int] = set()
-        if self._weighed is None or self._least > _LONG:
-            return found
-        if requests:
-            turn = self._turn % len(requests)
-            request, self._turn = requests[turn], turn + 1
-            length = self._echo.length(request)
-            if length >= self._least and self._news(request.id, length):
-                found.add(request.id)
-        return found
+        if self._weighed is None or self._least > _LONG or not requests:
+            return set()
+        turn = self._turn % len(requests)
+        request, self._turn = requests[turn], turn + 1
+        length = self._echo.length(request)
+        return {request.id} if length >= self._least and self._news(request.id, length) else set()
 
     def _news(self, request: int, length: int) -> bool:
         """Whether a match that is long enough says more than when it was last promising."""

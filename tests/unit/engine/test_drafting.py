@@ -118,6 +118,18 @@ def test_a_drafter_serves_what_it_says() -> None:
     assert drafters.serving([view, other]) == ["scripted", "c"]
 
 
+def test_one_that_cannot_say_whom_it_serves_is_dropped() -> None:
+    class Failing(ScriptedDrafter):
+        def serves(self, request: RequestView) -> bool:
+            raise RuntimeError("nobody")
+
+    drafters, view, _ = started(
+        ScriptedDrafter(lambda history: None), Failing(lambda history: None, name="f")
+    )
+    assert drafters.serving([view]) == drafters.names == ["scripted"]
+    assert "nobody" in drafters.notes[0]
+
+
 def test_stopping_tells_the_rest() -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, _ = started(silent)
