@@ -168,7 +168,7 @@ class Drafter(Protocol):
 
     def serves(self, request: RequestView) -> bool:
         """Whether it may have a draft for this request, whatever its text comes to: a drafter that needs what
-        the request does not bring is not asked. Called every round, so it only looks at the request's fields.
+        the request does not bring is not asked. Called once, after `start`.
         """
         ...
 

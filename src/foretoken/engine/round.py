@@ -76,18 +76,20 @@ class RoundRunner:
         events += self._finish_prefill(prefill, logits[used:])
         done = self._clock()
 
-        if outcomes:
-            plain = not prefill and used == len(decoding)
-            overhead_ms = 1e3 * (drafted - began) if self.setup.drafters else 0.0
-            if not prefill:
-                self._account(outcomes, 1e3 * (done - began), overhead_ms, plain=plain)
-            forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
-            plan_ms = 1e3 * (drafted - began) - sum(draft_ms.values())
-            _split(outcomes, sum(draft_ms.values()), forward_ms, sample_ms, plan_ms)
-        if outcomes and self.setup.drafters:
-            rows = used + sum(count for _, count in prefill)
-            listening_ms = self.setup.drafters.with_listening(draft_ms)
-            ended = tuple((request.id, outcome) for request, outcome in outcomes)
+        if not outcomes:
+            return events
+        speculating = bool(self.setup.drafters)
+        if not prefill:
+            overhead_ms = 1e3 * (drafted - began) if speculating else 0.0
+            self._account(outcomes, 1e3 * (done - began), overhead_ms, plain=used == len(decoding))
+        forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
+        drafting_ms = sum(draft_ms.values()) if draft_ms else 0.0
+        plan_ms = 1e3 * (drafted - began) - drafting_ms
+        _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms)
+        if speculating:
+            rows = used + sum([count for _, count in prefill])
+            listening_ms = self.setup.drafters.with_listening(draft_ms) if draft_ms else draft_ms
+            ended = tuple([(request.id, outcome) for request, outcome in outcomes])
             late_ms, self._late_ms = self._late_ms, 0.0
             measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms, late_ms)
             planner_ms = plan.planner_ms + self._observe(measured)
@@ -147,7 +149,7 @@ class RoundRunner:
         drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
         nothing: list[Draft | None] = [None] * len(decoding)
         nobody = [0] * len(decoding)
-        if not drafters or not decoding:
+        if not decoding or not drafters:
             return Plan(nothing, {}, nobody)
         views = [request.view for request in decoding]
         names = drafters.serving(views)

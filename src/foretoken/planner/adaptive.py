@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import INCOME, Attention, times
+from foretoken.planner.attention import Attention, times
 from foretoken.planner.beta import caution
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.hints import Hints
+from foretoken.planner.income import INCOME
 from foretoken.planner.lengths import best_lengths, lengths_in_passes
 from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead

@@ -10,9 +10,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from foretoken.planner.attention import EARNED, INCOME, times
+from foretoken.planner.attention import EARNED, times
 from foretoken.planner.catchup import Answers, CatchUp
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.income import INCOME
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
 from foretoken.protocols import RequestView
 from foretoken.types import DraftLimit, Load, Round

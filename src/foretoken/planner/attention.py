@@ -18,14 +18,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from foretoken.planner.income import INCOME, Income
 from foretoken.protocols import RequestView
 
 START = 0.12
 """Credit a request begins with."""
-
-INCOME = 0.01
-"""Credit of each round: the share of the time that asking may take though it brings nothing. Drafters that
-cost no more are asked in every round."""
 
 EARNED = 0.25
 """Share of what drafting saved that may be spent on asking."""
@@ -85,29 +82,34 @@ class Attention:
         self._round = 0
         self._dear = False
         self._most = MOST
+        self._income = Income()
+        self._together = 0
 
     def tick(self, requests: Sequence[int], cost: float, promising: Collection[int] = ()) -> set[int]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
         is one. `promising`: a draft is likely to pay (`hints`), so that these may run into debt.
         """
         self._round += 1
+        self._together = len(requests)
         states = {request: self._requests.setdefault(request, _Request()) for request in requests}
         for state in states.values():
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
         self._most = max(MOST, cost)
+        income = self._income.of(len(states))
         for state in states.values():
-            state.credit = min(self._most, state.credit + INCOME)
-        asked = _askers(states, cost, self._round, promising)
+            state.credit = min(self._most, state.credit + income)
+        asked = _askers(states, cost, income, self._round, promising)
         share = _share(cost, len(asked))
         for request in asked:
             states[request].credit -= share
+        self._income.spent(len(states), share * len(asked))
         return asked
 
     def solvent(self, requests: Sequence[RequestView], rested: int) -> list[RequestView]:
         """Those who could ask if something was promising, after so many rounds of a rest."""
-        known, least = self._requests, -INCOME * (1 + rested)
+        known, least = self._requests, -self._income.of(len(requests)) * (1 + rested)
         return [it for it in requests if it.id not in known or known[it.id].credit >= least]
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
@@ -117,27 +119,29 @@ class Attention:
         if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
             return 0
         states = {it: _Request(self._requests[it].credit, self._requests[it].idle) for it in requests}
-        most, saved_up = min(most, LONGEST_REST), max(MOST, cost)
+        most, saved_up, income = min(most, LONGEST_REST), max(MOST, cost), self._income.of(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
-                state.credit = min(saved_up, state.credit + INCOME)
-            if _askers(states, cost, self._round + rounds):
+                state.credit = min(saved_up, state.credit + income)
+            if _askers(states, cost, income, self._round + rounds):
                 return rounds - 1
         return most
 
     def rested(self, requests: Sequence[int], rounds: int) -> None:
         """So many rounds of a rest have gone by."""
         self._round += rounds
+        income = self._income.of(len(requests))
         for request in requests:
             state = self._requests.get(request)
             if state is not None:
                 state.idle += rounds
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
-                    state.credit = min(self._most, state.credit + INCOME)
+                    state.credit = min(self._most, state.credit + income)
 
     def saved(self, request: int, rounds: float) -> None:
-        """Drafting saved the request so many plain rounds; what it lost is counted elsewhere."""
+        """Drafting saved the request so many plain rounds; what it lost is not taken from its credit."""
+        self._income.saved(self._together, rounds)
         state = self._requests.get(request)
         if state is not None and rounds > 0:
             state.credit = min(self._most, state.credit + EARNED * rounds)
@@ -169,12 +173,16 @@ def _share(cost: float, asked: int) -> float:
 
 
 def _askers(
-    states: Mapping[int, _Request], cost: float, now: int, promising: Collection[int] = ()
+    states: Mapping[int, _Request],
+    cost: float,
+    income: float,
+    now: int,
+    promising: Collection[int] = (),
 ) -> set[int]:
     """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
     who can pay their share.
     """
-    every = 1 + int(_share(cost, len(states)) / (SAVED * INCOME))
+    every = 1 + int(_share(cost, len(states)) / (SAVED * income))
     due = not now % every
     wanted = {it: state for it, state in states.items() if due or it in promising or state.idle <= PATIENCE}
     while wanted:

@@ -10,7 +10,7 @@ from foretoken.engine.drafting import Drafters
 from foretoken.engine.request import Request, make_request
 from foretoken.protocols import RequestView
 from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import DraftLimit, Outcome
+from foretoken.types import Draft, DraftLimit, Outcome
 
 LIMIT = DraftLimit(4)
 
@@ -108,14 +108,35 @@ def test_removed_text_that_was_not_told_yet_is_never_told(before: int) -> None:
 
 
 def test_a_drafter_serves_what_it_says() -> None:
+    asked = []
+
     class Choosy(ScriptedDrafter):
         def serves(self, request: RequestView) -> bool:
+            asked.append(request.id)
             return bool(request.prediction)
 
-    drafters, view, _ = started(ScriptedDrafter(lambda history: None), Choosy(lambda history: None, name="c"))
-    other = RequestView(2, [7], prompt_length=1, prediction=(1,))
-    assert drafters.serving([view]) == ["scripted"]
-    assert drafters.serving([view, other]) == ["scripted", "c"]
+    drafters, view, _ = started(Choosy(lambda history: None, name="c"), ScriptedDrafter(lambda history: None))
+    same = RequestView(2, [7], prompt_length=1)
+    other = RequestView(3, [7], prompt_length=1, prediction=(1,))
+    drafters.start(same)
+    drafters.start(other)
+    assert list(drafters.serving([view])) == list(drafters.serving([view, same])) == ["scripted"]
+    assert list(drafters.serving([other])) == ["c", "scripted"]
+    assert list(drafters.serving([view, other, same])) == ["c", "scripted"]
+    assert asked == [1, 2, 3], "once"
+
+
+def test_one_that_fails_later_serves_nobody_any_more() -> None:
+    class Failing(ScriptedDrafter):
+        def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+            raise RuntimeError("tired")
+
+    drafters, view, request = started(
+        ScriptedDrafter(lambda history: None), Failing(lambda history: None, name="f")
+    )
+    assert list(drafters.serving([view])) == ["scripted", "f"]
+    drafters.draft([request], {"f": [LIMIT]})
+    assert list(drafters.serving([view])) == ["scripted"]
 
 
 def test_one_that_cannot_say_whom_it_serves_is_dropped() -> None:
@@ -126,7 +147,7 @@ def test_one_that_cannot_say_whom_it_serves_is_dropped() -> None:
     drafters, view, _ = started(
         ScriptedDrafter(lambda history: None), Failing(lambda history: None, name="f")
     )
-    assert drafters.serving([view]) == drafters.names == ["scripted"]
+    assert list(drafters.serving([view])) == drafters.names == ["scripted"]
     assert "nobody" in drafters.notes[0]
 
 

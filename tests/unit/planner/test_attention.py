@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.attention import EARNED, INCOME, LENT, PATIENCE, START, Attention, times
+from foretoken.planner.attention import EARNED, LENT, PATIENCE, START, Attention, times
+from foretoken.planner.income import INCOME, LEAST
 
 DEAR = 0.07
 
@@ -89,7 +90,12 @@ def test_those_with_nothing_to_look_for_are_asked_together_and_share_what_that_t
     requests = [1, 2, 3, 4]
     for request in requests:  # they come one after another
         asked(attention, 9, DEAR, request)
-    ticks = [attention.tick(requests, DEAR) for _ in range(2000)][200:]
+    ticks = []
+    for _ in range(2000):
+        ticks.append(attention.tick(requests, DEAR))
+        if ticks[-1]:
+            attention.saved(9, DEAR * times(4))  # for one that is gone: so asking pays among so many
+    ticks = ticks[200:]
     assert {len(asked_now) for asked_now in ticks} == {0, 4}
     often = sum(map(bool, ticks))
     assert 0.25 * INCOME * 1800 * 4 < DEAR * times(4) * often <= INCOME * 1800 * 4
@@ -135,3 +141,28 @@ def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_
     attention.saved(1, 10.0)
     attention.wake(1)
     assert attention.tick([1], DEAR), "one more row is not as dear any more"
+
+
+def test_in_company_that_drafts_never_help_less_is_asked() -> None:
+    attention, requests = Attention(), list(range(8))
+    rounds = [attention.tick(requests, DEAR) for _ in range(4000)]
+    late = sum(map(bool, rounds[-2000:]))
+    assert 0 < DEAR * times(8) * late / (8 * 2000) <= LEAST * INCOME
+    attention.saved(3, 30.0)
+    after = [attention.tick(requests, DEAR) for _ in range(500)]
+    assert sum(map(bool, after)) > 2 * late / 4, "a draft that saved much"
+
+
+def test_what_is_rested_through_in_company_is_what_would_have_been_earned() -> None:
+    awake, resting = Attention(), Attention()
+    requests = [1, 2, 3]
+    for attention in (awake, resting):
+        attention.tick(requests, DEAR)
+        while not attention.rest(requests, DEAR):
+            attention.tick(requests, DEAR)
+    rounds = resting.rest(requests, DEAR)
+    assert rounds > 0
+    assert not any(awake.tick(requests, DEAR) for _ in range(rounds))
+    resting.rested(requests, rounds)
+    earned = [[which._requests[it].credit for it in requests] for which in (awake, resting)]
+    assert earned[0] == earned[1]

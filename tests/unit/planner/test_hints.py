@@ -12,7 +12,8 @@ from foretoken.bench.trace import Trace
 from foretoken.drafters.suffix import SuffixDrafter
 from foretoken.engine.engine import Engine
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.attention import INCOME, START
+from foretoken.planner.attention import START
+from foretoken.planner.income import INCOME
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.stake import Stakes

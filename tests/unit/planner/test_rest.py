@@ -8,7 +8,8 @@ from copy import deepcopy
 import pytest
 
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.attention import INCOME, LONGEST_REST, Attention
+from foretoken.planner.attention import LONGEST_REST, Attention
+from foretoken.planner.income import INCOME
 from foretoken.planner.rest import Rest
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load, Outcome, Round, SamplingParams
