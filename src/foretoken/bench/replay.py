@@ -96,6 +96,12 @@ class ReplayResult:
         return self.speedup / self.hindsight
 
     @property
+    def forwards_share(self) -> float:
+        """Of the hindsight bound, with the forwards alone: the bound asks nobody."""
+        forwards = [row.plain_cost / (row.cost - row.asking) for row in self.rows]
+        return geometric_mean(forwards) / self.hindsight
+
+    @property
     def asking(self) -> float:
         """Share of the time that went into asking drafters."""
         return sum(row.asking for row in self.rows) / sum(row.cost for row in self.rows)
@@ -161,10 +167,18 @@ def replay(
     return ReplayResult(speculation, curve, rows, table.bins(), table.error, trees)
 
 
+def _params(trace: Trace, model: ReplayModel) -> SamplingParams:
+    """An answer that ended by itself was allowed more: how long it becomes is not known beforehand."""
+    length, ends = len(trace.output), model.tokenizer.end_tokens
+    if trace.output[-1] in ends and not ends.intersection(trace.output[:-1]):
+        return SamplingParams(max_tokens=max(length, model.longest))
+    return SamplingParams(max_tokens=length, ignore_eos=True)
+
+
 def _replay_one(engine: Engine, toll: Toll, trace: Trace, curve: Curve, overhead_ms: float) -> ReplayRow:
     model = toll.model
     began, asked = model.seconds, toll.seconds
-    params = SamplingParams(max_tokens=len(trace.output), ignore_eos=True)
+    params = _params(trace, toll.model)
     completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)
     if completion.tokens != trace.output:
         raise BackendError(f"The replay of the trace {trace.id!r} gave another answer than was recorded.")

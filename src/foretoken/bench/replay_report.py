@@ -38,6 +38,7 @@ def replay_report(
         facts[name] = {
             "hindsight bound": f"{result.hindsight:.3f}",
             "share of it": f"{result.share:.1%}",
+            "forwards alone": f"{result.forwards_share:.1%}",
             "clairvoyant": f"{result.clairvoyant:.2f}",
             "asking": f"{result.asking:.1%}",
         }

@@ -25,7 +25,8 @@ START = 0.12
 """Credit a request begins with."""
 
 EARNED = 0.25
-"""Share of what drafting saved that may be spent on asking."""
+"""Share of what drafting saved on balance that may be spent on asking: what a draft lost has to be saved
+again first."""
 
 MOST = 1.0
 """Credit is not saved up for longer than this, or than for one question where that takes more."""
@@ -68,10 +69,14 @@ def times(asked: int) -> float:
 
 @dataclass(slots=True)
 class _Request:
-    """Its credit, and rounds since a draft of it was promising."""
+    """Its credit, rounds since a draft of it was promising, and what drafting saved it on balance so far and
+    at the most.
+    """
 
     credit: float = START
     idle: int = -1
+    balance: float = 0.0
+    highest: float = 0.0
 
 
 class Attention:
@@ -140,11 +145,15 @@ class Attention:
                     state.credit = min(self._most, state.credit + income)
 
     def saved(self, request: int, rounds: float) -> None:
-        """Drafting saved the request so many plain rounds; what it lost is not taken from its credit."""
+        """A draft saved the request so many plain rounds, or fewer than none."""
         self._income.saved(self._together, rounds)
         state = self._requests.get(request)
-        if state is not None and rounds > 0:
-            state.credit = min(self._most, state.credit + EARNED * rounds)
+        if state is None:
+            return
+        state.balance += rounds
+        if state.balance > state.highest:
+            earned = EARNED * (state.balance - state.highest)
+            state.credit, state.highest = min(self._most, state.credit + earned), state.balance
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one

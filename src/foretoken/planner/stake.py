@@ -25,14 +25,14 @@ DOUBTED = 4
 """Power of survival: a draft that is right to its end with chance S is taken to be lost with 1 - S^4, as
 estimates near 1 are less certain than they say."""
 
-ADVANCE = 0.01
+ADVANCE = 0.005
 """Share of the shortest answer so far that a request may lose besides, by drafts that look certain: with
-`SHARE` of what it has then written, 2.8 % of any answer that is no shorter."""
+`SHARE` of what it has then written, 2.3 % of any answer that is no shorter."""
 
 CERTAIN = 3
 """Power of survival: a draft that is right to its end with chance S may use S^3 of the advance."""
 
-FIRST = 0.2
+FIRST = 0.1
 """Advance in plain rounds while no answer was seen, of one that may be long enough for it."""
 
 KEPT = 32

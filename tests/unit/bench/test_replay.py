@@ -68,6 +68,17 @@ def test_a_right_draft_costs_what_the_curve_says() -> None:
     assert (row.drafted, row.accepted) == (3, 3)
 
 
+@pytest.mark.parametrize(("ends_by_itself", "drafted"), [(True, 8), (False, 0)])
+def test_how_long_an_answer_becomes_is_not_known_beforehand(ends_by_itself: bool, drafted: int) -> None:
+    end = 49 if ends_by_itself else 48
+    seen = [1, 2, 3, 49, *range(10, 30), 1, 2]
+    both = traces((seen, [3, 49]), (noise(5, 1, 40), noise(30, 2, 40)))
+    recorded = TraceSet(both.model, both.vocab_size, both.vocab_hash, (end,), both.traces)
+    row, longer = replay(recorded, FLAT, "ngram-simple:n=2,m=8").rows
+    assert (row.tokens, row.drafted) == (2, drafted)
+    assert longer.tokens == 30, "it was cut off, or may have been"
+
+
 def test_overhead_is_part_of_every_round_and_of_the_bounds() -> None:
     passage = noise(100, 3)
     bare = replay(traces((passage, passage)), FLAT, "auto").rows[0]
@@ -144,6 +155,7 @@ def test_the_shipped_traces_replay_and_auto_knows_how_reliable_it_is() -> None:
     assert result.calibration_error is not None
     assert result.calibration_error < 0.1
     assert 0 < result.share <= 1
+    assert result.share < result.forwards_share <= 1, "asking takes time"
 
 
 def test_static_settings_are_valid_and_ranked() -> None:

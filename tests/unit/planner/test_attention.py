@@ -166,3 +166,23 @@ def test_what_is_rested_through_in_company_is_what_would_have_been_earned() -> N
     resting.rested(requests, rounds)
     earned = [[which._requests[it].credit for it in requests] for which in (awake, resting)]
     assert earned[0] == earned[1]
+
+
+def test_what_drafts_lost_has_to_be_saved_again_before_it_earns() -> None:
+    steady, wavering = Attention(), Attention()
+    for attention in (steady, wavering):
+        attention.tick([1], DEAR)
+    steady.saved(1, 2.0)
+    for _ in range(20):
+        wavering.saved(1, 1.0)
+        wavering.saved(1, -1.0)
+    often = []
+    for attention in (steady, wavering):
+        attention.note(1, 0.9, 0.5)
+        asked_in = 0
+        while attention.tick([1], DEAR):
+            attention.note(1, 0.9, 0.5)
+            asked_in += 1
+        often.append(asked_in)
+    assert often[0] > 1.7 * often[1]
+    assert often[1] <= (START + EARNED * 1.0) / (DEAR - INCOME)

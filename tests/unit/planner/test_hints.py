@@ -13,9 +13,9 @@ from foretoken.drafters.suffix import SuffixDrafter
 from foretoken.engine.engine import Engine
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.attention import START
-from foretoken.planner.income import INCOME
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
+from foretoken.planner.income import INCOME
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit
