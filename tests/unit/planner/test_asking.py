@@ -211,3 +211,20 @@ def test_a_drafter_that_has_earned_nothing_is_asked_on_credit_where_it_may_pay()
     assert lent == 8
     assert asked(8, 2) <= 1, "another request is not meant"
     assert lent + asked(60, 1) <= (LENT + 2 * share + 76 * 0.01) / share, "and not without limit"
+
+
+def test_who_is_not_listed_any_more_does_not_count_as_asked() -> None:
+    curve = CostCurve()
+    for _ in range(4):
+        curve.tick()
+        curve.add(1, PLAIN_MS)
+    asking, view, load = Asking(curve, 1.03), RequestView(1, [0] * 9, prompt_length=1), Load(1, 0, 9)
+    for _ in range(4):
+        asking.limits([view], ["s", "t"], load, {1})
+        spent = {"s": 0.1 * PLAIN_MS, "t": 0.1 * PLAIN_MS}
+        asking.observe(Round(load, 1, spent, PLAIN_MS, 0.0, ((1, Outcome(8, (5,))),)), {"s": 0, "t": 0})
+    asking.earned("t", 100.0)
+    asking.limits([view], ["s", "t"], load, {1})
+    assert asking.asked, "t is"
+    asking.limits([view], ["s"], load, set())
+    assert not asking.asked
