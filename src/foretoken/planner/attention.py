@@ -28,6 +28,10 @@ EARNED = 0.25
 """Share of what drafting saved on balance that may be spent on asking: what a draft lost has to be saved
 again first."""
 
+OWED = 8.0
+"""Plain rounds of what was lost that have to be saved again at the most: text that changes must not pay for
+text long past."""
+
 MOST = 1.0
 """Credit is not saved up for longer than this, or than for one question where that takes more."""
 
@@ -69,8 +73,8 @@ def times(asked: int) -> float:
 
 @dataclass(slots=True)
 class _Request:
-    """Its credit, rounds since a draft of it was promising, and what drafting saved it on balance so far and
-    at the most.
+    """Its credit, rounds since a draft of it was promising, what drafting saved it on balance so far, and at
+    the most (see `OWED`).
     """
 
     credit: float = START
@@ -154,6 +158,8 @@ class Attention:
         if state.balance > state.highest:
             earned = EARNED * (state.balance - state.highest)
             state.credit, state.highest = min(self._most, state.credit + earned), state.balance
+        else:
+            state.highest = min(state.highest, state.balance + OWED)
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one

@@ -221,7 +221,7 @@ def test_who_is_not_listed_any_more_does_not_count_as_asked() -> None:
     asking, view, load = Asking(curve, 1.03), RequestView(1, [0] * 9, prompt_length=1), Load(1, 0, 9)
     for _ in range(4):
         asking.limits([view], ["s", "t"], load, {1})
-        spent = {"s": 0.1 * PLAIN_MS, "t": 0.1 * PLAIN_MS}
+        spent = {"s": 0.02 * PLAIN_MS, "t": 0.02 * PLAIN_MS}
         asking.observe(Round(load, 1, spent, PLAIN_MS, 0.0, ((1, Outcome(8, (5,))),)), {"s": 0, "t": 0})
     asking.earned("t", 100.0)
     asking.limits([view], ["s", "t"], load, {1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.attention import EARNED, LENT, PATIENCE, START, Attention, times
+from foretoken.planner.attention import EARNED, LENT, OWED, PATIENCE, START, Attention, times
 from foretoken.planner.income import INCOME, LEAST
 
 DEAR = 0.07
@@ -186,3 +186,14 @@ def test_what_drafts_lost_has_to_be_saved_again_before_it_earns() -> None:
         often.append(asked_in)
     assert often[0] > 1.7 * often[1]
     assert often[1] <= (START + EARNED * 1.0) / (DEAR - INCOME)
+
+
+def test_long_losses_are_not_paid_for_for_ever() -> None:
+    attention = Attention()
+    attention.tick([1], DEAR)
+    for _ in range(100):
+        attention.saved(1, -1.0)
+    asked(attention, 200, DEAR)
+    attention.saved(1, OWED + 1.0 / EARNED)
+    attention.note(1, 0.9, 0.5)
+    assert sum(asked(attention, PATIENCE, DEAR)) == PATIENCE
