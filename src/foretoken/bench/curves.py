@@ -18,7 +18,8 @@ SHIPPED = "cost_curves.json"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond.
+    """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond. Where the last one
+    was measured below the one before it, in a busy moment, rows beyond it cost what its rows do on average.
 
     `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from. `resize` is what a forward
     takes longer, in V(1), whose number of rows is not that of the forward before it (docs/planner.md): V(1)
@@ -42,6 +43,8 @@ class Curve:
         known = sorted(self.points.items())
         i = min(max(bisect_right(known, (rows, float("inf"))), 1), len(known) - 1)
         (low, below), (high, above) = known[i - 1], known[i]
+        if rows > high and above < below:
+            return above + (rows - high) * max(above - 1.0, 0.0) / (high - 1)
         return below + (rows - low) / (high - low) * (above - below)
 
     def after(self, before: int, rows: int) -> float:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from foretoken.bench.curves import Curve, find_curve, find_curves, shipped_curves
+from foretoken.bench.replay import replay
+from foretoken.bench.static_drafters import shipped_traces
 from foretoken.errors import ConfigError
 
 
@@ -24,6 +26,15 @@ def test_those_that_ship() -> None:
 def test_linear_between_and_beyond() -> None:
     curve = Curve("x", {1: 1.0, 2: 1.5, 4: 2.0})
     assert [curve.ratio(n) for n in (1, 2, 3, 4, 6)] == [1.0, 1.5, 1.75, 2.0, 2.5]
+
+
+def test_beyond_a_last_point_that_was_measured_too_low_rows_still_cost_something() -> None:
+    """Linear from the last two points, 64 rows took less than no time, and a replay could not be rated."""
+    curve = Curve("busy", {1: 1.0, 2: 1.26, 4: 2.79, 8: 2.42})
+    assert curve.ratio(8) == 2.42
+    assert curve.ratio(64) == pytest.approx(2.42 + 56 * 1.42 / 7)
+    assert Curve("odd", {1: 1.0, 4: 1.2, 8: 0.9}).ratio(64) == pytest.approx(0.9)
+    assert replay(shipped_traces(), curve, "suffix:max=48,min-p=0").speedup > 0
 
 
 def test_a_file_is_scaled_to_one_row(tmp_path: Path) -> None:
