@@ -18,8 +18,9 @@ SHIPPED = "cost_curves.json"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond. Where the last one
-    was measured below the one before it, in a busy moment, rows beyond it cost what its rows do on average.
+    """V(n)/V(1) at the `points` (rows → ratio, with 1 → 1.0), linear in between and beyond. Where the last
+    one was measured below the one before it, in a busy moment, rows beyond it cost what its rows do on
+    average.
 
     `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from. `resize` is what a forward
     takes longer, in V(1), whose number of rows is not that of the forward before it (docs/planner.md): V(1)
