@@ -171,14 +171,14 @@ def _params(trace: Trace, model: ReplayModel) -> SamplingParams:
     """An answer that ended by itself was allowed more: how long it becomes is not known beforehand."""
     length, ends = len(trace.output), model.tokenizer.end_tokens
     if trace.output[-1] in ends and not ends.intersection(trace.output[:-1]):
-        return SamplingParams(max_tokens=max(length, model.longest))
+        return SamplingParams(max_tokens=max(length, model.longest_answer))
     return SamplingParams(max_tokens=length, ignore_eos=True)
 
 
 def _replay_one(engine: Engine, toll: Toll, trace: Trace, curve: Curve, overhead_ms: float) -> ReplayRow:
     model = toll.model
     began, asked = model.seconds, toll.seconds
-    params = _params(trace, toll.model)
+    params = _params(trace, model)
     completion: Completion = engine.generate(list(trace.prompt), params, prediction=trace.prediction)
     if completion.tokens != trace.output:
         raise BackendError(f"The replay of the trace {trace.id!r} gave another answer than was recorded.")

@@ -79,8 +79,8 @@ class ReplayModel:
         self._overhead_ms = overhead_ms
         self._by_prompt = {trace.prompt: trace for trace in traces.traces}
         self._prompt_lengths = {len(prompt) for prompt in self._by_prompt}
-        self.longest = max((len(trace.output) for trace in traces.traces), default=0)
-        """Tokens of the longest answer."""
+        self.longest_answer = max((len(trace.output) for trace in traces.traces), default=0)
+        """In tokens."""
         longest = max((len(trace.prompt) + len(trace.output) for trace in traces.traces), default=0)
         self.tokenizer = ReplayTokenizer(traces.vocab_size, traces.end_tokens)
         self.info = ModelInfo(

@@ -58,7 +58,7 @@ class Drafters:
         self._untold: dict[str, dict[int, _Untold]] = {name: {} for name in self._drafters}
         self._waiting: set[int] = set()  # requests of which all drafters have several rounds to hear of
         self._serving: dict[int, tuple[str, ...]] = {}
-        """By request, the names of those that serve it. Equal ones are one object."""
+        """By request, the names of those that serve it."""
         self._listening_ms: dict[str, float] = {}
         self.notes: list[str] = []
         self.toll: Toll | None = None
@@ -79,7 +79,7 @@ class Drafters:
         serving: list[str] = []
         for drafter in self._all():
             self._guard(drafter, self._start, drafter, view, serving)
-        self._serving[view.id] = self._one_of(serving)
+        self._serving[view.id] = tuple(serving)
 
     @staticmethod
     def _start(drafter: Drafter, view: RequestView, serving: list[str]) -> None:
@@ -87,20 +87,12 @@ class Drafters:
         if drafter.serves(view):
             serving.append(drafter.name)
 
-    def _one_of(self, names: Sequence[str]) -> tuple[str, ...]:
-        """These names as the object that other requests have, if any has the same."""
-        known = tuple(names)
-        return next((its for its in self._serving.values() if its == known), known)
-
     def serving(self, requests: Sequence[RequestView]) -> Sequence[str]:
         """The names of those that may draft for any of these requests."""
-        first = self._serving[requests[0].id]
-        for request in requests:
-            if self._serving[request.id] is not first:
-                break
-        else:
-            return first
-        found = {name for request in requests for name in self._serving[request.id]}
+        names = [self._serving[request.id] for request in requests]
+        if names.count(names[0]) == len(names):
+            return names[0]
+        found = set().union(*names)
         return [name for name in self._drafters if name in found]
 
     def observe(self, view: RequestView, outcome: Outcome, asked: Collection[str] | None = None) -> None:
@@ -234,8 +226,8 @@ class Drafters:
             logger.warning("Drafter %s failed and is no longer used: %s", drafter.name, reason)
             self.notes.append(f"drafter {drafter.name} failed and is no longer used: {reason}")
             self._drafters.pop(drafter.name, None)
-            for request, names in list(self._serving.items()):
-                self._serving[request] = self._one_of([name for name in names if name != drafter.name])
+            for request, names in self._serving.items():
+                self._serving[request] = tuple(name for name in names if name != drafter.name)
             self._close_failed(drafter)
 
     def _close_failed(self, drafter: Drafter) -> None:

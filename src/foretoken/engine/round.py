@@ -83,13 +83,13 @@ class RoundRunner:
             overhead_ms = 1e3 * (drafted - began) if speculating else 0.0
             self._account(outcomes, 1e3 * (done - began), overhead_ms, plain=used == len(decoding))
         forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
-        drafting_ms = sum(draft_ms.values()) if draft_ms else 0.0
+        drafting_ms = sum(draft_ms.values())
         plan_ms = 1e3 * (drafted - began) - drafting_ms
         _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms)
         if speculating:
-            rows = used + sum([count for _, count in prefill])
-            listening_ms = self.setup.drafters.with_listening(draft_ms) if draft_ms else draft_ms
-            ended = tuple([(request.id, outcome) for request, outcome in outcomes])
+            rows = used + sum(count for _, count in prefill)
+            listening_ms = self.setup.drafters.with_listening(draft_ms)
+            ended = tuple((request.id, outcome) for request, outcome in outcomes)
             late_ms, self._late_ms = self._late_ms, 0.0
             measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms, late_ms)
             planner_ms = plan.planner_ms + self._observe(measured)
@@ -149,7 +149,7 @@ class RoundRunner:
         drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
         nothing: list[Draft | None] = [None] * len(decoding)
         nobody = [0] * len(decoding)
-        if not decoding or not drafters:
+        if not drafters or not decoding:
             return Plan(nothing, {}, nobody)
         views = [request.view for request in decoding]
         names = drafters.serving(views)

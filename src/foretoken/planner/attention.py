@@ -25,12 +25,12 @@ START = 0.12
 """Credit a request begins with."""
 
 EARNED = 0.25
-"""Share of what drafting saved on balance that may be spent on asking: what a draft lost has to be saved
-again first."""
+"""Share of what drafting saved that may be spent on asking; a request's is what it saved on balance (`OWED`).
+"""
 
 OWED = 8.0
-"""Plain rounds of what was lost that have to be saved again at the most: text that changes must not pay for
-text long past."""
+"""What drafts lost a request has to be saved again before it earns, up to so many plain rounds: text that
+changes must not pay for text long past."""
 
 MOST = 1.0
 """Credit is not saved up for longer than this, or than for one question where that takes more."""
