@@ -82,7 +82,8 @@ class SuffixDrafter(HistoryDrafter[_State]):
     likeliest one; `confidence[i]` estimates that token i is right given its ancestors.
 
     Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
-    the first token; `from_store`, 1 when the continuation is a past output's. `open_store` opens the store of
+    the first token; `from_store`, 1 when the continuation is a past output's, and `from_prompt`, 1 when it is
+    the prompt's. `open_store` opens the store of
     a scope's past outputs, None remembers nothing. It is read on a thread of its own, `disk`, and until that
     is done drafts come from the request's own text. A draft has at most `longest` tokens (≤ REACH).
     """
@@ -170,6 +171,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             "count": float(chosen.count),
             "agree": chosen.agree,
             "from_store": float(chosen.past),
+            "from_prompt": float(not chosen.past and chosen.place < state.prompt_length),
         }
         others = list(chosen.branches)
         if self._branches and chosen.confidence[0] < RESYNC[0]:

@@ -42,19 +42,22 @@ class Matches:
     """Earlier occurrences of a text's end, newest first, in one index.
 
     `lengths`: how many tokens match. `rows`: what followed each, REACH tokens at most; from a SEPARATOR on it
-    is nothing, or another text. `past`: they are past outputs, not the request's own text.
+    is nothing, or another text. `past`: they are past outputs, not the request's own text. `places`: where
+    what followed begins, in the index.
     """
 
     lengths: Sequence[int]
     rows: Sequence[Sequence[int]]
     past: bool
+    places: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """The chosen chain, the estimate for each token given those before it, and what is known of the match.
 
-    `branches`: continuations that weigh less, best first, if any were asked for.
+    `place`: where it stands in its index. `branches`: continuations that weigh less, best first, if any were
+    asked for.
     """
 
     tokens: Sequence[int]
@@ -63,6 +66,7 @@ class Continuation:
     count: int
     agree: float
     past: bool
+    place: int
     branches: Sequence[Branch] = ()
 
 
@@ -91,7 +95,7 @@ def longest_matches(
             good = [i for i, length in enumerate(lengths) if length >= least]
             if good:
                 rows = [index.following(found[i]) for i in good]
-                return Matches([lengths[i] for i in good], rows, past)
+                return Matches([lengths[i] for i in good], rows, past, [found[i] for i in good])
         if width <= shortest:
             break
     return None
@@ -134,6 +138,7 @@ def vote(
         count=len(rows),
         agree=chain.first_share,
         past=past,
+        place=[place for group in matches for place in group.places][leader],
         branches=others,
     )
 

@@ -168,7 +168,7 @@ class AdaptivePlanner:
         self._drafted, self._priced = {}, {}
         self._together = [request.id for request in requests]
         for request, drafts in zip(requests, candidates, strict=True):
-            self._survival.remember(request.id, drafts)
+            self._survival.remember(request.id, drafts, request.tokens[-1])
             for draft in drafts:
                 self._drafted[draft.source] = self._drafted.get(draft.source, 0) + depth_of(draft)
             best: Draft | Tree | None = sampled(drafts)

@@ -3,7 +3,8 @@
 A draft token's chance, given that its ancestors were accepted, is looked up in a table of Beta counts with
 forgetting. The key is the drafter, how long its match is at that depth (a match grows with every accepted
 token), and the drafter's own confidence: drafters know different things, and none is taken at its word. Where
-another draft has a token at the same place, that changes the chance (`agreement`).
+another draft has a token at the same place, that changes the chance (`agreement`), and so does which token it
+is (`lexical`).
 
 Every candidate is scored against what the target emits, whether it was verified or not ("shadow scoring"),
 so a source that was wrong for a while is still measured while it is not used, at no cost.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from foretoken.planner.agreement import Agreement, beside, shared
 from foretoken.planner.cells import Cells, Reading, depths
+from foretoken.planner.lexical import NONE, Lexical, moved
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
@@ -55,22 +57,26 @@ class Survival:
 
     def __init__(self) -> None:
         self._cells = Cells()
+        self._lexical = Lexical()
         self._shadow: dict[int, list[Reading]] = {}
         self.agreement = Agreement()
         self.reliability = ReliabilityTable()
 
-    def conditional(self, draft: Draft, caution: float = 0.0) -> list[float]:
+    def _reading(self, draft: Draft, last: int) -> Reading:
+        return Reading(draft, last, self._cells, self._lexical)
+
+    def conditional(self, draft: Draft, caution: float = 0.0, last: int = NONE) -> list[float]:
         """P(token i is accepted | its ancestors were), `caution` standard deviations below the posterior
-        mean.
+        mean, of a draft after the token `last`.
         """
-        reading = Reading(draft, self._cells)
+        reading = self._reading(draft, last)
         return [reading.chance(i, caution) for i in range(len(draft))]
 
-    def estimate(self, draft: Draft, caution: float = 0.0) -> list[float]:
+    def estimate(self, draft: Draft, caution: float = 0.0, last: int = NONE) -> list[float]:
         """P(token i and all its ancestors are accepted), never above its parent's. Once a chain's falls under
         `NEGLIGIBLE` the rest counts as 0: what is hopeless is not worth the time to say how much.
         """
-        return Reading(draft, self._cells).estimate(caution)
+        return self._reading(draft, last).estimate(caution)
 
     def estimates(
         self, drafts: Sequence[Draft], caution: float = 0.0, request: int | None = None
@@ -80,7 +86,7 @@ class Survival:
         """
         readings = None if request is None else self._shadow.get(request)
         if readings is None:
-            readings = [Reading(draft, self._cells) for draft in drafts]
+            readings = [self._reading(draft, NONE) for draft in drafts]
         self._meet(readings)
         return [self._together(reading, reading.estimate(caution), caution) for reading in readings]
 
@@ -92,7 +98,8 @@ class Survival:
         agreement, shared = self.agreement, len(company)
         alone, together = survivals[shared - 1], 1.0
         for i in range(shared):
-            together *= reading.counts(i).cautious(agreement.chance(company, i), caution)
+            mixed = reading.counts(i).cautious(agreement.chance(company, i), caution)
+            together *= moved(mixed, reading.odds(i))
             survivals[i] = together
         for i in range(shared, len(survivals)):
             survivals[i] *= together / alone if alone else 0.0
@@ -106,13 +113,13 @@ class Survival:
         chances: list[list[float]] = []
         for reading in readings:
             first = 0 if reading.draft.parents is not None else min(count, len(reading.draft.tokens))
-            chances.append([reading.chance(i, 0.0) for i in range(first)])
+            chances.append([reading.alone(i, 0.0) for i in range(first)])
         for i, reading in enumerate(readings):
             reading.company = beside(i, drafts, chances)
 
-    def remember(self, request: int, drafts: Sequence[Draft]) -> None:
-        """The candidates of this round, to be scored with its outcome."""
-        self._shadow[request] = [Reading(draft, self._cells) for draft in drafts]
+    def remember(self, request: int, drafts: Sequence[Draft], last: int = NONE) -> None:
+        """The candidates of this round, after the text's token `last`, to be scored with its outcome."""
+        self._shadow[request] = [self._reading(draft, last) for draft in drafts]
 
     def score(self, request: int, outcome: Outcome) -> list[Score]:
         """Learn from what the target emitted. Only tokens whose ancestors were right say anything.
@@ -137,11 +144,11 @@ class Survival:
                 return Score(draft.source, i, 0)
             right = tokens[i] == token
             if company is not None and i < shared:
-                chance = self.agreement.add(company, i, right)
+                chance = moved(self.agreement.add(company, i, right), reading.odds(i))
             else:
                 chance = reading.chance(i, 0.0)
             self.reliability.add(chance, right)
-            reading.counts(i).add(right)
+            reading.add(i, chance, right=right)
             if not right:
                 return Score(draft.source, i, 1)
         return Score(draft.source, len(emitted), 0)
@@ -154,8 +161,9 @@ class Survival:
             # The right token at this depth, if the draft has it: its children are tried next.
             node = next((i for i in tried if draft.tokens[i] == token), -1)
             for i in tried:
-                self.reliability.add(reading.chance(i, 0.0), i == node)
-                reading.counts(i).add(i == node)
+                chance = reading.chance(i, 0.0)
+                self.reliability.add(chance, i == node)
+                reading.add(i, chance, right=i == node)
             if node < 0:
                 return Score(draft.source, depth, int(depth < depth_of(draft)))
         return Score(draft.source, len(emitted), 0)
@@ -164,20 +172,26 @@ class Survival:
         self._shadow.pop(request, None)
 
     def knowledge(self) -> dict[str, object]:
-        """What was learnt, as a JSON object: "source|match|confidence" → [accepted, rejected], and
-        `Agreement.export`.
+        """What was learnt, as a JSON object: "source|match|confidence" → [accepted, rejected],
+        `Agreement.export` and `Lexical.export`.
         """
-        return {"survival": self._cells.export(), "agreement": self.agreement.export()}
+        return {
+            "survival": self._cells.export(),
+            "agreement": self.agreement.export(),
+            "lexical": self._lexical.export(),
+        }
 
     def recall(self, learnt: Mapping[str, object]) -> None:
         """Begin with `knowledge` of an earlier run, a count at most `STORED_WEIGHT` observations: the
         next texts may be others. What does not look like it is left out.
         """
-        counts, weights = learnt.get("survival"), learnt.get("agreement")
+        counts, weights, tokens = (learnt.get(name) for name in ("survival", "agreement", "lexical"))
         if isinstance(counts, Mapping):
             self._restore(counts)
         if isinstance(weights, Mapping):
             self.agreement.restore(weights)
+        if isinstance(tokens, Mapping):
+            self._lexical.restore(tokens)
 
     def _restore(self, counts: Mapping[str, object]) -> None:
         for name, value in counts.items():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from foretoken.planner.agreement import Company
 from foretoken.planner.beta import Counts
+from foretoken.planner.lexical import NONE, Lexical, Places, moved, places
 from foretoken.types import Draft
 
 _CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
@@ -60,14 +61,21 @@ class Cells:
 
 
 class Reading:
-    """A draft's tokens as `cells` has them. `company`: what other drafts have beside them, once known."""
+    """A draft's tokens, after the text's token `last`, as `cells` and `lexical` have them. `company`: what
+    other drafts have beside them, once known.
+    """
 
-    def __init__(self, draft: Draft, cells: Cells) -> None:
+    def __init__(self, draft: Draft, last: int, cells: Cells, lexical: Lexical) -> None:
         self.draft = draft
+        self._last = last
+        self._lexical = lexical
         self.company: Company | None = None
         self._counts = cells.of(draft.source)
         self._match = int(draft.features.get("match_length", 0))
         self._depths = None if draft.parents is None else depths(draft.parents)
+        self._origin = _origin(draft)
+        self._features: list[Places] = []
+        self._odds: list[float] = []
         self._found: list[Counts] = []
         self._priors: list[float] = []
 
@@ -87,10 +95,39 @@ class Reading:
             self._upto(i + 1)
         return self._found[i]
 
-    def chance(self, i: int, caution: float) -> float:
-        """P(token i is accepted | its ancestors were), `caution` standard deviations below the mean."""
+    def odds(self, i: int) -> float:
+        """What `lexical` adds to the log-odds of token i, as it was when this was first asked."""
+        for at in range(len(self._odds), i + 1):
+            self._features.append(self._places(at))
+            self._odds.append(self._lexical.odds(self._features[at]))
+        return self._odds[i]
+
+    def _places(self, i: int) -> Places:
+        tokens, nested = self.draft.tokens, self._depths
+        if nested is None:
+            before, depth = tokens[i - 1] if i else self._last, i
+            following = tokens[i + 1] if i + 1 < len(tokens) else NONE
+        else:
+            parent = self.draft.parents[i] if self.draft.parents is not None else NONE
+            before, depth, following = tokens[parent] if parent >= 0 else self._last, nested[i], NONE
+        return places(before, tokens[i], following, self._match + depth, self._origin)
+
+    def alone(self, i: int, caution: float) -> float:
+        """What its drafter's record says of token i: P(it is accepted | its ancestors were), `caution`
+        standard deviations below the mean.
+        """
         counts = self.counts(i)
         return counts.chance(self._priors[i], caution)
+
+    def chance(self, i: int, caution: float) -> float:
+        """P(token i is accepted | its ancestors were), if no other draft has anything to say."""
+        return moved(self.alone(i, caution), self.odds(i))
+
+    def add(self, i: int, chance: float, *, right: bool) -> None:
+        """Token i was right, or it was not; it had been given this chance."""
+        self.counts(i).add(right)
+        self.odds(i)
+        self._lexical.add(self._features[i], (1.0 if right else 0.0) - chance)
 
     def estimate(self, caution: float) -> list[float]:
         """P(token i and all its ancestors are accepted), 0 after a chain's falls under `NEGLIGIBLE`."""
@@ -118,6 +155,13 @@ def _column(confidence: float) -> int:
             break
         column += 1
     return column
+
+
+def _origin(draft: Draft) -> int:
+    """Where it is copied from: 0 what was generated, 1 the prompt, 2 nobody says, 3 past outputs."""
+    if draft.features.get("from_store"):
+        return 3
+    return int(draft.features.get("from_prompt", 2.0))
 
 
 def depths(parents: Sequence[int]) -> list[int]:

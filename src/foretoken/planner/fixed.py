@@ -37,12 +37,13 @@ class FixedPlanner:
     ) -> list[Draft | None]:
         chosen: list[Draft | None] = []
         for request, drafts in zip(requests, candidates, strict=True):
-            self._survival.remember(request.id, drafts)
-            chosen.append(sampled(drafts) or max(drafts, key=self._expected, default=None))
+            self._survival.remember(request.id, drafts, request.tokens[-1])
+            chosen.append(sampled(drafts) or self._best(drafts, request.tokens[-1]))
         return chosen
 
-    def _expected(self, draft: Draft) -> float:
-        return sum(self._survival.estimate(draft))
+    def _best(self, drafts: Sequence[Draft], last: int) -> Draft | None:
+        """The one that is expected to keep the most, after the text's token `last`."""
+        return max(drafts, key=lambda it: sum(self._survival.estimate(it, last=last)), default=None)
 
     def observe(self, measured: Round) -> None:
         for request, outcome in measured.outcomes:

@@ -28,7 +28,8 @@ def test_a_lone_deep_match_is_measured_exactly(noise: list[int], length: int) ->
     found = draft(drafter, start(drafter, [*noise, 7, *phrase, 8, 9, *noise, 6, *phrase]))
     assert found is not None
     assert found.tokens[:2] == (8, 9)
-    assert found.features == {"match_length": length, "count": 1, "agree": 1, "from_store": 0}
+    known = {"match_length": length, "count": 1, "agree": 1}
+    assert found.features == {**known, "from_store": 0, "from_prompt": 1}
 
 
 def test_a_longer_match_beats_newer_shorter_ones() -> None:
@@ -160,7 +161,22 @@ def test_state_equals_a_fresh_build(text: list[int], edits: list[tuple[int, list
         commit(drafter, request, tokens, kept=min(kept, len(request.tokens)))
         fresh = SuffixDrafter()
         drafter._states[request.id].copying = None  # what was drafted before is no part of the history
-        assert draft(drafter, request) == draft(fresh, start(fresh, request.tokens))
+        same = start(fresh, request.tokens)
+        fresh._states[same.id].prompt_length = request.prompt_length
+        assert draft(drafter, request) == draft(fresh, same)
+
+
+def test_it_says_whether_the_prompt_or_the_answer_goes_on_so() -> None:
+    drafter = SuffixDrafter()
+    request = start(drafter, [1, 2, 3, 4, 5, 6])
+    commit(drafter, request, [7, 2, 3])
+    copied = draft(drafter, request)
+    assert copied is not None
+    assert (copied.tokens[0], copied.features["from_prompt"]) == (4, 1)
+    commit(drafter, request, [8, 9, 7, 2, 3])
+    repeated = draft(drafter, request)
+    assert repeated is not None
+    assert (repeated.tokens[0], repeated.features["from_prompt"]) == (8, 0)
 
 
 def test_requests_do_not_see_each_other_without_a_store() -> None:

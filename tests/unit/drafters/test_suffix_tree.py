@@ -56,7 +56,7 @@ def test_a_tree_has_the_likeliest_nodes_that_there_is_room_for() -> None:
 
 
 def test_who_outvotes_whom_is_as_without_branches() -> None:
-    matches = [Matches([4, 4, 4], rows([5, 6, 7], [5, 6, 8], [9, 9, 9]), False)]
+    matches = [Matches([4, 4, 4], rows([5, 6, 7], [5, 6, 8], [9, 9, 9]), False, [9, 19, 29])]
     chain, tree = vote(matches, 3), vote(matches, 3, branches=4)
     assert chain is not None
     assert tree is not None
@@ -68,7 +68,7 @@ def test_who_outvotes_whom_is_as_without_branches() -> None:
 
 def test_a_branch_is_surer_the_more_go_that_way() -> None:
     def second(*texts: Sequence[int]) -> float:
-        found = vote([Matches([6] * len(texts), rows(*texts), False)], 2, branches=2)
+        found = vote([Matches([6] * len(texts), rows(*texts), False, range(len(texts)))], 2, branches=2)
         assert found is not None
         return next(branch.confidence[0] for branch in found.branches if branch.tokens[0] == 9)
 
