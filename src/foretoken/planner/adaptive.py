@@ -47,7 +47,7 @@ class AdaptivePlanner:
         self._attention = Attention()
         self._overhead = Overhead()
         self._stakes = Stakes()
-        self._hints = Hints(self._curve, self._stakes)
+        self._hints = Hints(self._curve, self._stakes, self._survival.lexical)
         self._names: Sequence[str] = ()
         self._drafted: dict[str, int] = {}
         self._priced: dict[int, list[float]] = {}

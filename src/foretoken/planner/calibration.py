@@ -57,13 +57,13 @@ class Survival:
 
     def __init__(self) -> None:
         self._cells = Cells()
-        self._lexical = Lexical()
+        self.lexical = Lexical()
         self._shadow: dict[int, list[Reading]] = {}
         self.agreement = Agreement()
         self.reliability = ReliabilityTable()
 
     def _reading(self, draft: Draft, last: int) -> Reading:
-        return Reading(draft, last, self._cells, self._lexical)
+        return Reading(draft, last, self._cells, self.lexical)
 
     def conditional(self, draft: Draft, caution: float = 0.0, last: int = NONE) -> list[float]:
         """P(token i is accepted | its ancestors were), `caution` standard deviations below the posterior
@@ -178,7 +178,7 @@ class Survival:
         return {
             "survival": self._cells.export(),
             "agreement": self.agreement.export(),
-            "lexical": self._lexical.export(),
+            "lexical": self.lexical.export(),
         }
 
     def recall(self, learnt: Mapping[str, object]) -> None:
@@ -191,7 +191,7 @@ class Survival:
         if isinstance(weights, Mapping):
             self.agreement.restore(weights)
         if isinstance(tokens, Mapping):
-            self._lexical.restore(tokens)
+            self.lexical.restore(tokens)
 
     def _restore(self, counts: Mapping[str, object]) -> None:
         for name, value in counts.items():

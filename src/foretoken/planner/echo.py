@@ -52,6 +52,10 @@ class Echo:
     def __init__(self) -> None:
         self._texts: dict[int, _Text] = {}
 
+    def expected(self, request: RequestView) -> int:
+        """The place in the text that goes on as its end is expected to, since `length` was asked last."""
+        return self._texts[request.id].at
+
     def length(self, request: RequestView) -> int:
         """How many tokens the text's end has in common with what came before an earlier place in it; 0 if
         not even two. A text of which a part was removed is read anew.

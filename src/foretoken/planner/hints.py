@@ -1,7 +1,8 @@
 """Whether asking for a draft may pay, told before it is asked from the match at a text's end (`echo`).
 
 Credit for asking is spent where nothing is known; this says where something is. What a match of so many
-tokens promises is compared with what its rows and the question cost, and with what the request may lose.
+tokens promises, if this token comes next (`lexical`), is compared with what its rows and the question cost,
+and with what the request may lose.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.echo import Echo
+from foretoken.planner.lexical import NONE, Lexical, moved, places
 from foretoken.planner.ratios import LONGEST
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
@@ -26,6 +28,8 @@ _LONG = 64
 
 _FRESH = 64
 """Rounds after which what pays is computed anew."""
+
+_TINY = 1e-9
 
 _RISKED = 4
 """Tokens of which a request's stake must cover one or more."""
@@ -50,12 +54,14 @@ GROWN = 1.5
 class Hints:
     """What the texts of all requests say about asking."""
 
-    def __init__(self, curve: CostCurve, stakes: Stakes) -> None:
+    def __init__(self, curve: CostCurve, stakes: Stakes, lexical: Lexical) -> None:
         self._curve = curve
+        self._lexical = lexical
         self._stakes = stakes
         self._echo = Echo()
         self._weighed: tuple[int, int] | None = None  # in which rounds, with how many decoding
-        self._least = 0
+        self._enough: list[float] = []  # by the match's length: the chance of the next token that is enough
+        self._never = True  # no chance is
         self._extra: list[float] = []
         self._told: dict[int, tuple[int, int]] = {}  # the match's length last seen, and the next promising
         self._turn = 0
@@ -63,7 +69,8 @@ class Hints:
     def weigh(self, cost: float, decoding: int) -> None:
         """From now on asking for one request costs `cost` plain rounds, where so many decode together.
 
-        A match is long enough if the best draft after it brings more than its rows and the question take.
+        Of each length of a match it is worked out how likely the next token must be, so that the best draft
+        brings more than its rows and the question take; the tokens after that one are as likely as usual.
         """
         now = self._curve.rounds // _FRESH, decoding
         if now == self._weighed:
@@ -73,9 +80,9 @@ class Hints:
         self._weighed = now
         plain = self._curve.ratio(decoding)
         rows = np.array(self._curve.ratios(decoding + 1, LONGEST)) - plain + self._curve.resize
-        gains = (_COMMITTED * (plain / decoding) - rows).max(axis=1)
-        pays = gains > cost
-        self._least = int(pays.argmax()) if pays.any() else _LONG + 1
+        share = (rows + cost) / np.maximum(_COMMITTED * (plain / decoding), _TINY)
+        self._enough = (share.min(axis=1) * _COMMITTED[:, 0]).tolist()
+        self._never = min(self._enough[1:]) > 1.0
         self._extra = [0.0, *(rows[:_RISKED] / plain).tolist()]
 
     def lasts(self, first: int) -> int:
@@ -92,12 +99,24 @@ class Hints:
         One of them is looked at, the next in turn: it takes 10 µs between two forwards, and a passage that is
         worth a question goes on for some rounds.
         """
-        if self._weighed is None or self._least > _LONG or not requests:
+        if self._weighed is None or self._never or not requests:
             return set()
         turn = self._turn % len(requests)
         request, self._turn = requests[turn], turn + 1
         length = self._echo.length(request)
-        return {request.id} if length >= self._least and self._news(request.id, length) else set()
+        likely = length > 0 and self._likely(request, length)
+        return {request.id} if likely and self._news(request.id, length) else set()
+
+    def _likely(self, request: RequestView, length: int) -> bool:
+        """Whether the token that came after the match is likely enough to come, which one it is counted in."""
+        enough, usual = self._enough[min(length, _LONG)], SURVIVAL[min(length, _LONG)][0]
+        if enough > 1.0:
+            return False
+        tokens, at = request.tokens, self._echo.expected(request)
+        following = tokens[at + 1] if at + 1 < len(tokens) else NONE
+        origin = int(at < request.prompt_length)
+        odds = self._lexical.odds(places(tokens[-1], tokens[at], following, length, origin))
+        return moved(usual, odds) >= enough
 
     def _news(self, request: int, length: int) -> bool:
         """Whether a match that is long enough says more than when it was last promising."""

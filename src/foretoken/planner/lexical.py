@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp, isfinite, sqrt
 
-RATE = 0.4
+RATE = 0.3
 """Step of the gradient, of a weight that has learnt nothing: divided by 1 + the root of the squared errors it
 has learnt from."""
 

@@ -16,6 +16,7 @@ from foretoken.planner.attention import START
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.income import INCOME
+from foretoken.planner.lexical import Lexical, places
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit
@@ -35,11 +36,13 @@ def known(slope: float) -> CostCurve:
     return costs
 
 
-def shortest(slope: float, *, cost: float = DEAR, decoding: int = 1, won: int = 1000) -> int:
+def shortest(
+    slope: float, *, cost: float = DEAR, decoding: int = 1, won: int = 1000, lexical: Lexical | None = None
+) -> int:
     """The shortest match that is promising; LONGEST if none is."""
     stakes = Stakes()
     stakes.settle(1, committed=won, cost=1.0)
-    hints = Hints(known(slope), stakes)
+    hints = Hints(known(slope), stakes, lexical or Lexical())
     hints.weigh(cost, decoding)
     passage = list(range(100, 200))
     for length in range(2, LONGEST):
@@ -66,6 +69,23 @@ def test_rows_cost_more_in_company() -> None:
     assert shortest(0.05, decoding=8) > shortest(0.05)
 
 
+def test_it_matters_which_token_is_expected() -> None:
+    """Of a match that says 0.6 or 0.75, tokens that were mostly wrong need more and others less."""
+
+    def known_as(right: bool) -> Lexical:
+        lexical = Lexical()
+        for at in range(101, 199):  # the passage's tokens, each after the one before it and before the next
+            for _ in range(8):
+                lexical.add(places(at - 1, at, at + 1, 2, 0), 0.4 if right else -0.6)
+        return lexical
+
+    assert (
+        shortest(0.6, lexical=known_as(right=True))
+        < shortest(0.6)
+        < shortest(0.6, lexical=known_as(right=False))
+    )
+
+
 def test_a_request_that_may_not_lose_anything_is_not_promising() -> None:
     assert shortest(0.45, won=0) > shortest(0.45)
 
@@ -77,7 +97,7 @@ def test_requests_are_looked_at_in_turns() -> None:
     views = [RequestView(i, [*passage, 1, *passage]) for i in range(5)]
     for view in views:
         stakes.settle(view.id, committed=1000, cost=1.0)
-    hints = Hints(known(0.05), stakes)
+    hints = Hints(known(0.05), stakes, Lexical())
     hints.weigh(DEAR, 5)
     seen = [hints.promising(views) for _ in views]
     assert sorted(seen, key=min) == [{view.id} for view in views]
@@ -86,7 +106,7 @@ def test_requests_are_looked_at_in_turns() -> None:
 def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=100, cost=1.0)
-    hints, view = Hints(known(0.1), stakes), RequestView(1, [*range(50), *range(20)])
+    hints, view = Hints(known(0.1), stakes, Lexical()), RequestView(1, [*range(50), *range(20)])
     assert not hints.promising([view]), "nothing was weighed yet"
     hints.weigh(DEAR, 1)
     assert hints.promising([view, RequestView(2, [5, 6])]) == {1}
@@ -97,7 +117,7 @@ def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
 def test_a_match_that_brought_nothing_must_grow_first() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=1000, cost=1.0)
-    hints = Hints(known(0.45), stakes)
+    hints = Hints(known(0.45), stakes, Lexical())
     hints.weigh(DEAR, 1)
     passage = list(range(100, 200))
     view = RequestView(1, [*passage, 1])
@@ -167,7 +187,7 @@ def test_text_that_nothing_promises_is_asked_about_seldom() -> None:
 def test_what_was_told_among_many_is_told_again_when_they_are_fewer() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=1000, cost=1.0)
-    hints = Hints(known(0.45), stakes)
+    hints = Hints(known(0.45), stakes, Lexical())
     view = RequestView(1, [*range(100, 140), 1, *range(100, 130)])
     hints.weigh(DEAR, 2)
     assert hints.promising([view])
