@@ -108,7 +108,7 @@ class Hints:
         return {request.id} if likely and self._news(request.id, length) else set()
 
     def _likely(self, request: RequestView, length: int) -> bool:
-        """Whether the token that came after the match is likely enough to come, which one it is counted in."""
+        """Whether the token that came after the match is likely to come; which one it is counts."""
         enough, usual = self._enough[min(length, _LONG)], SURVIVAL[min(length, _LONG)][0]
         if enough > 1.0:
             return False
