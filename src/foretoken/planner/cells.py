@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from foretoken.planner.agreement import Company
 from foretoken.planner.beta import Counts
-from foretoken.planner.lexical import NONE, Lexical, Places, moved, places
+from foretoken.planner.lexical import NONE, Lexical, moved
 from foretoken.types import Draft
 
 _CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
@@ -74,7 +74,6 @@ class Reading:
         self._match = int(draft.features.get("match_length", 0))
         self._depths = None if draft.parents is None else depths(draft.parents)
         self._origin = _origin(draft)
-        self._features: list[Places] = []
         self._odds: list[float] = []
         self._found: list[Counts] = []
         self._priors: list[float] = []
@@ -97,20 +96,20 @@ class Reading:
 
     def odds(self, i: int) -> float:
         """What `lexical` adds to the log-odds of token i, as it was when this was first asked."""
+        lexical, match, origin = self._lexical, self._match, self._origin
         for at in range(len(self._odds), i + 1):
-            self._features.append(self._places(at))
-            self._odds.append(self._lexical.odds(self._features[at]))
+            before, token, following = self._around(at)
+            depth = at if self._depths is None else self._depths[at]
+            self._odds.append(lexical.odds(before, token, following, match + depth, origin))
         return self._odds[i]
 
-    def _places(self, i: int) -> Places:
-        tokens, nested = self.draft.tokens, self._depths
-        if nested is None:
-            before, depth = tokens[i - 1] if i else self._last, i
-            following = tokens[i + 1] if i + 1 < len(tokens) else NONE
-        else:
-            parent = self.draft.parents[i] if self.draft.parents is not None else NONE
-            before, depth, following = tokens[parent] if parent >= 0 else self._last, nested[i], NONE
-        return places(before, tokens[i], following, self._match + depth, self._origin)
+    def _around(self, i: int) -> tuple[int, int, int]:
+        """Token i, with the one that it comes after and, of a chain, the one that comes next."""
+        tokens, parents = self.draft.tokens, self.draft.parents
+        if parents is not None:
+            return tokens[parents[i]] if parents[i] >= 0 else self._last, tokens[i], NONE
+        following = tokens[i + 1] if i + 1 < len(tokens) else NONE
+        return tokens[i - 1] if i else self._last, tokens[i], following
 
     def alone(self, i: int, caution: float) -> float:
         """What its drafter's record says of token i: P(it is accepted | its ancestors were), `caution`
@@ -126,8 +125,10 @@ class Reading:
     def add(self, i: int, chance: float, *, right: bool) -> None:
         """Token i was right, or it was not; it had been given this chance."""
         self.counts(i).add(right)
-        self.odds(i)
-        self._lexical.add(self._features[i], (1.0 if right else 0.0) - chance)
+        before, token, following = self._around(i)
+        depth = i if self._depths is None else self._depths[i]
+        error = (1.0 if right else 0.0) - chance
+        self._lexical.add(before, token, following, self._match + depth, self._origin, error=error)
 
     def estimate(self, caution: float) -> list[float]:
         """P(token i and all its ancestors are accepted), 0 after a chain's falls under `NEGLIGIBLE`."""

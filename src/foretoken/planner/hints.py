@@ -15,7 +15,7 @@ import numpy as np
 
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.echo import Echo
-from foretoken.planner.lexical import NONE, Lexical, moved, places
+from foretoken.planner.lexical import NONE, Lexical, moved
 from foretoken.planner.ratios import LONGEST
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
@@ -115,7 +115,7 @@ class Hints:
         tokens, at = request.tokens, self._echo.expected(request)
         following = tokens[at + 1] if at + 1 < len(tokens) else NONE
         origin = int(at < request.prompt_length)
-        odds = self._lexical.odds(places(tokens[-1], tokens[at], following, length, origin))
+        odds = self._lexical.odds(tokens[-1], tokens[at], following, length, origin)
         return moved(usual, odds) >= enough
 
     def _news(self, request: int, length: int) -> bool:

@@ -41,31 +41,6 @@ _MOST = 8.0  # of a weight from an earlier run
 _TOKEN, _BEFORE, _PAIR, _NEXT = 0x5BD1E995, 0x2C1B3C6D, 0x297A2D39, 0x4F6CDD1D
 _LONGER, _AFTER, _ORIGIN = 0x1B873593, 0x52DCE729, 0x38B34AE5
 
-Places = tuple[int, int, int, int, int, int, int]
-"""Where the weights of a token's features are."""
-
-
-def places(before: int, token: int, following: int, match: int, origin: int) -> Places:
-    """The features of `token` in a draft: after `before`, with `following` drafted next (`NONE`: nothing),
-    after a match of so many tokens, copied from a text of this kind (a small number).
-    """
-    own, last, match = token * _TOKEN, before * _BEFORE, min(match, LONG) + 1
-    return (
-        _place(own),
-        _place(last),
-        _place(own + before * _PAIR),
-        _place(own + following * _NEXT + 1),
-        _place(own + match * _LONGER),
-        _place(last + match * _AFTER),
-        _place(own + (origin + 1) * _ORIGIN),
-    )
-
-
-def _place(mixed: int) -> int:
-    """16 of its bits, well mixed."""
-    low = mixed & 0x7FFFFFFF
-    return ((low ^ low >> 15) * 0x2C1B3C6D >> 13 ^ mixed >> 31) & _MASK
-
 
 class Lexical:
     """The weights, for all sources."""
@@ -74,20 +49,38 @@ class Lexical:
         self._weights = [0.0] * (1 << _BITS)
         self._squares = [0.0] * (1 << _BITS)
 
-    def odds(self, features: Places) -> float:
-        """What is added to a token's log-odds."""
-        weights, total = self._weights, 0.0
-        for place in features:
-            total += weights[place]
-        return total
+    def odds(self, before: int, token: int, following: int, match: int, origin: int) -> float:
+        """What is added to the log-odds of `token` in a draft: after `before`, with `following` drafted next
+        (`NONE`: nothing), after a match of so many tokens, copied from a text of this kind (a small number).
+        """
+        weights, own, last = self._weights, token * _TOKEN, before * _BEFORE
+        match = match + 1 if match < LONG else LONG + 1
+        return (
+            weights[_place(own)]
+            + weights[_place(last)]
+            + weights[_place(own + before * _PAIR)]
+            + weights[_place(own + following * _NEXT + 1)]
+            + weights[_place(own + match * _LONGER)]
+            + weights[_place(last + match * _AFTER)]
+            + weights[_place(own + (origin + 1) * _ORIGIN)]
+        )
 
-    def add(self, features: Places, error: float) -> None:
+    def add(self, before: int, token: int, following: int, match: int, origin: int, *, error: float) -> None:
         """The token was right or wrong: `error` is 1 or 0, less the chance that it was given."""
-        weights, squares, square = self._weights, self._squares, error * error
-        for place in features:
-            learnt = squares[place] + square
-            squares[place] = learnt
-            weights[place] += error * max(LEAST, RATE / (1.0 + sqrt(learnt)))
+        own, last = token * _TOKEN, before * _BEFORE
+        match = match + 1 if match < LONG else LONG + 1
+        self._step(_place(own), error)
+        self._step(_place(last), error)
+        self._step(_place(own + before * _PAIR), error)
+        self._step(_place(own + following * _NEXT + 1), error)
+        self._step(_place(own + match * _LONGER), error)
+        self._step(_place(last + match * _AFTER), error)
+        self._step(_place(own + (origin + 1) * _ORIGIN), error)
+
+    def _step(self, place: int, error: float) -> None:
+        learnt = self._squares[place] + error * error
+        self._squares[place] = learnt
+        self._weights[place] += error * max(LEAST, RATE / (1.0 + sqrt(learnt)))
 
     def export(self) -> dict[str, float]:
         """The weights that say most as a JSON object: place → weight."""
@@ -102,6 +95,12 @@ class Lexical:
                 continue
             if name.isdecimal() and int(name) <= _MASK and isfinite(weight) and abs(weight) <= _MOST:
                 self._weights[int(name)] = float(weight)
+
+
+def _place(mixed: int) -> int:
+    """16 of its bits, well mixed."""
+    low = mixed & 0x7FFFFFFF
+    return ((low ^ low >> 15) * 0x2C1B3C6D >> 13 ^ mixed >> 31) & _MASK
 
 
 def moved(chance: float, odds: float) -> float:

@@ -16,7 +16,7 @@ from foretoken.planner.attention import START
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.income import INCOME
-from foretoken.planner.lexical import Lexical, places
+from foretoken.planner.lexical import Lexical
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit
@@ -76,7 +76,7 @@ def test_it_matters_which_token_is_expected() -> None:
         lexical = Lexical()
         for at in range(101, 199):  # the passage's tokens, each after the one before it and before the next
             for _ in range(8):
-                lexical.add(places(at - 1, at, at + 1, 2, 0), 0.4 if right else -0.6)
+                lexical.add(at - 1, at, at + 1, 2, 0, error=0.4 if right else -0.6)
         return lexical
 
     assert (

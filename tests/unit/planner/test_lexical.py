@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretoken.planner.calibration import Survival
 from foretoken.planner.cells import NEGLIGIBLE
-from foretoken.planner.lexical import EXPORTED, NONE, Lexical, moved, places
+from foretoken.planner.lexical import EXPORTED, NONE, Lexical, moved
 from foretoken.types import Draft, Outcome
 
 NEWLINE, NAME, OTHER = 198, 4711, 523
@@ -151,23 +151,24 @@ def test_odds_move_a_chance_and_keep_it_one(chance: float, odds: float, more: fl
 
 
 @given(TOKENS, TOKENS, TOKENS, st.integers(0, 64), st.integers(0, 3))
-def test_all_places_are_there(before: int, token: int, following: int, match: int, origin: int) -> None:
+def test_what_is_learnt_is_what_is_read(
+    before: int, token: int, following: int, match: int, origin: int
+) -> None:
     lexical = Lexical()
-    features = places(before, token, following, match, origin)
-    assert len(features) == 7
-    assert lexical.odds(features) == 0.0
-    lexical.add(features, 0.5)
-    assert 0.0 < lexical.odds(features) < 3.0
-    lexical.add(features, -0.5)
-    assert lexical.odds(features) == pytest.approx(0.0, abs=0.3)
+    assert lexical.odds(before, token, following, match, origin) == 0.0
+    lexical.add(before, token, following, match, origin, error=0.5)
+    assert 0.5 < lexical.odds(before, token, following, match, origin) < 2.0
+    lexical.add(before, token, following, match, origin, error=-0.5)
+    assert lexical.odds(before, token, following, match, origin) == pytest.approx(0.0, abs=0.3)
 
 
-def test_places_are_spread() -> None:
-    """Of tokens that stand side by side in a vocabulary hardly two share one."""
-    for number in range(7):
-        used = {places(OTHER, token, 7, 2, 1)[number] for token in range(2000, 8000)}
-        assert len(used) > 5000 or number in (1, 5), f"feature {number} of the token"
-    assert len({places(before, NAME, 7, 2, 1)[1] for before in range(2000, 8000)}) > 5000
+def test_tokens_side_by_side_in_a_vocabulary_are_told_apart() -> None:
+    lexical = Lexical()
+    lexical.add(OTHER, NAME, NONE, 2, 1, error=-1.0)
+    there = lexical.odds(OTHER, NAME, NONE, 2, 1)
+    near = [lexical.odds(OTHER + by, NAME + 3 * by, NONE, 2, 1) for by in range(1, 3000)]
+    assert sum(odds < 0.2 * there for odds in near) < 10
+    assert len(lexical.export()) == 7
 
 
 # --- what is kept ----------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ def test_what_was_learnt_is_kept() -> None:
 def test_no_more_is_kept_than_says_most() -> None:
     lexical, rng = Lexical(), random.Random(1)
     for token in range(4000):
-        lexical.add(places(token, token + 1, NONE, 0, 2), rng.uniform(-1, 1))
+        lexical.add(token, token + 1, NONE, 0, 2, error=rng.uniform(-1, 1))
     kept = lexical.export()
     assert len(kept) == EXPORTED
     again = Lexical()
