@@ -205,7 +205,7 @@ class AdaptivePlanner:
         survival: Sequence[float] = ()
         highest = 0.0
         careful = caution(load.decoding)
-        chains = self._survival.estimates(drafts, careful, request.id)
+        chains = self._survival.estimates(drafts, careful, request.id, self._asking.hopeless)
         rows = load.decoding + load.owed
         costs = self._prices(rows, max(map(len, chains)) + 1)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):

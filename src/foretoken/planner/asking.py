@@ -12,6 +12,7 @@ from functools import partial
 
 from foretoken.planner.attention import EARNED, times
 from foretoken.planner.catchup import Answers, CatchUp
+from foretoken.planner.cells import NEGLIGIBLE
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.income import INCOME
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
@@ -303,6 +304,11 @@ class Asking:
             if outcome.draft is not None and outcome.draft.source == name and outcome.draft.probs is not None
         )
         return (self._curve.ratio(1 + rows) - 1.0) * self._curve.single_ms
+
+    @property
+    def hopeless(self) -> float:
+        """Survival under which no token of this round's drafts is worth its row."""
+        return NEGLIGIBLE if self._limit is None else max(NEGLIGIBLE, self._limit.min_survival)
 
     @property
     def asked(self) -> bool:

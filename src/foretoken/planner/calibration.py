@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foretoken.planner.agreement import Agreement, beside, shared
-from foretoken.planner.cells import Cells, Reading, depths
+from foretoken.planner.cells import NEGLIGIBLE, Cells, Reading, depths
 from foretoken.planner.lexical import NONE, Lexical, moved
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
@@ -79,16 +79,20 @@ class Survival:
         return self._reading(draft, last).estimate(caution)
 
     def estimates(
-        self, drafts: Sequence[Draft], caution: float = 0.0, request: int | None = None
+        self,
+        drafts: Sequence[Draft],
+        caution: float = 0.0,
+        request: int | None = None,
+        least: float = NEGLIGIBLE,
     ) -> list[list[float]]:
         """`estimate` of each of a request's drafts, of which one may be verified: all know of each other.
-        `request`: they are those that it is remembered by.
+        `request`: they are those that it is remembered by. Under `least` no token is worth a row.
         """
         readings = None if request is None else self._shadow.get(request)
         if readings is None:
             readings = [self._reading(draft, NONE) for draft in drafts]
         self._meet(readings)
-        return [self._together(reading, reading.estimate(caution), caution) for reading in readings]
+        return [self._together(reading, reading.estimate(caution, least), caution) for reading in readings]
 
     def _together(self, reading: Reading, survivals: list[float], caution: float) -> list[float]:
         """What a draft's estimates are with what the others say."""

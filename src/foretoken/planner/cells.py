@@ -130,8 +130,8 @@ class Reading:
         error = (1.0 if right else 0.0) - chance
         self._lexical.add(before, token, following, self._match + depth, self._origin, error=error)
 
-    def estimate(self, caution: float) -> list[float]:
-        """P(token i and all its ancestors are accepted), 0 after a chain's falls under `NEGLIGIBLE`."""
+    def estimate(self, caution: float, least: float = NEGLIGIBLE) -> list[float]:
+        """P(token i and all its ancestors are accepted), 0 after a chain's falls under `least`."""
         survivals: list[float] = []
         parents, count = self.draft.parents, len(self.draft.tokens)
         if parents is not None:
@@ -142,7 +142,7 @@ class Reading:
         survival = 1.0
         for i in range(count):
             survival *= self.chance(i, caution)
-            if survival < NEGLIGIBLE:
+            if survival < least:
                 break
             survivals.append(survival)
         return survivals + [0.0] * (count - len(survivals))

@@ -168,7 +168,7 @@ def test_tokens_side_by_side_in_a_vocabulary_are_told_apart() -> None:
     there = lexical.odds(OTHER, NAME, NONE, 2, 1)
     near = [lexical.odds(OTHER + by, NAME + 3 * by, NONE, 2, 1) for by in range(1, 3000)]
     assert sum(odds < 0.2 * there for odds in near) < 10
-    assert len(lexical.export()) == 7
+    assert len(lexical.export()) == 6
 
 
 # --- what is kept ----------------------------------------------------------------------------------------
@@ -194,14 +194,14 @@ def test_no_more_is_kept_than_says_most() -> None:
     again = Lexical()
     again.restore(kept)
     assert again.export() == kept
-    left_out = {str(at): abs(weight) for at, weight in enumerate(lexical._weights) if str(at) not in kept}
-    assert max(left_out.values()) <= min(map(abs, kept.values())) + 1e-3
+    left_out = [abs(weight) for at, weight in enumerate(lexical._weights) if str(at) not in kept]
+    assert max(left_out) <= min(map(abs, kept.values())) + 1e-3
 
 
 def test_what_does_not_look_like_weights_is_left_out() -> None:
     lexical = Lexical()
     lexical.restore(
-        {"-1": 1.0, "65536": 1.0, "x": 1.0, "1": "2", "2": True, "3": float("nan"), "4": 1e9, "5": None}
+        {"-1": 1.0, "9999999": 1.0, "x": 1.0, "1": "2", "2": True, "3": float("nan"), "4": 1e9, "5": None}
     )
     assert lexical.export() == {}
     lexical.restore({"7": 0.5, "8": -1})
