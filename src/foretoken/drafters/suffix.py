@@ -83,9 +83,9 @@ class SuffixDrafter(HistoryDrafter[_State]):
 
     Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
     the first token; `from_store`, 1 when the continuation is a past output's, and `from_prompt`, 1 when it is
-    the prompt's. `open_store` opens the store of
-    a scope's past outputs, None remembers nothing. It is read on a thread of its own, `disk`, and until that
-    is done drafts come from the request's own text. A draft has at most `longest` tokens (≤ REACH).
+    the prompt's. `open_store` opens the store of a scope's past outputs, None remembers nothing. It is read
+    on a thread of its own, `disk`, and until that is done drafts come from the request's own text. A draft
+    has at most `longest` tokens (≤ REACH).
     """
 
     name = NAME

@@ -131,7 +131,9 @@ class Reading:
         self._lexical.add(before, token, following, self._match + depth, self._origin, error=error)
 
     def estimate(self, caution: float, least: float = NEGLIGIBLE) -> list[float]:
-        """P(token i and all its ancestors are accepted), 0 after a chain's falls under `least`."""
+        """P(token i and all its ancestors are accepted), 0 after a chain's falls under `least`. The first
+        token's is told in any case.
+        """
         survivals: list[float] = []
         parents, count = self.draft.parents, len(self.draft.tokens)
         if parents is not None:
@@ -142,7 +144,7 @@ class Reading:
         survival = 1.0
         for i in range(count):
             survival *= self.chance(i, caution)
-            if survival < least:
+            if survival < least and i:
                 break
             survivals.append(survival)
         return survivals + [0.0] * (count - len(survivals))

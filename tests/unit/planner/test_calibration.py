@@ -48,6 +48,15 @@ def test_survival_is_a_probability_that_falls_along_a_draft(
     assert all(low <= high for low, high in zip(estimate, plain, strict=True))
 
 
+@given(draft=drafts, least=st.floats(0.0, 1.0))
+@settings(deadline=None)
+def test_under_the_least_that_is_worth_a_row_nothing_is_worked_out(draft: Draft, least: float) -> None:
+    survival = Survival()
+    [whole], [cut] = (survival.estimates([draft], least=it) for it in (0.0, least))
+    assert cut[0] == whole[0], "what is said of a draft begins with its first token"
+    assert cut[1:] == [value if value >= least else 0.0 for value in whole[1:]]
+
+
 def test_a_drafter_s_confidence_counts_until_there_is_experience() -> None:
     survival = Survival()
     sure, unsure = Draft((1,), "s", confidence=(0.95,)), Draft((1,), "s", confidence=(0.2,))
