@@ -96,20 +96,22 @@ class Reading:
 
     def odds(self, i: int) -> float:
         """What `lexical` adds to the log-odds of token i, as it was when this was first asked."""
-        lexical, match, origin = self._lexical, self._match, self._origin
+        lexical, origin = self._lexical, self._origin
         for at in range(len(self._odds), i + 1):
-            before, token, following = self._around(at)
-            depth = at if self._depths is None else self._depths[at]
-            self._odds.append(lexical.odds(before, token, following, match + depth, origin))
+            before, token, following, match = self._around(at)
+            self._odds.append(lexical.odds(before, token, following, match, origin))
         return self._odds[i]
 
-    def _around(self, i: int) -> tuple[int, int, int]:
-        """Token i, with the one that it comes after and, of a chain, the one that comes next."""
-        tokens, parents = self.draft.tokens, self.draft.parents
-        if parents is not None:
-            return tokens[parents[i]] if parents[i] >= 0 else self._last, tokens[i], NONE
+    def _around(self, i: int) -> tuple[int, int, int, int]:
+        """The token that token i comes after, itself, of a chain the one that comes next, and how many tokens
+        before it match.
+        """
+        tokens, parents, nested = self.draft.tokens, self.draft.parents, self._depths
+        if parents is not None and nested is not None:
+            before = tokens[parents[i]] if parents[i] >= 0 else self._last
+            return before, tokens[i], NONE, max(0, self._match + nested[i])
         following = tokens[i + 1] if i + 1 < len(tokens) else NONE
-        return tokens[i - 1] if i else self._last, tokens[i], following
+        return tokens[i - 1] if i else self._last, tokens[i], following, max(0, self._match + i)
 
     def alone(self, i: int, caution: float) -> float:
         """What its drafter's record says of token i: P(it is accepted | its ancestors were), `caution`
@@ -125,10 +127,9 @@ class Reading:
     def add(self, i: int, chance: float, *, right: bool) -> None:
         """Token i was right, or it was not; it had been given this chance."""
         self.counts(i).add(right)
-        before, token, following = self._around(i)
-        depth = i if self._depths is None else self._depths[i]
+        before, token, following, match = self._around(i)
         error = (1.0 if right else 0.0) - chance
-        self._lexical.add(before, token, following, self._match + depth, self._origin, error=error)
+        self._lexical.add(before, token, following, match, self._origin, error=error)
 
     def estimate(self, caution: float, least: float = NEGLIGIBLE) -> list[float]:
         """P(token i and all its ancestors are accepted), 0 after a chain's falls under `least`. The first
@@ -164,7 +165,8 @@ def _origin(draft: Draft) -> int:
     """Where it is copied from: 0 what was generated, 1 the prompt, 2 nobody says, 3 past outputs."""
     if draft.features.get("from_store"):
         return 3
-    return int(draft.features.get("from_prompt", 2.0))
+    from_prompt = draft.features.get("from_prompt")
+    return 2 if from_prompt is None else int(bool(from_prompt))
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ proposed token and of the one before it: a logistic regression on sparse feature
 Click Prediction"), learnt token by token with steps that shrink with what a weight has learnt (AdaGrad: Duchi
 et al. 2011, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", eq. 1), to a
 least step: texts change. Nothing is known beforehand: the model's own texts teach it, verified or not. That
-takes 7 % off the log loss, and 3 % off the time of recorded answers (docs/experiments.md).
+takes 6 to 7 % off the log loss, and 1 to 4 % off the time of recorded answers (docs/experiments.md).
 
 Between two forwards it is memory that takes time, so what belongs to a token lies together, in one row of
 `ROW` numbers. Memory: 5 MB.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretoken.planner.calibration import Survival
 from foretoken.planner.cells import NEGLIGIBLE
-from foretoken.planner.lexical import EXPORTED, NONE, Lexical, moved
+from foretoken.planner.lexical import EXPORTED, NONE, ROW, Lexical, moved
 from foretoken.types import Draft, Outcome
 
 NEWLINE, NAME, OTHER = 198, 4711, 523
@@ -206,6 +206,16 @@ def test_what_does_not_look_like_weights_is_left_out() -> None:
     assert lexical.export() == {}
     lexical.restore({"7": 0.5, "8": -1})
     assert lexical.export() == {"8": -1.0, "7": 0.5}
+
+
+def test_a_drafter_may_say_strange_things_of_its_drafts() -> None:
+    survival = Survival()
+    survival.lexical.add(NAME, NAME + 1, NONE, 4, 3, error=1.0)
+    learn(survival, said(0, 1, match_length=-40, from_prompt=9), 1)
+    learn(survival, said(0, 1, match_length=1e9, from_prompt=float("nan")), 1)
+    assert 0.0 < first(survival, said(0, match_length=-40, from_prompt=-3)) < 1.0
+    changed = {int(place) // ROW for place in survival.lexical.export() if int(place) < ROW << 15}
+    assert changed == {0, 1, OTHER, NAME, NAME + 1}, "rows of these tokens and no other's"
 
 
 def test_hopeless_stays_hopeless() -> None:
