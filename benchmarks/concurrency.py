@@ -4,10 +4,10 @@ Physics: one forward serves all requests, so n requests that decode plainly alre
 Where V(n) rises, the rows of drafts cost more beside others than alone, and at some number of requests the
 best draft is none; where it is flat they stay worth it. A hand-set draft length is right at one load only.
 
-With 1, 2, 4 and 8 requests in flight all settings answer the same prompts, in turns of half a
-second. The rate is aggregate: tokens ÷ the time of its turns, prompts included. Every block begins with
-drafters and planners that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is
-compared with the best of the others.
+With 1, 2, 4 and 8 requests in flight all settings answer the same prompts, in short turns. The rate is
+aggregate: tokens ÷ the time of its turns, prompts included. Every block begins with drafters and planners
+that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is compared with the best
+of the others.
 
 Then one request copies a text (scripted: `foretoken.bench.scripted`), after it eight at once of which seven
 stop early, and the rounds are counted until the one that is left drafts. Where the first one hardly drafted,
@@ -29,7 +29,7 @@ from foretoken import Engine, SamplingParams
 from foretoken.bench.curves import find_curve
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.scripted import ScriptedModel
-from foretoken.bench.slices import in_slices, whole
+from foretoken.bench.slices import in_slices, turn_seconds, whole
 from foretoken.bench.static_drafters import shipped_traces
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO, OFF
@@ -86,13 +86,15 @@ def measure_all(args: Namespace, names: Sequence[str]) -> None:
     work = [(prompt, args.tokens) for prompt in encode(engines[OFF], args)]
     found: dict[int, dict[str, list[float]]] = {level: {} for level in args.levels}
     blocks = [(again, level) for again in range(args.repeat) for level in args.levels]
+    turn = turn_seconds(None)
     for number, (again, level) in enumerate(blocks):
         serving: dict[str, Serving] = {}
         for name in names if again % 2 == 0 else names[::-1]:
             engines[name].set_speculation(name)
             serving[name] = Serving(engines[name], work, level, perf_counter)
-        for name, rate in in_slices(serving):
+        for name, rate in in_slices(serving, turn):
             found[level].setdefault(name, []).append(rate)
+        turn = turn_seconds(found[level][OFF][-1] / level)
         progress(number + 1, len(blocks), f"{level} at once")
     for engine in engines.values():
         engine.close()

@@ -6,7 +6,7 @@ always draft win the one kind of phase and lose the other, plain decoding the ot
 model is real and so are its forwards, but its text is scripted (`foretoken.bench.scripted`): no model flips
 on command.
 
-All settings decode the same texts in turns of half a second, each pass another text. A phase's time
+All settings decode the same texts in short turns, each pass another text. A phase's time
 is compared with the better of plain decoding and the best of the `--on` settings in that phase, by medians
 over the passes. The first pass is reported apart: in it `auto` has learnt nothing yet.
 """
@@ -23,7 +23,7 @@ from common import parser, progress
 from foretoken import Engine
 from foretoken.bench.phases import FlippingText, Phases, flipping_text
 from foretoken.bench.scripted import ScriptedModel
-from foretoken.bench.slices import in_slices
+from foretoken.bench.slices import in_slices, turn_seconds
 from foretoken.bench.workloads import load_prompts
 from foretoken.config import AUTO, OFF
 
@@ -60,10 +60,13 @@ def main() -> None:
     sides = {name: Side(name, args) for name in names}
     texts = make_texts(sides[OFF].engine, args)
     times: Times = {name: [] for name in names}
+    turn = turn_seconds(None)
     for number, text in enumerate(texts):
         order = names if number % 2 == 0 else names[::-1]
-        for name, seconds in in_slices({name: sides[name].begin(text) for name in order}):
+        for name, seconds in in_slices({name: sides[name].begin(text) for name in order}, turn):
             times[name].append(seconds)
+            if name == OFF:
+                turn = turn_seconds(len(seconds) * args.tokens / sum(seconds))
             progress(sum(map(len, times.values())), len(texts) * len(names), name)
     kinds = [phase.kind for phase in texts[0].phases]
     print(f"tokens/s: {'':<14}" + "".join(f"{name:>16}" for name in names) + "   auto ÷ best")

@@ -9,7 +9,7 @@ people try out, for which the planner is there.
 Physics: with one row a forward reads every weight once, so its time is the weights' size over the memory's
 bandwidth, plus what is done between the products. That part does not shrink with the model.
 
-Every prompt is answered by all sides in turns of half a second, the order reversed from prompt to
+Every prompt is answered by all sides in turns of at most half a second, the order reversed from prompt to
 prompt and from pass to pass (`foretoken.bench.live`). Rates are by each side's own clock: *decode* is the
 tokens after the first over the time since the first, *whole* is all tokens over the time with the prompt.
 transformers may get several tokens out of the forward over the prompt; they count as decoded in no time.

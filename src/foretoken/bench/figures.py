@@ -21,8 +21,12 @@ def percent(share: float | None) -> str:
 
 
 def worst(summary: Summary) -> str:
-    """The smallest speedup and whose it is."""
-    return NONE if summary.worst is None else f"{summary.worst:.2f}  {summary.worst_prompt}"
+    """The smallest speedup, the least and the most that it was in a pass, and whose it is."""
+    if summary.worst is None:
+        return NONE
+    passes = summary.worst_passes
+    span = f" ({min(passes):.2f}–{max(passes):.2f})" if len(passes) > 1 else ""
+    return f"{summary.worst:.2f}{span}  {summary.worst_prompt}"
 
 
 def columns(report: Report) -> list[str]:
@@ -77,7 +81,10 @@ EXPLAINED = {
 def explanations(report: Report) -> list[str]:
     """What the columns mean, in a few words each."""
     shown = [*columns(report), *(["ms"] if _parts(report) else [])]
-    return [f"{name}: {text.format(report.baseline)}" for name, text in EXPLAINED.items() if name in shown]
+    said = EXPLAINED
+    if any(len(score.passes) > 1 for score in report.scores):
+        said = said | {"worst prompt": "the smallest speedup, in brackets that of its worst and best pass"}
+    return [f"{name}: {text.format(report.baseline)}" for name, text in said.items() if name in shown]
 
 
 def overall(report: Report) -> list[Summary]:

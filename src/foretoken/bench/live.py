@@ -14,7 +14,7 @@ from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.curves import Curves
 from foretoken.bench.results import Row, Sample
 from foretoken.bench.sides import Messages, Side
-from foretoken.bench.slices import Pausing, in_slices
+from foretoken.bench.slices import Pausing, in_slices, turn_seconds
 from foretoken.bench.workloads import PromptCase
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ContextLengthError
@@ -48,8 +48,10 @@ def measure(
     not a speedup. Of a conversation the first `turns` turns are measured. What was answered to the turns
     before is the first side's text for all sides, so that all are asked the same. A turn that does not fit
     into the context of some side is left out, with those after it; `too_long` gets its name: the rows of
-    sides that had answered it by then are to be left out, too. Raises ForetokenError.
+    sides that had answered it by then are to be left out, too. A turn is as long as the first side's
+    last answer says. Raises ForetokenError.
     """
+    seconds = turn_seconds(None)
     for again in range(repeat):
         for side in sides:
             side.restart()
@@ -60,8 +62,10 @@ def measure(
                 said.append({"role": "user", "content": text})
                 answers: dict[str, str] = {}
                 try:
-                    for name, sample in _answers(order, said, params):
+                    for name, sample in _answers(order, said, params, seconds):
                         answers[name] = sample.text
+                        if name == sides[0].name:
+                            seconds = turn_seconds(sample.rate)
                         yield Row(case.turn_id(turn), case.category, name, again, sample)
                 except ContextLengthError:
                     if too_long is not None:
@@ -71,9 +75,11 @@ def measure(
 
 
 def _answers(
-    order: Sequence[Side], messages: Messages, params: SamplingParams
+    order: Sequence[Side], messages: Messages, params: SamplingParams, seconds: float
 ) -> Iterator[tuple[str, Sample]]:
-    """Every side's answer: of those that can pause at once, in the place of the first of them."""
+    """Every side's answer: of those that can pause at once, in turns of so many seconds, in the place of the
+    first of them.
+    """
     together = {side.name: side for side in order if isinstance(side, Pausing)}
     begun = False
     for side in order:
@@ -81,7 +87,9 @@ def _answers(
             yield side.name, side.answer(messages, params)
         elif not begun:
             begun = True
-            yield from in_slices({name: one.begin(messages, params) for name, one in together.items()})
+            yield from in_slices(
+                {name: one.begin(messages, params) for name, one in together.items()}, seconds
+            )
 
 
 def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:

@@ -85,7 +85,7 @@ class Row:
 class Score:
     """One prompt under one setting. `speedup` is over the baseline, None where either has no rate; it is the
     median over the passes, each compared with the baseline's answer of the same pass. `tokens_per_second` and
-    what follows it are of the fastest pass.
+    what follows it are of the fastest pass; `passes` are the speedups of all.
 
     `different`: some repeat's text was not the baseline's; None where there was nothing to compare.
     `exact`: they were claimed to be the same.
@@ -95,6 +95,7 @@ class Score:
     category: str
     setting: str
     speedup: float | None
+    passes: Sequence[float] = ()
     tokens_per_second: float | None = None
     tokens: int = 0
     rounds: int = 0
@@ -109,7 +110,8 @@ class Score:
 class Summary:
     """One setting over one category. Means are geometric; None is what nobody measured.
 
-    `acceptance_length` is committed tokens per round; `ms_per_token` says where the time went.
+    `acceptance_length` is committed tokens per round; `ms_per_token` says where the time went; `worst_passes`
+    are the speedups of the worst prompt, pass by pass.
     """
 
     category: str
@@ -119,6 +121,7 @@ class Summary:
     speedup: float | None
     worst: float | None
     worst_prompt: str
+    worst_passes: Sequence[float]
     acceptance_rate: float | None
     acceptance_length: float | None
     ms_per_token: Mapping[str, float]
@@ -167,6 +170,7 @@ def _score(group: Sequence[Row], plain: Sequence[Row]) -> Score:
         category=best.category,
         setting=best.setting,
         speedup=median(speedups) if speedups else None,
+        passes=speedups,
         tokens_per_second=sample.rate,
         tokens=sample.count,
         rounds=sample.rounds,
@@ -195,8 +199,8 @@ def summaries(found: Sequence[Score]) -> list[Summary]:
 
 def _summary(category: str, setting: str, group: Sequence[Score]) -> Summary:
     rates = [score.tokens_per_second for score in group if score.tokens_per_second]
-    rated = [(score.speedup, score.prompt) for score in group if score.speedup]
-    worst, worst_prompt = min(rated, default=(None, ""))
+    rated = [(score.speedup, score) for score in group if score.speedup]
+    worst, whose = min(rated, key=lambda it: (it[0], it[1].prompt), default=(None, None))
     drafted, accepted = sum(score.drafted for score in group), sum(score.accepted for score in group)
     counted = [score for score in group if score.rounds]
     compared = [score for score in group if score.different is not None]
@@ -209,7 +213,8 @@ def _summary(category: str, setting: str, group: Sequence[Score]) -> Summary:
         tokens_per_second=geometric_mean(rates) if rates else None,
         speedup=geometric_mean([speedup for speedup, _ in rated]) if rated else None,
         worst=worst,
-        worst_prompt=worst_prompt,
+        worst_prompt=whose.prompt if whose else "",
+        worst_passes=whose.passes if whose else (),
         acceptance_rate=accepted / drafted if drafted else None,
         acceptance_length=sum(score.tokens - 1 for score in counted) / sum(score.rounds for score in counted)
         if counted
@@ -235,14 +240,23 @@ def acceptance_by_depth(rows: Iterable[Row]) -> tuple[float, ...]:
 
 def noise(rows: Iterable[Row], setting: str) -> float | None:
     """How much faster the best pass over a prompt was than the worst: a share, the median over the prompts.
-
-    None with a single pass. What differs by less than this between settings may differ by chance.
+    None with a single pass.
     """
     rates: dict[str, list[float]] = {}
     for row in rows:
         if row.setting == setting and row.sample.rate:
             rates.setdefault(row.prompt, []).append(row.sample.rate)
-    ratios = [max(found) / min(found) - 1 for found in rates.values() if len(found) > 1]
+    return _spread(rates.values())
+
+
+def speedup_noise(found: Iterable[Score], baseline: str) -> float | None:
+    """The same of the speedups over `baseline`. Settings that differ by less may differ by chance."""
+    return _spread(score.passes for score in found if score.setting != baseline)
+
+
+def _spread(passes: Iterable[Sequence[float]]) -> float | None:
+    """By how much the largest of several figures is above the smallest, as a share: the median."""
+    ratios = [max(figures) / min(figures) - 1 for figures in passes if len(figures) > 1]
     return median(ratios) if ratios else None
 
 

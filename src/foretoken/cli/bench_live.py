@@ -21,7 +21,16 @@ from foretoken.bench.curves import Curves
 from foretoken.bench.expectation import deepest, expectations
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.report import Report, SweepPoint, live_report
-from foretoken.bench.results import ALL, SHORTEST, Row, answered_by_all, noise, scores, summaries
+from foretoken.bench.results import (
+    ALL,
+    SHORTEST,
+    Row,
+    answered_by_all,
+    noise,
+    scores,
+    speedup_noise,
+    summaries,
+)
 from foretoken.bench.sides import EngineSide, Side, SwitchingSide
 from foretoken.bench.workloads import PromptCase
 from foretoken.cli.bench_bar import answers_bar
@@ -210,8 +219,12 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
 
 
 def _noise(rows: Sequence[Row]) -> dict[str, str]:
-    found = noise(rows, OFF)
-    return {} if found is None else {"noise": f"{100 * found:.1f} % between passes of {OFF} (median)"}
+    """How much passes over a prompt differ, in words; nothing where there is only one."""
+    plain, paired = noise(rows, OFF), speedup_noise(scores(rows, OFF), OFF)
+    if plain is None:
+        return {}
+    said = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
+    return {"noise": said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"}
 
 
 def connect(

@@ -347,3 +347,14 @@ def test_a_path_that_cannot_become_a_file(tmp_path: Path) -> None:
         check_file(tmp_path / "file" / "report.json")
     with pytest.raises(ConfigError, match="cannot be written"):
         write_report(live(), "json", tmp_path / "file" / "report.json")
+
+
+def test_the_worst_prompt_comes_with_what_it_was_in_each_pass() -> None:
+    rows = [
+        row("chat/1", setting, rate, repeat=repeat)
+        for repeat, mine in enumerate((10, 12, 5))
+        for setting, rate in (("off", 10), ("auto", mine))
+    ]
+    report = live_report(rows, title="Three passes", baseline="off", about={})
+    assert "1.00 (0.50–1.20)  chat/1" in printed(report)
+    assert "0.50  edit/1" in printed(live()), "one pass has no range"

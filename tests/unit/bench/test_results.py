@@ -16,6 +16,7 @@ from foretoken.bench.results import (
     broken_promises,
     noise,
     scores,
+    speedup_noise,
     summaries,
 )
 
@@ -48,6 +49,10 @@ def test_each_pass_is_compared_with_itself_and_the_median_counts() -> None:
     assert score_of(found, "chat/1", "off").speedup == pytest.approx(1.0)
     assert score_of(found, "chat/1", "auto").speedup == pytest.approx(1.2)
     assert score_of(found, "chat/1", "auto").tokens_per_second == pytest.approx(26)
+    assert score_of(found, "chat/1", "auto").passes == pytest.approx([1.2, 1.3, 0.25])
+    assert noise(rows, "off") == pytest.approx(1.0)
+    assert speedup_noise(found, "off") == pytest.approx(1.3 / 0.25 - 1)
+    assert summary_of(summaries(found), ALL, "auto").worst_passes == pytest.approx([1.2, 1.3, 0.25])
 
 
 def test_a_pass_that_some_setting_did_not_end_compares_nothing() -> None:

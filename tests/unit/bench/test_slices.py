@@ -10,7 +10,7 @@ from foretoken import Engine
 from foretoken.bench.live import measure
 from foretoken.bench.results import Sample
 from foretoken.bench.sides import EngineSide, Side
-from foretoken.bench.slices import Turns, in_slices
+from foretoken.bench.slices import LONGEST_TURN, TURN_ROUNDS, Turns, in_slices, turn_seconds
 from foretoken.bench.workloads import PromptCase
 from foretoken.errors import BackendError
 from foretoken.testing import FakeModel, markov_logits
@@ -38,6 +38,12 @@ def test_answers_take_turns_until_all_are_complete() -> None:
     found = [(name, sample.text) for name, sample in in_slices(answers, 0.5)]
     assert log == ["a 0.5", "b 0.5", "c 0.5", "a 0.5", "c 0.5", "a 0.5"]
     assert found == [("b", "b"), ("c", "c"), ("a", "a")]
+
+
+def test_a_turn_is_so_many_plain_rounds_and_has_an_end() -> None:
+    assert turn_seconds(240.0) == pytest.approx(TURN_ROUNDS / 240)
+    assert turn_seconds(2.0) == LONGEST_TURN, "a large model's rounds take long"
+    assert turn_seconds(None) == LONGEST_TURN, "nobody knows yet"
 
 
 class Clock:
@@ -126,6 +132,24 @@ def test_engines_are_measured_in_turns_and_others_one_by_one() -> None:
     rows = list(measure(sides, [PromptCase("1", "chat", ("1",))], PARAMS, repeat=1))
     assert begun == ["off begins", "auto begins", *(["off 0.5", "auto 0.5"] * 2), "whole"]
     assert [row.setting for row in rows] == ["off", "auto", "whole"]
+
+
+def test_turns_are_as_long_as_the_first_sides_last_answer_says() -> None:
+    """A hundred tokens a second: a turn of 12 rounds takes 0.12 s."""
+    turns: list[float] = []
+
+    class Fast(EngineSide):
+        def begin(self, messages: list[Message], params: SamplingParams) -> Fast:  # type: ignore[override]
+            return self
+
+        def go_on(self, seconds: float) -> Sample:
+            turns.append(seconds)
+            return Sample(text="", count=101, decode_ms=1000.0 if self.name == "off" else 200.0)
+
+    sides: list[Side] = [Fast("off", engine()), Fast("auto", engine())]
+    list(measure(sides, [PromptCase("1", "chat", ("1",)), PromptCase("2", "chat", ("2",))], PARAMS, repeat=1))
+    assert turns[:2] == [LONGEST_TURN] * 2
+    assert turns[2:] == [pytest.approx(TURN_ROUNDS / 100)] * 2
 
 
 def test_an_answer_that_fails_in_its_turn_is_an_error() -> None:
