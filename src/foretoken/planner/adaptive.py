@@ -226,10 +226,11 @@ class AdaptivePlanner:
         if alone and highest <= MARGIN / plain:  # `best_lengths` would say the same, whatever the stake
             return best, (), Estimate(gain, gain > MARGIN, chains, 0)
         extra = self._extra_rounds(request.id, survival, load)
-        right = survival
         if isinstance(best, Tree):  # which is never right to its end
-            right = best.paying([cost / plain - 1.0 for cost in costs[1 : len(survival) + 1]])
-        allowed = self._stakes.cut(request.id, right, extra, self._together)
+            pays = best.paying(extra[1 : len(survival) + 1])
+            allowed = self._stakes.cut(request.id, pays, extra, self._together, pays)
+        else:
+            allowed = self._stakes.cut(request.id, survival, extra, self._together)
         return best, survival[:allowed], Estimate(gain, gain > MARGIN, chains, allowed)
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:

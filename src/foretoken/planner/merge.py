@@ -67,7 +67,7 @@ class Tree:
 
     def paying(self, cost: Sequence[float]) -> list[float]:
         """For sizes from 1 on, the chance that the best tree of that size commits more tokens than it costs:
-        `cost[i]` is what i + 1 nodes cost beyond a plain round, in plain rounds.
+        `cost[i]` is what i + 1 nodes cost beyond a plain round, in turns of one request.
         """
         depths: list[int] = []
         reached: list[float] = []  # by depth: the chance that some node so deep is accepted

@@ -6,12 +6,14 @@ share of a round with every token and by whatever drafting wins, shrinks by what
 requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
 of any request, whatever the estimates say.
 
-A copy at the beginning of a long answer would wait for its stake. Where earlier answers were long, drafts
-that look certain get an advance.
+A copy at the beginning of a long answer would wait for its stake. So drafts that look certain get an advance
+on what the answer has still to come: of the earlier answers that were longer than this one is by now, the
+shortest says how much that is.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,15 +24,15 @@ SHARE = 0.018
 """Share of its time that a request may lose by drafts in the long run."""
 
 DOUBTED = 4
-"""Power of survival: a draft that is right to its end with chance S is taken to be lost with 1 - S^4, as
+"""Power of a chance: a draft that pays for its rows with chance P is taken to be lost with 1 - P^4, as
 estimates near 1 are less certain than they say."""
 
-ADVANCE = 0.005
-"""Share of the shortest answer so far that a request may lose besides, by drafts that look certain: with
-`SHARE` of what it has then written, 2.3 % of any answer that is no shorter."""
+ADVANCE = 0.02
+"""Share of an answer that a request may lose besides, by drafts that look certain: of one as short as any
+earlier answer that was longer than it is by now."""
 
-CERTAIN = 3
-"""Power of survival: a draft that is right to its end with chance S may use S^3 of the advance."""
+CERTAIN = 4
+"""Power of survival: a draft that is right to its end with chance S may use S^4 of the advance."""
 
 FIRST = 0.1
 """Advance in plain rounds while no answer was seen, of one that may be long enough for it."""
@@ -39,7 +41,7 @@ KEPT = 32
 """Answers of which the shortest counts."""
 
 DOUBT = 3.0
-"""Answers that must have been seen for half of that: another one may be shorter."""
+"""Longer answers that must have been seen for half of that: this one may be shorter."""
 
 MOST = 32.0
 """What was won is not saved up without limit: text that changes must not be paid for by text long past."""
@@ -55,17 +57,16 @@ class Stakes:
 
     def __init__(self) -> None:
         self._stakes: dict[int, float] = {}
-        self._advances: dict[int, float] = {}
+        self._written: dict[int, int] = {}
+        self._limits: dict[int, int] = {}
         self._lengths: deque[int] = deque(maxlen=KEPT)
+        self._sorted: list[int] = []
 
     def start(self, request: int, most: int | None = None) -> None:
         """A request begins, which will write at most `most` tokens."""
-        if not self._lengths:
-            self._advances[request] = FIRST if most is None else min(FIRST, ADVANCE * most)
-        else:
-            shortest = min(self._lengths) if most is None else min(most, *self._lengths)
-            known = len(self._lengths) / (len(self._lengths) + DOUBT)
-            self._advances[request] = min(ADVANCE * shortest * known, MOST)
+        self._written[request] = 1
+        if most is not None:
+            self._limits[request] = most
 
     def export(self) -> list[int]:
         """How long the last answers were, in tokens, the oldest first."""
@@ -73,11 +74,14 @@ class Stakes:
 
     def restore(self, lengths: Sequence[object]) -> None:
         """Begin with the lengths of an earlier run. What does not look like one is left out."""
-        self._lengths.extend(
-            length
-            for length in lengths
-            if isinstance(length, int) and not isinstance(length, bool) and length > 0
-        )
+        for length in lengths:
+            if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+                self._ended(length)
+
+    def _ended(self, length: int) -> None:
+        """An answer was so long."""
+        self._lengths.append(length)
+        self._sorted = sorted(self._lengths)
 
     def cut(
         self,
@@ -85,27 +89,49 @@ class Stakes:
         survivals: Sequence[float],
         extra: Sequence[float],
         together: Sequence[int] = (),
+        paying: Sequence[float] | None = None,
     ) -> int:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
-        The risk of a draft is what its rows cost beyond a plain round, times the chance that it is not right
-        to its end (see `DOUBTED`). `extra[n]` is what n tokens cost beyond a plain round, in turns of one
-        request (a plain round, where one decodes alone). Requests that decode `together` are slowed together,
-        so what counts is what all of them have.
+        The risk of a draft is what its rows cost beyond a plain round, times the chance that it does not
+        bring as many tokens (see `DOUBTED`). `extra[n]` is what n tokens cost beyond a plain round, in turns
+        of one request (a plain round, where one decodes alone). Requests that decode `together` are slowed
+        together, so what counts is what all of them have. `survivals` are those of a chain, unless it is said
+        with what chance 1, 2, … of its tokens are `paying`.
         """
         those = together or (request,)
         stake = sum(self._stakes.get(it, START) for it in those)
-        advance = sum(self._advances.get(it, 0.0) for it in those)
+        advance = sum(self._advance(it) for it in those)
         for length in range(len(survivals), 0, -1):
-            right = survivals[length - 1]
-            if extra[length] * (1.0 - right**DOUBTED) <= stake + advance * right**CERTAIN:
+            cost = extra[length]
+            pays = _paying(survivals, length, cost) if paying is None else paying[length - 1]
+            if cost * (1.0 - pays**DOUBTED) <= stake + advance * survivals[length - 1] ** CERTAIN:
                 return length
         return 0
+
+    def _advance(self, request: int) -> float:
+        """What a request may lose on credit, in plain rounds: a share of what it is likely to write at least,
+        as far as earlier answers say.
+        """
+        written = self._written.get(request)
+        if written is None:
+            return 0.0
+        most = self._limits.get(request)
+        if not self._sorted:
+            return FIRST if most is None else min(FIRST, ADVANCE * most)
+        first = bisect_right(self._sorted, written)
+        longer = len(self._sorted) - first
+        if not longer:
+            return 0.0
+        shortest = self._sorted[first] if most is None else min(most, self._sorted[first])
+        return min(ADVANCE * shortest * longer / (longer + DOUBT), MOST)
 
     def settle(self, request: int, committed: int, cost: float) -> None:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
         stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
         self._stakes[request] = min(stake, MOST)
+        if request in self._written:
+            self._written[request] += committed
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens. What it has won is left to the others."""
@@ -114,6 +140,13 @@ class Stakes:
             each = left / len(self._stakes)
             for other, stake in self._stakes.items():
                 self._stakes[other] = max(stake, min(stake + each, LEFT))
-        self._advances.pop(request, None)
+        self._written.pop(request, None)
+        self._limits.pop(request, None)
         if written:
-            self._lengths.append(written)
+            self._ended(written)
+
+
+def _paying(survivals: Sequence[float], length: int, cost: float) -> float:
+    """The chance that the first `length` tokens of a chain bring more tokens than they cost turns."""
+    needed = int(cost)
+    return survivals[needed] if needed < length else 0.0

@@ -63,13 +63,34 @@ def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
     stakes.start(31)
     assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 20
     assert stakes.cut(31, [0.3] * 20, linear(0.5)) == 0, "it is for certain drafts"
-    stakes.settle(31, committed=1, cost=8.0)
+    stakes.settle(31, committed=1, cost=12.0)
     assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 0, "and lost once"
     stakes.start(32, most=20)
     assert stakes.cut(32, [0.97] * 20, linear(0.5)) < 10, "a short answer has little to lose"
     stakes.forget(32, written=8)
     stakes.start(33)
     assert stakes.cut(33, [0.97] * 20, linear(0.5)) < 10, "and one that was seen is kept in mind"
+
+
+def test_what_an_answer_has_still_to_come_is_told_by_those_that_were_longer_than_it_is_now() -> None:
+    stakes = Stakes()
+    for length in [10] * 4 + [400] * 20:
+        stakes.forget(1, written=length)
+    stakes.start(2)
+    early = stakes.cut(2, [0.97] * 20, linear(0.5))
+    stakes.settle(2, committed=20, cost=20.0 + 20 * SHARE)
+    assert early < stakes.cut(2, [0.97] * 20, linear(0.5)) == 20
+    stakes.settle(2, committed=400, cost=400.0 + 400 * SHARE)
+    assert stakes.cut(2, [0.97] * 20, linear(0.5)) == Stakes().cut(2, [0.97] * 20, linear(0.5)), "none was"
+
+
+def test_a_draft_risks_what_it_does_not_bring() -> None:
+    """Eight tokens cost two plain rounds: once three of them are right, the rest may be wrong."""
+    stakes = Stakes()
+    assert stakes.cut(1, [1.0] * 3 + [0.2] * 5, linear(0.25)) == 8
+    assert stakes.cut(1, [1.0] * 2 + [0.2] * 6, linear(0.25)) == 7, "seven cost less than two"
+    assert stakes.cut(1, [0.9] * 3 + [0.2] * 5, linear(0.25)) == 0
+    assert stakes.cut(1, [0.0] * 8, linear(0.25), paying=[1.0] * 8) == 8, "a tree's chances are said"
 
 
 def test_a_single_long_answer_says_little() -> None:
