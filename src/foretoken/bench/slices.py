@@ -49,9 +49,7 @@ class Pausing(Protocol):
         ...
 
 
-def in_slices(
-    work: Mapping[str, Work[Result_co]], seconds: float = LONGEST_TURN
-) -> Iterator[tuple[str, Result_co]]:
+def in_slices(work: Mapping[str, Work[Result_co]], seconds: float) -> Iterator[tuple[str, Result_co]]:
     """Names and results, as they come; all take turns of `seconds`, in their order."""
     going_on = dict(work)
     while going_on:

@@ -107,7 +107,7 @@ REASONS = {
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Passes over the prompts; the best time of each counts.",
+    help="Passes over the prompts: rates are those of the fastest, speedups the median.",
 )
 @click.option(
     "--against",

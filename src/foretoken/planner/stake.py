@@ -58,7 +58,7 @@ class Stakes:
     def __init__(self) -> None:
         self._stakes: dict[int, float] = {}
         self._written: dict[int, int] = {}
-        self._limits: dict[int, int] = {}
+        self._longest: dict[int, int] = {}
         self._lengths: deque[int] = deque(maxlen=KEPT)
         self._sorted: list[int] = []
 
@@ -66,7 +66,7 @@ class Stakes:
         """A request begins, which will write at most `most` tokens."""
         self._written[request] = 1
         if most is not None:
-            self._limits[request] = most
+            self._longest[request] = most
 
     def export(self) -> list[int]:
         """How long the last answers were, in tokens, the oldest first."""
@@ -116,7 +116,7 @@ class Stakes:
         written = self._written.get(request)
         if written is None:
             return 0.0
-        most = self._limits.get(request)
+        most = self._longest.get(request)
         if not self._sorted:
             return FIRST if most is None else min(FIRST, ADVANCE * most)
         first = bisect_right(self._sorted, written)
@@ -141,7 +141,7 @@ class Stakes:
             for other, stake in self._stakes.items():
                 self._stakes[other] = max(stake, min(stake + each, LEFT))
         self._written.pop(request, None)
-        self._limits.pop(request, None)
+        self._longest.pop(request, None)
         if written:
             self._ended(written)
 
