@@ -16,6 +16,9 @@ class PlannerAround:
     def __init__(self, inner: Planner) -> None:
         self._inner = inner
 
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+        return self._inner.rests(requests, load)
+
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:

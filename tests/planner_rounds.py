@@ -54,7 +54,8 @@ class Game:
         """Play a round with these candidates; returns what was verified."""
         load = Load(self.decoding, 0, len(self.request.tokens))
         names = sorted({draft.source for draft in drafts})
-        limits = self.planner.limits([self.request], names, load)
+        resting = self.planner.rests([self.request], load)
+        limits = {} if resting else self.planner.limits([self.request], names, load)
         asked = {name: limits[name][0] for name in names if name in limits}
         candidates = [
             draft.cut(limit.max_tokens) for draft in drafts if (limit := asked.get(draft.source)) is not None

@@ -203,6 +203,12 @@ class Drafter(Protocol):
 class Planner(Protocol):
     """Decides who drafts, how far, and which draft is verified."""
 
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+        """Whether nobody is asked in the round that begins. It is then observed later, with others like it,
+        before `limits` is called again; otherwise `limits` is called next.
+        """
+        ...
+
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:

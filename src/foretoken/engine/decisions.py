@@ -29,7 +29,8 @@ class Plan(NamedTuple):
     """What was planned and drafted for the requests of a round, each in its place.
 
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
-    `measuring` are the planner's, where it has them, and `planner_ms` is what it took.
+    `measuring` are the planner's, where it has them, and `planner_ms` is what it took. `resting`: nobody
+    could be asked, so that nobody needs to hear of the round at once.
     """
 
     drafts: Sequence[Draft | None]
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     estimates: Sequence[Estimate] = ()
     planner_ms: float = 0.0
     measuring: bool = False
+    resting: bool = False
 
     def asked(self, place: int) -> list[str]:
         """The drafters that were asked for the request in that place."""
@@ -99,9 +101,12 @@ class _Plain(NamedTuple):
 
 
 class Decisions:
-    """The last `kept` rounds in which drafters could have been asked, and whoever listens to them."""
+    """The last `kept` rounds in which drafters could have been asked, and whoever listens to them. `catch_up`
+    is called before anything is read: it may `note` more rounds.
+    """
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, catch_up: Callable[[], None], kept: int = KEPT) -> None:
+        self._catch_up = catch_up
         self._kept: deque[_Kept | _Plain] = deque(maxlen=kept)
         self._listeners: list[Listener] = []
         self._totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
@@ -113,6 +118,7 @@ class Decisions:
         It is called by the engine's thread, which waits for it. One that raises is logged and told nothing
         more.
         """
+        self._catch_up()
         self._listeners.append(listener)
 
         def end() -> None:
@@ -121,12 +127,19 @@ class Decisions:
 
         return end
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
+
     def latest(self) -> list[Decision]:
         """The rounds that are kept, oldest first."""
+        self._catch_up()
         return [_decision(kept) for kept in self._kept]
 
     def totals(self) -> dict[str, DrafterStats]:
         """What each drafter did since the engine was made, requests that still run included."""
+        self._catch_up()
         return {
             name: DrafterStats(int(drafts), int(drafted), int(accepted), round(ms, 3))
             for name, (drafts, drafted, accepted, ms) in self._totals.items()

@@ -215,13 +215,14 @@ class Engine:
 
     @property
     def planner(self) -> Planner:
-        """What decides about drafts at the moment."""
+        """What decides about drafts at the moment, having learnt from all rounds that are over."""
+        self._runner.ledger.settle()
         return self._runner.setup.planner
 
     @property
     def decisions(self) -> Decisions:
         """What was decided in the last rounds, to be read or watched, and what each drafter did."""
-        return self._runner.decisions
+        return self._runner.ledger.decisions
 
     @property
     def setup(self) -> Setup:
@@ -230,7 +231,7 @@ class Engine:
 
     def plain_round(self, requests: int) -> PlainRound | None:
         """What plain rounds of so many requests took lately; None before two were seen."""
-        return self._runner.plain_rounds.of(requests)
+        return self._runner.ledger.plain_round(requests)
 
     @property
     def idle(self) -> bool:
@@ -309,6 +310,7 @@ class Engine:
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = perf_counter()
+        self._runner.ledger.settle()
         setup = self._runner.setup
         if request.admitted_at:
             setup.drafters.stop(request.view)

@@ -1,16 +1,16 @@
-"""A round: plan → draft → forward → verify → commit → observe."""
+"""A round: plan → draft → forward → verify → commit; `ledger` observes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from foretoken.engine.decisions import Decisions, Limits, Plan
+from foretoken.engine.decisions import Limits, Plan
+from foretoken.engine.ledger import Entry, Ledger
 from foretoken.engine.request import Request
 from foretoken.engine.scheduler import Scheduler
 from foretoken.engine.scoring import PromptEvent
 from foretoken.engine.setup import Setup
-from foretoken.engine.stats import PlainRounds
 from foretoken.engine.verify import verify
 from foretoken.errors import ForetokenError, OutOfKVError
 from foretoken.protocols import Model
@@ -23,7 +23,6 @@ from foretoken.types import (
     Load,
     Logits,
     Outcome,
-    Round,
     Rows,
     TokenEvent,
     Verdict,
@@ -48,9 +47,7 @@ class RoundRunner:
         self._scheduler = scheduler
         self.setup = setup
         self._clock = clock
-        self._late_ms = 0.0
-        self.plain_rounds = PlainRounds()
-        self.decisions = Decisions()
+        self.ledger = Ledger(clock)
 
     def run(self) -> list[Event]:
         """One target forward. Another failure of it ends the requests that it was for.
@@ -61,7 +58,7 @@ class RoundRunner:
         decoding = self._scheduler.decoding()
         load = self._scheduler.load(decoding)
         plan = self._plan_and_draft(decoding, load)
-        drafts, draft_ms = plan.drafts, plan.draft_ms
+        drafts = plan.drafts
         room = self._model.capabilities.max_batch - _verified(decoding, drafts)
         prefill = self._scheduler.prefilling(room, decoding=bool(decoding))
 
@@ -70,32 +67,14 @@ class RoundRunner:
         if computed is None:
             return []
         logits, drafts = computed
-        used = _verified(decoding, drafts)
         forwarded = self._clock()
         events, outcomes = self._commit(decoding, drafts, plan, logits)
-        events += self._finish_prefill(prefill, logits[used:])
-        done = self._clock()
-
-        if not outcomes:
-            return events
-        speculating = bool(self.setup.drafters)
-        if not prefill:
-            overhead_ms = 1e3 * (drafted - began) if speculating else 0.0
-            self._account(outcomes, 1e3 * (done - began), overhead_ms, plain=used == len(decoding))
-        forward_ms, sample_ms = 1e3 * (forwarded - drafted), 1e3 * (done - forwarded)
-        drafting_ms = sum(draft_ms.values())
-        plan_ms = 1e3 * (drafted - began) - drafting_ms
-        _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms)
-        if speculating:
-            rows = used + sum(count for _, count in prefill)
-            listening_ms = self.setup.drafters.with_listening(draft_ms)
-            ended = tuple((request.id, outcome) for request, outcome in outcomes)
-            late_ms, self._late_ms = self._late_ms, 0.0
-            measured = Round(load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms, late_ms)
-            planner_ms = plan.planner_ms + self._observe(measured)
-            dropped = drafts is not plan.drafts
-            self.decisions.note(decoding, plan, measured, planner_ms, dropped=dropped)
-            self._late_ms = 1e3 * (self._clock() - done)
+        if prefill:
+            events += self._finish_prefill(prefill, logits[_verified(decoding, drafts) :])
+        prompt_rows = sum(count for _, count in prefill) if prefill else 0
+        moments = began, drafted, forwarded, self._clock()
+        entry = Entry(load, plan, decoding, drafts, outcomes, prompt_rows, *moments)
+        self.ledger.add(entry, self.setup)
         return events
 
     def _forward(
@@ -121,40 +100,19 @@ class RoundRunner:
                     request.fail(str(error))
                 return None
 
-    def _account(
-        self, outcomes: Sequence[tuple[Request, Outcome]], ms: float, overhead_ms: float, *, plain: bool
-    ) -> None:
-        """Note the time of a round without a prompt, as a plain one and for the requests' estimated speedup.
-        `overhead_ms` of it went before the forward, to look for drafts.
-        """
-        if plain:
-            self.plain_rounds.add(len(outcomes), ms - overhead_ms)
-        usual = self.plain_rounds.of(len(outcomes))
-        if usual is None:
-            return
-        for request, outcome in outcomes:
-            if plain:
-                request.stats.speedup.plain(ms, overhead_ms, usual)
-            else:
-                request.stats.speedup.drafted(len(outcome.tokens), ms, usual)
-
-    def _observe(self, measured: Round) -> float:
-        """Have the planner learn; returns the milliseconds it took."""
-        began = perf_counter()
-        self.setup.planner.observe(measured)
-        return 1e3 * (perf_counter() - began)
-
     def _plan_and_draft(self, decoding: list[Request], load: Load) -> Plan:
         """What to verify for each request."""
         drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
         nothing: list[Draft | None] = [None] * len(decoding)
         nobody = [0] * len(decoding)
         if not drafters or not decoding:
-            return Plan(nothing, {}, nobody)
+            return Plan(nothing, {}, nobody, resting=not drafters)
         views = [request.view for request in decoding]
-        names = drafters.serving(views)
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        wished = planner.limits(views, names, load)
+        if planner.rests(views, load):
+            return Plan(nothing, {}, nobody, planner_ms=1e3 * (perf_counter() - began), resting=True)
+        self.ledger.settle()
+        wished = planner.limits(views, drafters.serving(views), load)
         planner_ms = 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
@@ -191,25 +149,25 @@ class RoundRunner:
         drafts: Sequence[Draft | None],
         plan: Plan,
         logits: Logits,
-    ) -> tuple[list[Event], list[tuple[Request, Outcome]]]:
+    ) -> tuple[list[Event], list[Outcome | None]]:
+        """The events, and of each request what became of it; None if it cannot go on."""
         events: list[Event] = []
-        outcomes: list[tuple[Request, Outcome]] = []
+        outcomes: list[Outcome | None] = []
         first = 0
-        for place, (request, draft, most) in enumerate(zip(decoding, drafts, plan.wanted, strict=True)):
+        for request, draft, most in zip(decoding, drafts, plan.wanted, strict=True):
             end = first + 1 + (len(draft) if draft else 0)
             rows, first = logits[first:end], end
             kept = len(request.view.tokens)
             verdict = self._accept(request, draft, rows, events)
             if verdict is None:
+                outcomes.append(None)
                 continue
             committed = tuple(request.view.tokens[kept:])
             accepted = min(verdict.accepted, len(committed))
             request.stats.round(draft, accepted, len(committed))
             last = request.view.tokens[kept - 1]
             successors = verified_successors(last, draft, rows, most) if most else ()
-            outcome = Outcome(kept, committed, draft, accepted, successors)
-            outcomes.append((request, outcome))
-            self.setup.drafters.observe(request.view, outcome, plan.asked(place))
+            outcomes.append(Outcome(kept, committed, draft, accepted, successors))
         return events, outcomes
 
     def _accept(
@@ -256,24 +214,6 @@ class RoundRunner:
                 outcome = Outcome(kept, committed, successors=successors)
                 self.setup.drafters.observe(request.view, outcome)
         return events
-
-
-def _split(
-    outcomes: Sequence[tuple[Request, Outcome]],
-    draft_ms: float,
-    forward_ms: float,
-    sample_ms: float,
-    plan_ms: float,
-) -> None:
-    """Note where the round's time went: the same share for every request that decoded in it."""
-    part = 1 / len(outcomes)
-    for request, _ in outcomes:
-        request.stats.spent(
-            draft=part * draft_ms,
-            verify=part * forward_ms,
-            sample=part * sample_ms,
-            other=part * plan_ms,
-        )
 
 
 def score_prompt(request: Request, count: int, rows: Logits, events: list[Event]) -> bool:

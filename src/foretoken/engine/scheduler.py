@@ -115,10 +115,15 @@ class Scheduler:
         return share(prompts, rows, self._model.capabilities.max_rows)
 
     def load(self, decoding: list[Request]) -> Load:
-        depth = max((request.computed for request in decoding), default=0)
+        """What the next forward carries, with all that decodes in it."""
+        depth = owed = 0
+        for request in decoding:
+            depth = max(depth, request.computed)
+            owed += self._model.owed(request.seq)
+        if len(decoding) == len(self.running):
+            return Load(len(decoding), 0, depth, owed)
         pending = sum(request.pending for request in self.running if not request.decoding)
         most = prefill_rows(self._model.capabilities.max_batch, decoding=bool(decoding))
-        owed = sum(self._model.owed(request.seq) for request in decoding)
         return Load(len(decoding), min(pending, most), depth, owed)
 
     def find(self, request_id: int) -> Request | None:

@@ -55,6 +55,7 @@ class AdaptivePlanner:
         self._found = False
         self._drafting = False
         self._rest = Rest()
+        self._promising: set[int] = set()
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
         self.estimates: Sequence[Estimate] = ()
@@ -123,16 +124,21 @@ class AdaptivePlanner:
         self._attention.forget(request.id)
         self._replay.forget(request.id)
 
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+        likely = self._hints.likely(requests)
+        if likely is not None and self._attention.solvent(likely.id, len(requests), self._rest.gone):
+            self._promising = {likely.id} if self._hints.promising(likely) else set()
+            if self._promising:
+                self._rest.interrupt()
+                return False
+        return self._rest.goes_on(requests, load)
+
     def limits(
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
         self._names = drafters
-        promising = self._hints.promising(self._attention.solvent(requests, self._rest.gone))
-        if promising:
-            self._rest.interrupt()
-        elif self._rest.goes_on(requests, load):
-            return {}
+        promising, self._promising = self._promising, set()
         self._catch_up()
         self._curve.focus(load.depth, load.decoding)
         self.measuring = not self._curve.known or self._curve.stale
@@ -298,21 +304,14 @@ class AdaptivePlanner:
             return list(map(min, lengths, beside(load.prefill_rows)))
         return lengths
 
-    def observe(self, measured: Round) -> None:
-        if not self._rest.keeps(measured):
-            self._catch_up()
-            self._learn(measured)
-
     def _catch_up(self) -> None:
-        """Learn from the rounds of a rest."""
-        gone, kept = self._rest.end()
-        if not gone:
-            return
-        self._attention.rested(self._rest.requests, gone)
-        for measured in kept:
-            self._learn(measured)
+        """The rounds of a rest went by."""
+        gone = self._rest.end()
+        if gone:
+            self._attention.rested(self._rest.requests, gone)
 
-    def _learn(self, measured: Round) -> None:
+    def observe(self, measured: Round) -> None:
+        self._catch_up()
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         drafted = sum(drafts)
         plain = len(measured.outcomes)

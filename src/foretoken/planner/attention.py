@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from foretoken.planner.income import INCOME, Income
-from foretoken.protocols import RequestView
 
 START = 0.12
 """Credit a request begins with."""
@@ -116,10 +115,12 @@ class Attention:
         self._income.spent(len(states), share * len(asked))
         return asked
 
-    def solvent(self, requests: Sequence[RequestView], rested: int) -> list[RequestView]:
-        """Those who could ask if something was promising, after so many rounds of a rest."""
-        known, least = self._requests, -self._income.of(len(requests)) * (1 + rested)
-        return [it for it in requests if it.id not in known or known[it.id].credit >= least]
+    def solvent(self, request: int, together: int, rested: int) -> bool:
+        """Whether a request could ask if something was promising, after so many rounds of a rest of so many
+        requests.
+        """
+        state = self._requests.get(request)
+        return state is None or state.credit >= -self._income.of(together) * (1 + rested)
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
         """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of

@@ -21,6 +21,9 @@ class FixedPlanner:
     def __init__(self) -> None:
         self._survival = Survival()
 
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:  # noqa: ARG002
+        return False
+
     def limits(
         self,
         requests: Sequence[RequestView],

@@ -93,19 +93,19 @@ class Hints:
         """Asking costs next to nothing: nobody needs a hint."""
         self._weighed = None
 
-    def promising(self, requests: Sequence[RequestView]) -> set[int]:
-        """The requests whose text has come to where a draft is likely to pay, by what was last weighed.
+    def likely(self, requests: Sequence[RequestView]) -> RequestView | None:
+        """The request whose text has come to where a draft is likely to pay, by what was last weighed; None
+        if there is none, or nothing was weighed.
 
-        One of them is looked at, the next in turn: it takes 10 µs between two forwards, and a passage that is
+        One of them is looked at, the next in turn: it takes time between two forwards, and a passage that is
         worth a question goes on for some rounds.
         """
         if self._weighed is None or self._never or not requests:
-            return set()
+            return None
         turn = self._turn % len(requests)
         request, self._turn = requests[turn], turn + 1
         length = self._echo.length(request)
-        likely = length > 0 and self._likely(request, length)
-        return {request.id} if likely and self._news(request.id, length) else set()
+        return request if length > 0 and self._likely(request, length) else None
 
     def _likely(self, request: RequestView, length: int) -> bool:
         """Whether the token that came after the match is likely to come; which one it is counts."""
@@ -118,8 +118,11 @@ class Hints:
         odds = self._lexical.odds(tokens[-1], tokens[at], following, length, origin)
         return moved(usual, odds) >= enough
 
+    def promising(self, request: RequestView) -> bool:
+        """Whether the match of a request that is `likely` says more than when it last was promising."""
+        return self._news(request.id, self._echo.length(request))
+
     def _news(self, request: int, length: int) -> bool:
-        """Whether a match that is long enough says more than when it was last promising."""
         last, needed = self._told.get(request, (0, 0))
         if last <= length < needed:
             self._told[request] = length, needed

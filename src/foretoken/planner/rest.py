@@ -1,8 +1,9 @@
-"""Rounds in which nothing is asked and nothing is decided: they are kept, and learnt from together.
+"""Rounds in which nothing is asked and nothing is decided.
 
 Between two forwards the processor's caches hold the model, not the planner: what takes 10 µs in a loop takes
 50 there. While requests write text that no drafter knows, it is known for some rounds in advance that none
-of them will be asked (`Attention.rest`). Those rounds are put aside until the planner is needed again.
+of them will be asked (`Attention.rest`). The engine puts those rounds aside, and they are learnt from
+together when the planner is needed again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretoken.protocols import RequestView
-from foretoken.types import Load, Round
+from foretoken.types import Load
 
 
 class Rest:
@@ -24,8 +25,6 @@ class Rest:
         self.gone = 0
         """Rounds of it that went by since the last `end`."""
         self._left = 0
-        self._resting = False
-        self._kept: list[Round] = []
 
     def begin(self, requests: Sequence[int], load: Load, rounds: int) -> None:
         """None of these is asked in so many rounds from the next one on."""
@@ -35,30 +34,20 @@ class Rest:
 
     def goes_on(self, requests: Sequence[RequestView], load: Load) -> bool:
         """Whether the round that begins is one of the rest."""
-        self._resting = (
+        resting = (
             self._left > 0
             and not (load.prefill_rows or load.owed)
             and [request.id for request in requests] == self.requests
         )
-        self._left = self._left - 1 if self._resting else 0
-        self.gone += self._resting
-        return self._resting
+        self._left = self._left - 1 if resting else 0
+        self.gone += resting
+        return resting
 
     def interrupt(self) -> None:
         """The round that begins is none of the rest, which is over."""
-        self._left, self._resting = 0, False
+        self._left = 0
 
-    def keeps(self, measured: Round) -> bool:
-        """Put the round aside if it was one of the rest."""
-        if self._resting and measured.rows == len(measured.outcomes):
-            self._kept.append(measured)
-            return True
-        return False
-
-    def end(self) -> tuple[int, list[Round]]:
-        """How many rounds of the rest went by since this was last asked, and those of them that were put
-        aside; the rest may go on.
-        """
+    def end(self) -> int:
+        """How many rounds of the rest went by since this was last asked; the rest may go on."""
         gone, self.gone = self.gone, 0
-        kept, self._kept = self._kept, []
-        return gone, kept
+        return gone

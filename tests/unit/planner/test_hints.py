@@ -36,6 +36,12 @@ def known(slope: float) -> CostCurve:
     return costs
 
 
+def promising(hints: Hints, requests: Sequence[RequestView]) -> set[int]:
+    """Whom the planner would ask on credit, of those who have any."""
+    request = hints.likely(requests)
+    return {request.id} if request is not None and hints.promising(request) else set()
+
+
 def shortest(
     slope: float, *, cost: float = DEAR, decoding: int = 1, won: int = 1000, lexical: Lexical | None = None
 ) -> int:
@@ -47,7 +53,7 @@ def shortest(
     passage = list(range(100, 200))
     for length in range(2, LONGEST):
         view = RequestView(1, [*passage, 1, *passage[:length]])
-        if hints.promising([view]):
+        if promising(hints, [view]):
             return length
         hints.forget(1)
     return LONGEST
@@ -99,7 +105,7 @@ def test_requests_are_looked_at_in_turns() -> None:
         stakes.settle(view.id, committed=1000, cost=1.0)
     hints = Hints(known(0.05), stakes, Lexical())
     hints.weigh(DEAR, 5)
-    seen = [hints.promising(views) for _ in views]
+    seen = [promising(hints, views) for _ in views]
     assert sorted(seen, key=min) == [{view.id} for view in views]
 
 
@@ -107,11 +113,11 @@ def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=100, cost=1.0)
     hints, view = Hints(known(0.1), stakes, Lexical()), RequestView(1, [*range(50), *range(20)])
-    assert not hints.promising([view]), "nothing was weighed yet"
+    assert not promising(hints, [view]), "nothing was weighed yet"
     hints.weigh(DEAR, 1)
-    assert hints.promising([view, RequestView(2, [5, 6])]) == {1}
+    assert promising(hints, [view, RequestView(2, [5, 6])]) == {1}
     hints.rest()
-    assert not hints.promising([view])
+    assert not promising(hints, [view])
 
 
 def test_a_match_that_brought_nothing_must_grow_first() -> None:
@@ -124,16 +130,16 @@ def test_a_match_that_brought_nothing_must_grow_first() -> None:
     told = []
     for length, token in enumerate(passage[:60], 1):
         view.tokens.append(token)
-        if hints.promising([view]):
+        if promising(hints, [view]):
             told.append(length)
     assert all(longer >= int(GROWN * shorter) for shorter, longer in pairwise(told))
     assert len(told) > 3
     view.tokens.append(passage[60])
-    assert not hints.promising([view])
+    assert not promising(hints, [view])
     hints.drafted(1)
-    assert hints.promising([view]), "one that brought a draft goes on"
+    assert promising(hints, [view]), "one that brought a draft goes on"
     view.tokens += [7, *passage[:10]]
-    assert hints.promising([view]), "and another match is another one"
+    assert promising(hints, [view]), "and another match is another one"
 
 
 def test_longer_matches_promise_more() -> None:
@@ -190,10 +196,10 @@ def test_what_was_told_among_many_is_told_again_when_they_are_fewer() -> None:
     hints = Hints(known(0.45), stakes, Lexical())
     view = RequestView(1, [*range(100, 140), 1, *range(100, 130)])
     hints.weigh(DEAR, 2)
-    assert hints.promising([view])
+    assert promising(hints, [view])
     view.tokens.append(130)
     hints.weigh(DEAR, 3)
-    assert not hints.promising([view]), "nothing new, and more company"
+    assert not promising(hints, [view]), "nothing new, and more company"
     view.tokens.append(131)
     hints.weigh(DEAR, 1)
-    assert hints.promising([view])
+    assert promising(hints, [view])

@@ -12,7 +12,7 @@ from foretoken.planner.attention import LONGEST_REST, Attention
 from foretoken.planner.income import INCOME
 from foretoken.planner.rest import Rest
 from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load, Outcome, Round, SamplingParams
+from foretoken.types import Draft, DraftLimit, Load, Outcome, Round, SamplingParams
 from planner_rounds import BONUS, PLAIN_MS, chain, linear, teach
 
 ALONE = Load(1, 0, 0)
@@ -23,26 +23,29 @@ def view(number: int) -> RequestView:
     return RequestView(number, [1, 2, 3], SamplingParams(), 0, 3, "", ())
 
 
-def plain(*requests: int) -> Round:
-    outcomes = tuple((request, Outcome(3, (4,))) for request in requests)
-    return Round(Load(len(requests), 0, 0), len(requests), {}, 5.0, 0.1, outcomes)
-
-
 def test_a_rest_ends_after_the_rounds_it_was_given() -> None:
     rest = Rest()
     rest.begin([1], ALONE, 2)
     assert [rest.goes_on([view(1)], ALONE) for _ in range(4)] == [True, True, False, False]
 
 
-def test_rounds_of_a_rest_are_kept_in_order_and_given_back_once() -> None:
+def test_rounds_of_a_rest_are_counted_once() -> None:
     rest = Rest()
     rest.begin([1, 2], BOTH, 3)
-    rounds = [plain(1, 2), plain(1, 2)]
-    for measured in rounds:
+    for _ in range(2):
         assert rest.goes_on([view(1), view(2)], BOTH)
-        assert rest.keeps(measured)
-    assert rest.end() == (2, rounds)
-    assert rest.end() == (0, [])
+    assert rest.end() == 2
+    assert rest.end() == 0
+    assert rest.goes_on([view(1), view(2)], BOTH), "it goes on"
+
+
+def test_what_is_promising_interrupts_it() -> None:
+    rest = Rest()
+    rest.begin([1], ALONE, 8)
+    assert rest.goes_on([view(1)], ALONE)
+    rest.interrupt()
+    assert not rest.goes_on([view(1)], ALONE)
+    assert rest.end() == 1
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,6 @@ def test_anything_else_ends_it(requests: list[int], load: Load) -> None:
     rest = Rest()
     rest.begin([1, 2], BOTH, 8)
     assert not rest.goes_on([view(number) for number in requests], load)
-    assert not rest.keeps(plain(*requests))
     assert not rest.goes_on([view(1), view(2)], BOTH), "it does not begin again by itself"
 
 
@@ -68,15 +70,6 @@ def test_nobody_rests_beside_a_prompt() -> None:
     rest = Rest()
     rest.begin([1], Load(1, 64, 0), 8)
     assert not rest.goes_on([view(1)], ALONE)
-
-
-def test_a_round_with_a_draft_is_learnt_from_at_once() -> None:
-    rest = Rest()
-    rest.begin([1], ALONE, 8)
-    assert rest.goes_on([view(1)], ALONE)
-    drafted = Round(ALONE, 3, {}, 9.0, 0.1, ((1, Outcome(3, (4,), Draft((4, 5), "suffix"), 1)),))
-    assert not rest.keeps(drafted)
-    assert rest.end() == (1, []), "but it went by"
 
 
 def test_attention_rests_exactly_until_it_would_say_yes() -> None:
@@ -167,6 +160,7 @@ class Table:
             self.planner._rest = Restless()
         teach(self.planner, CPU)
         self.views: list[RequestView] = []
+        self.aside: list[Round] = []
         self.asked: list[list[int]] = []
         self.drafted: list[int] = []
 
@@ -179,6 +173,7 @@ class Table:
         self.views.append(newcomer)
 
     def leave(self, number: int) -> None:
+        self.settle()
         [leaving] = [request for request in self.views if request.id == number]
         self.views.remove(leaving)
         self.planner.stop(leaving)
@@ -186,7 +181,11 @@ class Table:
     def round(self, *, prefill: int = 0, failing: int | None = None) -> None:
         """`failing`: the request that ends in this round with an error, so that it has no outcome."""
         load = Load(len(self.views), prefill, max(len(request.tokens) for request in self.views))
-        limits = self.planner.limits(self.views, ["s"], load).get("s", [None] * len(self.views))
+        resting = self.planner.rests(self.views, load)
+        limits: Sequence[DraftLimit | None] = [None] * len(self.views)
+        if not resting:
+            self.settle()
+            limits = self.planner.limits(self.views, ["s"], load).get("s", limits)
         candidates = [[chain(4, match_length=8)] if limit else [] for limit in limits]
         chosen: list[Draft | None] = [None] * len(self.views)
         if any(candidates):
@@ -203,11 +202,21 @@ class Table:
         spent = {"s": ASKING_MS} if any(candidates) else {}
         self.asked.append([r.id for r, limit in zip(self.views, limits, strict=True) if limit])
         self.drafted.append(rows - len(self.views))
-        self.planner.observe(Round(load, rows + prefill, spent, PLAIN_MS * CPU(rows), 0.0, tuple(outcomes)))
+        measured = Round(load, rows + prefill, spent, PLAIN_MS * CPU(rows), 0.0, tuple(outcomes))
+        self.aside.append(measured)
+        if not resting or failing is not None:
+            self.settle()
         if failing is not None:
             self.leave(failing)
 
+    def settle(self) -> None:
+        """Let the planner learn from what was put aside."""
+        aside, self.aside = self.aside, []
+        for measured in aside:
+            self.planner.observe(measured)
+
     def learnt(self) -> object:
+        self.settle()
         planner = self.planner
         return (
             planner.rounds,
@@ -225,7 +234,7 @@ def until_resting(tables: Sequence[Table]) -> None:
     for _ in range(400):
         for table in tables:
             table.round()
-        if tables[0].planner._rest._kept and tables[0].planner._rest._left > 0:
+        if tables[0].aside and tables[0].planner._rest._left > 0:
             return
     raise AssertionError("nobody rests")
 
@@ -265,5 +274,6 @@ def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
         table.join(1)
         table.join(2)
     until_resting(tables)
+    resting.settle()
     assert resting.planner.rounds == restless.planner.rounds
     assert resting.planner._rest._left > 0, "it goes on"
