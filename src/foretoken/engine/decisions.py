@@ -29,8 +29,9 @@ class Plan(NamedTuple):
     """What was planned and drafted for the requests of a round, each in its place.
 
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
-    `measuring` are the planner's, where it has them, and `planner_ms` is what it took. `resting`: nobody
-    could be asked, so that nobody needs to hear of the round at once.
+    `measuring` are the planner's, where it has them, and `planner_ms` is what it took; `settling_ms`
+    went by while earlier rounds were told. `resting`: nobody could be asked, so that nobody needs to hear of
+    the round at once.
     """
 
     drafts: Sequence[Draft | None]
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     candidates: Sequence[Sequence[Draft]] = ()
     estimates: Sequence[Estimate] = ()
     planner_ms: float = 0.0
+    settling_ms: float = 0.0
     measuring: bool = False
     resting: bool = False
 
@@ -105,7 +107,7 @@ class Decisions:
     is called before anything is read: it may `note` more rounds.
     """
 
-    def __init__(self, catch_up: Callable[[], None], kept: int = KEPT) -> None:
+    def __init__(self, catch_up: Callable[[], object], kept: int = KEPT) -> None:
         self._catch_up = catch_up
         self._kept: deque[_Kept | _Plain] = deque(maxlen=kept)
         self._listeners: list[Listener] = []

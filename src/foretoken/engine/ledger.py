@@ -53,7 +53,7 @@ class Ledger:
         self._aside: list[tuple[Entry, Setup]] = []
         self._plain_rounds = PlainRounds()
         self._late_ms = 0.0
-        self.decisions = Decisions(self.settle)
+        self.decisions = Decisions(catch_up=self.settle)
 
     def add(self, entry: Entry, setup: Setup) -> None:
         """A round is over. What telling it takes, the planner hears with the next that is told at once."""
@@ -66,12 +66,15 @@ class Ledger:
         self._tell(entry, setup)
         self._late_ms = 1e3 * (self._clock() - entry.done)
 
-    def settle(self) -> None:
-        """Tell what was put aside."""
-        if self._aside:
-            aside, self._aside = self._aside, []
-            for entry, setup in aside:
-                self._tell(entry, setup)
+    def settle(self) -> float:
+        """Tell what was put aside. Returns the milliseconds it took."""
+        if not self._aside:
+            return 0.0
+        began = self._clock()
+        aside, self._aside = self._aside, []
+        for entry, setup in aside:
+            self._tell(entry, setup)
+        return 1e3 * (self._clock() - began)
 
     def plain_round(self, requests: int) -> PlainRound | None:
         """What plain rounds of so many requests took lately; None before two were seen."""
@@ -90,9 +93,9 @@ class Ledger:
         if not entry.prompt_rows:
             self._compare(entry, outcomes, entry.drafted - entry.began if speculating else 0.0)
         drafting_ms = sum(entry.plan.draft_ms.values())
-        plan_ms = 1e3 * (entry.drafted - entry.began) - drafting_ms
+        plan_ms = 1e3 * (entry.drafted - entry.began) - drafting_ms - entry.plan.settling_ms
         forward_ms, sample_ms = 1e3 * (entry.forwarded - entry.drafted), 1e3 * (entry.done - entry.forwarded)
-        _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms)
+        _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms + entry.plan.settling_ms)
         if not speculating:
             return
         listening_ms = _tell_drafters(entry, setup.drafters)

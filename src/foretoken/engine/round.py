@@ -109,24 +109,29 @@ class RoundRunner:
             return Plan(nothing, {}, nobody, resting=not drafters)
         views = [request.view for request in decoding]
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        if planner.rests(views, load):
-            return Plan(nothing, {}, nobody, planner_ms=1e3 * (perf_counter() - began), resting=True)
-        self.ledger.settle()
-        wished = planner.limits(views, drafters.serving(views), load)
+        resting = planner.rests(views, load)
         planner_ms = 1e3 * (perf_counter() - began)
+        if resting:
+            return Plan(nothing, {}, nobody, planner_ms=planner_ms, resting=True)
+        settling_ms = self.ledger.settle()
+        began = perf_counter()
+        wished = planner.limits(views, drafters.serving(views), load)
+        planner_ms += 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
-            return Plan(nothing, {}, nobody, planner_ms=planner_ms, measuring=measuring)
+            return Plan(
+                nothing, {}, nobody, planner_ms=planner_ms, settling_ms=settling_ms, measuring=measuring
+            )
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
         if not any(candidates):
-            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms)
+            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms, settling_ms=settling_ms)
         began = perf_counter()
         drafts = planner.choose(views, candidates, load)
         planner_ms += 1e3 * (perf_counter() - began)
         estimates = learner.estimates if learner is not None else ()
-        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms)
+        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms, settling_ms)
 
     def _fitting(self, wished: Limits, decoding: Sequence[Request], load: Load) -> Limits:
         """The planner's limits, within what each request and the forward have room for."""

@@ -113,6 +113,25 @@ def test_answers_and_their_counters_are_the_same() -> None:
     assert all(spent[part] > 0 for part in ("draft", "verify", "sample", "other"))
 
 
+def test_telling_is_no_part_of_planning() -> None:
+    """A question would look the dearer the longer the rest before it. It is a part of the request's time."""
+    now = [0.0]
+    plan_ms: list[float] = []
+
+    class Slow(Drowsy):
+        def observe(self, measured: Round) -> None:
+            super().observe(measured)
+            plan_ms.append(measured.plan_ms)
+            now[0] += 0.25
+
+    model = FakeModel(VOCABULARY, logits=counting)
+    drafters = [ScriptedDrafter(next_one, name="next")]
+    engine = Engine(model, drafters=drafters, planner=Slow(3, 4), clock=lambda: now[0])
+    spent = engine.generate([3], tokens(40)).speculation
+    assert plan_ms == [0.0] * spent.rounds
+    assert spent.ms["other"] >= 250 * (spent.rounds // 2)
+
+
 def test_who_looks_sees_every_round() -> None:
     planner = Drowsy(1, 1)
     engine = engine_of(planner)
