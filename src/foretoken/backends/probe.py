@@ -30,7 +30,7 @@ ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, 63, 129)
 
 REFERENCE_ROWS = 17
 DEPTHS = (8, 530)
-_VERSION = 5
+_VERSION = 6
 """Of the probe and of the arithmetic that it measures."""
 
 

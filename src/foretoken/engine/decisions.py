@@ -29,9 +29,9 @@ class Plan(NamedTuple):
     """What was planned and drafted for the requests of a round, each in its place.
 
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
-    `measuring` are the planner's, where it has them, and `planner_ms` is what it took; `settling_ms`
-    went by while earlier rounds were told. `resting`: nobody could be asked, so that nobody needs to hear of
-    the round at once.
+    `measuring` are the planner's, where it has them, and `planner_ms` is what it took;
+    `learning_ms` went by while earlier rounds were learnt from. `resting`: nobody could be asked, so that
+    nobody needs to hear of the round at once.
     """
 
     drafts: Sequence[Draft | None]
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     candidates: Sequence[Sequence[Draft]] = ()
     estimates: Sequence[Estimate] = ()
     planner_ms: float = 0.0
-    settling_ms: float = 0.0
+    learning_ms: float = 0.0
     measuring: bool = False
     resting: bool = False
 

@@ -1,8 +1,8 @@
 """What rounds took and brought: told to their requests' counters, the planner, and `Decisions`.
 
 Between two forwards the processor's caches hold the model, not this code: what takes 3 µs in a loop takes 30
-there. So a round in which nothing can be drafted is only put aside, with the times of four moments. It is
-told with others like it before the planner is needed again, a request ends, or somebody looks.
+there. So a round is only put aside, with the times of four moments, and told together with others: before the
+planner is needed again, a request ends, or somebody looks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foretoken.engine.stats import PlainRound, PlainRounds
 from foretoken.types import Draft, Load, Outcome, Round
 
 MOST = 32
-"""Rounds that are put aside at most: a median of plain rounds is no older than that."""
+"""Rounds of which somebody was not told, at most: a median of plain rounds is no older than that."""
 
 
 class Entry(NamedTuple):
@@ -40,81 +40,132 @@ class Entry(NamedTuple):
     done: float
 
     @property
+    def of_requests(self) -> Sequence[tuple[Request, Outcome]]:
+        """The outcomes of all that can go on."""
+        both = zip(self.decoding, self.outcomes, strict=True)
+        return [(request, outcome) for request, outcome in both if outcome is not None]
+
+    @property
+    def before_ms(self) -> float:
+        """What went before the forward, drafting included."""
+        return 1e3 * (self.drafted - self.began)
+
+    @property
+    def forward_ms(self) -> float:
+        return 1e3 * (self.forwarded - self.drafted)
+
+    @property
+    def sample_ms(self) -> float:
+        """What choosing and committing tokens took."""
+        return 1e3 * (self.done - self.forwarded)
+
+    @property
     def drafted_rows(self) -> int:
         """Draft tokens that were verified."""
         return sum(len(draft) for draft in self.drafts if draft)
 
 
+class _Learnt(NamedTuple):
+    """A round as the planner was told of it, which took `planner_ms`. `measured` is None without drafters."""
+
+    entry: Entry
+    outcomes: Sequence[tuple[Request, Outcome]]
+    measured: Round | None
+    planner_ms: float
+
+
 class Ledger:
-    """The rounds of one engine. `clock` gives seconds."""
+    """The rounds of one engine. `clock` gives seconds.
+
+    The planner and the drafters hear of a round at once if anybody was asked in it, and otherwise before
+    anybody is (`learn`). Counters and decisions are for people, and wait longer (`settle`).
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._aside: list[tuple[Entry, Setup]] = []
+        self._unlearnt: list[tuple[Entry, Setup]] = []
+        self._unrecorded: list[_Learnt] = []
         self._plain_rounds = PlainRounds()
         self._late_ms = 0.0
         self.decisions = Decisions(catch_up=self.settle)
 
     def add(self, entry: Entry, setup: Setup) -> None:
-        """A round is over. What telling it takes, the planner hears with the next that is told at once."""
-        if entry.plan.resting and not self.decisions.watched:
-            self._aside.append((entry, setup))
-            if len(self._aside) >= MOST:
-                self.settle()
-            return
-        self.settle()
-        self._tell(entry, setup)
-        self._late_ms = 1e3 * (self._clock() - entry.done)
+        """A round is over. What learning from it takes, the planner hears with the next."""
+        self._unlearnt.append((entry, setup))
+        if not entry.plan.resting:
+            self.learn()
+            self._late_ms = 1e3 * (self._clock() - entry.done)
+        if len(self._unlearnt) + len(self._unrecorded) >= MOST or self.decisions.watched:
+            self.settle()
 
-    def settle(self) -> float:
-        """Tell what was put aside. Returns the milliseconds it took."""
-        if not self._aside:
+    def learn(self) -> float:
+        """Tell the planner and the drafters what they were not told. Returns the milliseconds it took."""
+        if not self._unlearnt:
             return 0.0
         began = self._clock()
-        aside, self._aside = self._aside, []
-        for entry, setup in aside:
-            self._tell(entry, setup)
+        unlearnt, self._unlearnt = self._unlearnt, []
+        for entry, setup in unlearnt:
+            outcomes = entry.of_requests
+            if outcomes:
+                self._unrecorded.append(self._learn(entry, outcomes, setup))
         return 1e3 * (self._clock() - began)
+
+    def settle(self) -> None:
+        """Tell everybody what they were not told."""
+        self.learn()
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for learnt in unrecorded:
+            self._record(learnt)
 
     def plain_round(self, requests: int) -> PlainRound | None:
         """What plain rounds of so many requests took lately; None before two were seen."""
         self.settle()
         return self._plain_rounds.of(requests)
 
-    def _tell(self, entry: Entry, setup: Setup) -> None:
-        outcomes = [
-            (request, outcome)
-            for request, outcome in zip(entry.decoding, entry.outcomes, strict=True)
-            if outcome is not None
-        ]
-        if not outcomes:
-            return
-        speculating = bool(setup.drafters)
-        if not entry.prompt_rows:
-            self._compare(entry, outcomes, entry.drafted - entry.began if speculating else 0.0)
-        drafting_ms = sum(entry.plan.draft_ms.values())
-        plan_ms = 1e3 * (entry.drafted - entry.began) - drafting_ms - entry.plan.settling_ms
-        forward_ms, sample_ms = 1e3 * (entry.forwarded - entry.drafted), 1e3 * (entry.done - entry.forwarded)
-        _split(outcomes, drafting_ms, forward_ms, sample_ms, plan_ms + entry.plan.settling_ms)
-        if not speculating:
-            return
+    def _learn(self, entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], setup: Setup) -> _Learnt:
+        plan = entry.plan
+        if not setup.drafters:
+            return _Learnt(entry, outcomes, None, 0.0)
         listening_ms = _tell_drafters(entry, setup.drafters)
         rows = len(entry.decoding) + entry.drafted_rows + entry.prompt_rows
-        ended = tuple((request.id, outcome) for request, outcome in outcomes)
         late_ms, self._late_ms = self._late_ms, 0.0
-        measured = Round(entry.load, rows, listening_ms, forward_ms, sample_ms, ended, plan_ms, late_ms)
+        measured = Round(
+            load=entry.load,
+            rows=rows,
+            draft_ms=listening_ms,
+            forward_ms=entry.forward_ms,
+            sample_ms=entry.sample_ms,
+            outcomes=tuple((request.id, outcome) for request, outcome in outcomes),
+            plan_ms=entry.before_ms - sum(plan.draft_ms.values()) - plan.learning_ms,
+            late_ms=late_ms,
+        )
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
         setup.planner.observe(measured)
-        planner_ms = entry.plan.planner_ms + 1e3 * (perf_counter() - began)
-        dropped = entry.drafts is not entry.plan.drafts
-        self.decisions.note(entry.decoding, entry.plan, measured, planner_ms, dropped=dropped)
+        planner_ms = plan.planner_ms + 1e3 * (perf_counter() - began)
+        return _Learnt(entry, outcomes, measured, planner_ms)
 
-    def _compare(self, entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], overhead_s: float) -> None:
+    def _record(self, learnt: _Learnt) -> None:
+        entry, outcomes, measured = learnt.entry, learnt.outcomes, learnt.measured
+        if not entry.prompt_rows:
+            self._compare(entry, outcomes, 0.0 if measured is None else entry.before_ms)
+        drafting_ms = sum(entry.plan.draft_ms.values())
+        part = 1 / len(outcomes)  # where the time went: the same share for all that decoded
+        for request, _ in outcomes:
+            request.stats.spent(
+                draft=part * drafting_ms,
+                verify=part * entry.forward_ms,
+                sample=part * entry.sample_ms,
+                other=part * (entry.before_ms - drafting_ms),
+            )
+        if measured is not None:
+            dropped = entry.drafts is not entry.plan.drafts
+            self.decisions.note(entry.decoding, entry.plan, measured, learnt.planner_ms, dropped=dropped)
+
+    def _compare(self, entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], overhead_ms: float) -> None:
         """Note the time of a round without a prompt, as a plain one and for the requests' estimated speedup.
-        `overhead_s` of it went before the forward, to look for drafts.
+        `overhead_ms` of it went before the forward, to look for drafts.
         """
-        ms, overhead_ms = 1e3 * (entry.done - entry.began), 1e3 * overhead_s
-        plain = not entry.drafted_rows
+        ms, plain = 1e3 * (entry.done - entry.began), not entry.drafted_rows
         if plain:
             self._plain_rounds.add(len(outcomes), ms - overhead_ms)
         usual = self._plain_rounds.of(len(outcomes))
@@ -134,21 +185,3 @@ def _tell_drafters(entry: Entry, drafters: Drafters) -> dict[str, float]:
         if outcome is not None:
             drafters.observe(request.view, outcome, plan.asked(place) if plan.limits else ())
     return drafters.with_listening(plan.draft_ms)
-
-
-def _split(
-    outcomes: Sequence[tuple[Request, Outcome]],
-    draft_ms: float,
-    forward_ms: float,
-    sample_ms: float,
-    plan_ms: float,
-) -> None:
-    """Note where the round's time went: the same share for every request that decoded in it."""
-    part = 1 / len(outcomes)
-    for request, _ in outcomes:
-        request.stats.spent(
-            draft=part * draft_ms,
-            verify=part * forward_ms,
-            sample=part * sample_ms,
-            other=part * plan_ms,
-        )

@@ -113,25 +113,25 @@ class RoundRunner:
         planner_ms = 1e3 * (perf_counter() - began)
         if resting:
             return Plan(nothing, {}, nobody, planner_ms=planner_ms, resting=True)
-        settling_ms = self.ledger.settle()
+        learning_ms = self.ledger.learn()
         began = perf_counter()
         wished = planner.limits(views, drafters.serving(views), load)
         planner_ms += 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
             return Plan(
-                nothing, {}, nobody, planner_ms=planner_ms, settling_ms=settling_ms, measuring=measuring
+                nothing, {}, nobody, planner_ms=planner_ms, learning_ms=learning_ms, measuring=measuring
             )
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
         if not any(candidates):
-            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms, settling_ms=settling_ms)
+            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms, learning_ms=learning_ms)
         began = perf_counter()
         drafts = planner.choose(views, candidates, load)
         planner_ms += 1e3 * (perf_counter() - began)
         estimates = learner.estimates if learner is not None else ()
-        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms, settling_ms)
+        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms, learning_ms)
 
     def _fitting(self, wished: Limits, decoding: Sequence[Request], load: Load) -> Limits:
         """The planner's limits, within what each request and the forward have room for."""

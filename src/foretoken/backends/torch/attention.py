@@ -6,17 +6,20 @@ with it, bit for bit (docs/exactness.md). Three things see to that: a product ne
 sums over cells go block by block, at fixed places, and cells behind a row's own add exact zeros; and the
 rows of a tree are computed branch by branch, each of them written where it would stand if it were a chain.
 
-Elsewhere (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask.
+Elsewhere (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask; on
+CUDA `attention_kernels` says which of torch's kernels may do that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from foretoken.backends.torch.batch import Batch, Segment, ancestors
 from foretoken.backends.torch.exact_sizes import alike, measured_with_threads, telling_weight
@@ -36,6 +39,9 @@ SCORES = 1 << 22
 
 CHUNK = 128
 """The most rows of one sequence computed at once."""
+
+ALIGNED = 16
+"""Numbers after which rows of a mask may begin: kernels on a GPU read so many at once, at most."""
 
 SIDE_BY_SIDE = 64
 NEARLY = 256
@@ -69,6 +75,20 @@ class Attention(Protocol):
 def choose_attention(device: Any) -> Attention:
     """`attend_in_blocks` on a processor, `attend_masked` elsewhere."""
     return attend_in_blocks if device.type == "cpu" else attend_masked
+
+
+def attention_kernels(device: Any) -> AbstractContextManager[None]:
+    """While it is entered, torch's attention takes no kernels on CUDA but the memory-efficient one and, where
+    that cannot be used, products written out.
+
+    cuDNN's makes a plan for each number of rows and cells: 37 ms on an H100 for every new one, so that a
+    token took 55 ms in place of 10 (docs/torch.md). And without it one row alone went to another kernel than
+    several: the memory-efficient one, always with a mask, gave a row the same bits among up to 63 others.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    kernels: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return kernels
 
 
 def cells_dtype(dtype: Any, device: Any) -> Any:
@@ -322,28 +342,38 @@ def attend_masked(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) 
         groups = keys.shape[0]
         shared = q.shape[1] // groups
         grouped = q[rows].view(segment.count, groups, shared, -1).transpose(0, 1).flatten(1, 2)
-        mask = _mask(batch, segment, shared, style.window, q.device)
+        mask = _mask(batch, segment, shared, style.window, q)
         seen = _masked(grouped, keys[:, :end], values[:, :end], mask, style=style, count=segment.count)
         out[rows] = seen.view(groups, segment.count, shared, -1).transpose(0, 1).flatten(1, 2)
     return out
 
 
-def _mask(batch: Batch, segment: Segment, shared: int, window: int | None, device: Any) -> Any:
-    """True where a row looks, shape (rows × shared, cells); None where each row looks at everything."""
-    if segment.count == 1 and window is None:
-        return None
+def _mask(batch: Batch, segment: Segment, shared: int, window: int | None, q: Any) -> Any:
+    """What is added to the scores: -inf where a row must not look, 0 elsewhere; shape (rows × shared, cells),
+    numbers like those of `q`. Made once for all layers, and also where each row looks at everything: without
+    a mask torch takes another kernel. Rows begin at multiples of `ALIGNED`, or each layer would copy it.
+    """
     key = (segment.first, shared, window)
     if key not in batch.scratch:
-        cell = torch.arange(segment.start + segment.count, device=device)
+        cells = segment.start + segment.count
+        hidden = q.new_zeros(segment.count, -(-cells // ALIGNED) * ALIGNED)
+        if segment.count > 1 or window is not None:
+            hidden[:, :cells].masked_fill_(~_looks(batch, segment, window, q.device), float("-inf"))
+        batch.scratch[key] = hidden.repeat_interleave(shared, 0)[:, :cells]
+    return batch.scratch[key]
+
+
+def _looks(batch: Batch, segment: Segment, window: int | None, device: Any) -> Any:
+    """True where a row looks, shape (rows, cells)."""
+    cell = torch.arange(segment.start + segment.count, device=device)
+    seen = cell <= cell[segment.start :, None]
+    if segment.parents:
+        seen[:, segment.start :] = _related(segment.parents).to(device)
+    if window is not None:
         position = batch.positions[segment.first : segment.end]
         standing = torch.cat([cell[: segment.start], position])  # a tree's rows stand where their depth says
-        seen = cell <= cell[segment.start :, None]
-        if segment.parents:
-            seen[:, segment.start :] = _related(segment.parents).to(device)
-        if window is not None:
-            seen &= standing > position[:, None] - window
-        batch.scratch[key] = seen.repeat_interleave(shared, 0)
-    return batch.scratch[key]
+        seen &= standing > position[:, None] - window
+    return seen
 
 
 def _related(parents: tuple[int, ...]) -> Any:
@@ -362,6 +392,5 @@ def _masked(q: Any, keys: Any, values: Any, mask: Any, *, style: Style, count: i
     scores = torch.bmm(q, keys.transpose(1, 2)).float() * style.scale
     if style.softcap is not None:
         scores = torch.tanh(scores / style.softcap) * style.softcap
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+    scores = scores + mask
     return torch.bmm(_softmax(scores, style.sinks, q.shape[0], count).to(values.dtype), values)

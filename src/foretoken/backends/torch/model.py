@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from foretoken.backends.bounds import check_batch
+from foretoken.backends.torch.attention import attention_kernels
 from foretoken.backends.torch.batch import Batch, make_batch
 from foretoken.backends.torch.tokenizer import TorchTokenizer
 from foretoken.errors import BackendError, CapacityError, first_line
@@ -105,7 +106,7 @@ class TorchModel:
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), attention_kernels(self._device):
                 logits = self._forward(make_batch(batch, self._device)).float().cpu()
         except torch.OutOfMemoryError as error:
             raise CapacityError(

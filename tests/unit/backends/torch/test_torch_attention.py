@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.attention import Attention, Style, attend_in_blocks, attend_masked
+from foretoken.backends.torch.attention import (
+    ALIGNED,
+    Attention,
+    Style,
+    attend_in_blocks,
+    attend_masked,
+    attention_kernels,
+)
 from foretoken.backends.torch.batch import ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
 from foretoken.types import Rows
@@ -181,3 +188,42 @@ def test_keys_and_values_side_by_side_are_written_alike(way: str) -> None:
     assert torch.equal(found, expected)
     assert torch.equal(joined.layer.keys, apart.layer.keys)
     assert torch.equal(joined.layer.values, apart.layer.values)
+
+
+def test_a_mask_is_made_once_and_needs_no_copy() -> None:
+    """Also for one row, which without one goes to another kernel than several."""
+    text = Text(attend_masked, STYLES["plain"])
+    text.see(0, range(50))
+    for count in (1, 3):
+        batch = make_batch([Rows(0, 50, range(50, 50 + count), 0)], CPU)
+        index = torch.arange(50, 50 + count)
+        for _ in range(2):
+            args = (text.layer, batch, text.q[index], (text.k[index], text.v[index]))
+            text.attention(*args, style=text.style)
+            [mask] = batch.scratch.values()
+        assert mask.shape == (2 * count, 50 + count)
+        assert mask.dtype == text.q.dtype
+        assert mask.stride() == (64, 1)
+        assert mask.stride(0) % ALIGNED == 0
+        assert mask.eq(0).sum(1).tolist() == [51 + row for row in range(count) for _ in range(2)]
+
+
+def test_on_cuda_no_kernel_needs_a_plan_for_each_number_of_cells() -> None:
+    allowed = torch.backends.cuda
+    before = allowed.cudnn_sdp_enabled(), allowed.flash_sdp_enabled(), allowed.mem_efficient_sdp_enabled()
+    with attention_kernels(CPU):
+        assert before == (
+            allowed.cudnn_sdp_enabled(),
+            allowed.flash_sdp_enabled(),
+            allowed.mem_efficient_sdp_enabled(),
+        )
+    with attention_kernels(torch.device("cuda")):
+        assert not allowed.cudnn_sdp_enabled()
+        assert not allowed.flash_sdp_enabled()
+        assert allowed.mem_efficient_sdp_enabled()
+        assert allowed.math_sdp_enabled(), "for heads that the other cannot take"
+    assert before == (
+        allowed.cudnn_sdp_enabled(),
+        allowed.flash_sdp_enabled(),
+        allowed.mem_efficient_sdp_enabled(),
+    )
