@@ -19,7 +19,7 @@ from foretoken.engine.stats import PlainRound, PlainRounds
 from foretoken.types import Draft, Load, Outcome, Round
 
 MOST = 32
-"""Rounds of which somebody was not told, at most: a median of plain rounds is no older than that."""
+"""Rounds that wait to be learnt from, or to be counted, at most."""
 
 
 class Entry(NamedTuple):
@@ -95,8 +95,12 @@ class Ledger:
         if not entry.plan.resting:
             self.learn()
             self._late_ms = 1e3 * (self._clock() - entry.done)
-        if len(self._unlearnt) + len(self._unrecorded) >= MOST or self.decisions.watched:
+        if self.decisions.watched:
             self.settle()
+        elif len(self._unlearnt) >= MOST:
+            self.learn()
+        if len(self._unrecorded) >= MOST:
+            self._record_all()
 
     def learn(self) -> float:
         """Tell the planner and the drafters what they were not told. Returns the milliseconds it took."""
@@ -113,6 +117,9 @@ class Ledger:
     def settle(self) -> None:
         """Tell everybody what they were not told."""
         self.learn()
+        self._record_all()
+
+    def _record_all(self) -> None:
         unrecorded, self._unrecorded = self._unrecorded, []
         for learnt in unrecorded:
             self._record(learnt)
