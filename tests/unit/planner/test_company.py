@@ -70,6 +70,40 @@ def test_what_filled_up_forwards_took_is_learnt_apart() -> None:
     assert four.ratio(4 + 3, 20) == pytest.approx(1.4 + 1.2), "a draft alone costs what it did"
 
 
+def test_where_plain_forwards_are_dearer_than_expected_so_are_those_that_are_filled_up() -> None:
+    """They were taken to cost the same: drafts looked free, and were verified for rounds on end."""
+    four = company(4)
+    assert four.together([1, 0, 0, 0], 0) == pytest.approx(2.2)
+    four.learn(4, 2.8, 0)
+    assert four.ratio(4, 1) == pytest.approx(2.8)
+    assert four.together([1, 0, 0, 0], 1) == pytest.approx(2.8 + 1.0), "in passes"
+    assert four.together([1, 1, 1, 1], 1) == pytest.approx(2.8 * 2.2 / 1.4)
+
+
+def test_what_was_measured_of_larger_passes_counts_more() -> None:
+    four = company(4)
+    for now in range(20):
+        four.learn(4, 2.8, now)
+        four.learn(4 + 4, 3.0, now, [1, 1, 1, 1])
+    assert four.together([1, 1, 1, 1], 20) == pytest.approx(3.0)
+    assert four.together([3, 3, 3, 3], 20) == pytest.approx(3.0 * 3.2 / 2.2)
+
+
+def test_one_dear_pass_does_not_forbid_the_next() -> None:
+    four = company(4)
+    four.learn(4, 1.4, 0)
+    four.learn(4 + 4, 6.0, 0, [1, 1, 1, 1])
+    assert four.together([1, 1, 1, 1], 1) == pytest.approx(2.2)
+
+
+def test_what_is_filled_up_is_no_cheaper_than_what_is_not() -> None:
+    four = company(4)
+    for now in range(20):
+        four.learn(4, 1.4, now)
+        four.learn(4 + 4, 1.1, now, [1, 1, 1, 1])
+    assert four.together([1, 1, 1, 1], 20) >= four.ratio(4, 20)
+
+
 def test_a_larger_company_begins_with_what_a_draft_adds_in_a_smaller_one() -> None:
     two = company(2)
     for now in range(20):
