@@ -146,12 +146,13 @@ class SuccessorTable:
         read before, as a conversation is at each of its turns.
         """
         tokens = np.asarray(text, np.int64)
+        if len(tokens) < 2:
+            return
         ids = (tokens + 1).astype(np.uint64)
-        if len(tokens) > 1:
-            self._follow_all(ids[:-1] * np.uint64(_SINGLE), tokens[1:], scope, request)
-        if len(tokens) > 2:
-            pairs = (ids[:-2] * np.uint64(_PAIR) + ids[1:-1]) * np.uint64(_SINGLE)
-            self._follow_all(pairs, tokens[2:], scope, request)
+        pairs = ids[:-2] * np.uint64(_PAIR) + ids[1:-1]
+        # Both kinds of contexts at once: of a prompt it is the calls that take time, not the tokens.
+        keys = np.concatenate([ids[:-1], pairs]) * np.uint64(_SINGLE)
+        self._follow_all(keys, np.concatenate([tokens[1:], tokens[2:]]), scope, request)
 
     def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
         contexts, newest, times = _latest(keys, tokens, self.k)
