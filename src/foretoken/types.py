@@ -387,7 +387,7 @@ class Round:
     """One round as it was measured: rows of the target's forward, where the time went (milliseconds).
 
     `draft_ms`: of each drafter asked, with what it was told since. `plan_ms`: who drafts, and how far.
-    `sample_ms`: choosing and committing tokens, telling drafters; `late_ms`: the last round's time after it.
+    `sample_ms`: choosing and committing tokens; `late_ms`: the last round's time after it, learning included.
     """
 
     load: Load

@@ -7,6 +7,7 @@ planner is needed again, a request ends, or somebody looks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -60,6 +61,11 @@ class Entry(NamedTuple):
         return 1e3 * (self.done - self.forwarded)
 
     @property
+    def heavy(self) -> bool:
+        """Whether it holds probabilities, which may be megabytes."""
+        return any(draft.probs is not None for its in self.plan.candidates for draft in its)
+
+    @property
     def drafted_rows(self) -> int:
         """Draft tokens that were verified."""
         return sum(len(draft) for draft in self.drafts if draft)
@@ -83,8 +89,8 @@ class Ledger:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._unlearnt: list[tuple[Entry, Setup]] = []
-        self._unrecorded: list[_Learnt] = []
+        self._unlearnt: deque[tuple[Entry, Setup]] = deque()
+        self._unrecorded: deque[_Learnt] = deque()
         self._plain_rounds = PlainRounds()
         self._late_ms = 0.0
         self.decisions = Decisions(catch_up=self.settle)
@@ -94,21 +100,24 @@ class Ledger:
         self._unlearnt.append((entry, setup))
         if not entry.plan.resting:
             self.learn()
-            self._late_ms = 1e3 * (self._clock() - entry.done)
+            if any(entry.outcomes):
+                self._late_ms = 1e3 * (self._clock() - entry.done)
         if self.decisions.watched:
             self.settle()
         elif len(self._unlearnt) >= MOST:
             self.learn()
-        if len(self._unrecorded) >= MOST:
+        if len(self._unrecorded) >= MOST or entry.heavy:
             self._record_all()
 
     def learn(self) -> float:
-        """Tell the planner and the drafters what they were not told. Returns the milliseconds it took."""
+        """Tell the planner and the drafters what they were not told. Returns the milliseconds it took. If it
+        is interrupted, one round is lost to them.
+        """
         if not self._unlearnt:
             return 0.0
         began = self._clock()
-        unlearnt, self._unlearnt = self._unlearnt, []
-        for entry, setup in unlearnt:
+        while self._unlearnt:
+            entry, setup = self._unlearnt.popleft()
             outcomes = entry.of_requests
             if outcomes:
                 self._unrecorded.append(self._learn(entry, outcomes, setup))
@@ -120,9 +129,8 @@ class Ledger:
         self._record_all()
 
     def _record_all(self) -> None:
-        unrecorded, self._unrecorded = self._unrecorded, []
-        for learnt in unrecorded:
-            self._record(learnt)
+        while self._unrecorded:
+            self._record(self._unrecorded.popleft())
 
     def plain_round(self, requests: int) -> PlainRound | None:
         """What plain rounds of so many requests took lately; None before two were seen."""
@@ -153,13 +161,16 @@ class Ledger:
 
     def _record(self, learnt: _Learnt) -> None:
         entry, outcomes, measured = learnt.entry, learnt.outcomes, learnt.measured
-        if not entry.prompt_rows:
-            self._compare(entry, outcomes, 0.0 if measured is None else entry.before_ms)
         drafting_ms = sum(entry.plan.draft_ms.values())
+        # What drafters took to hear of what they learn from comes after the round, and belongs to it.
+        listening_ms = 0.0 if measured is None else sum(measured.draft_ms.values()) - drafting_ms
+        if not entry.prompt_rows:
+            overhead_ms = 0.0 if measured is None else entry.before_ms + listening_ms
+            self._compare(entry, outcomes, listening_ms, overhead_ms)
         part = 1 / len(outcomes)  # where the time went: the same share for all that decoded
         for request, _ in outcomes:
             request.stats.spent(
-                draft=part * drafting_ms,
+                draft=part * (drafting_ms + listening_ms),
                 verify=part * entry.forward_ms,
                 sample=part * entry.sample_ms,
                 other=part * (entry.before_ms - drafting_ms),
@@ -168,11 +179,17 @@ class Ledger:
             dropped = entry.drafts is not entry.plan.drafts
             self.decisions.note(entry.decoding, entry.plan, measured, learnt.planner_ms, dropped=dropped)
 
-    def _compare(self, entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], overhead_ms: float) -> None:
+    def _compare(
+        self,
+        entry: Entry,
+        outcomes: Sequence[tuple[Request, Outcome]],
+        listening_ms: float,
+        overhead_ms: float,
+    ) -> None:
         """Note the time of a round without a prompt, as a plain one and for the requests' estimated speedup.
-        `overhead_ms` of it went before the forward, to look for drafts.
+        `overhead_ms` of it went to look for drafts.
         """
-        ms, plain = 1e3 * (entry.done - entry.began), not entry.drafted_rows
+        ms, plain = 1e3 * (entry.done - entry.began) + listening_ms, not entry.drafted_rows
         if plain:
             self._plain_rounds.add(len(outcomes), ms - overhead_ms)
         usual = self._plain_rounds.of(len(outcomes))

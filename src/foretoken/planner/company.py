@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from foretoken.planner.ratios import LONGEST, Ratios
+from foretoken.planner.ratios import LONGEST, OUT_OF_DATE, PRIOR_SLOPE, STEP, Ratios
 
 MEASURED = LONGEST + 1
 """Rows beyond which V(n) of one request is a guess: none are filled up to more."""
@@ -70,7 +70,9 @@ class InPasses:
         self._like.seed(like.values(), now)
         self._apart.seed((like if isinstance(like, Ratios) else like._apart).values(), now)
         self._decoding = 1
+        self._begun = now
         self._drawn: tuple[int, list[float]] | None = None
+        self._row_price: tuple[int, float] | None = None
 
     def among(self, decoding: int) -> None:
         """From now on there are so many requests."""
@@ -80,10 +82,16 @@ class InPasses:
         """V/V(1) of passes of up to so many rows and more, as many of each request."""
         age = now // FRESH
         if self._drawn is None or self._drawn[0] != age or len(self._drawn[1]) <= rows:
-            expected = self._like.span(0, max(rows, MEASURED) + 1, now)
+            # As it was in the beginning: it is what measurements are compared with, and must not grow old.
+            expected = self._like.span(0, max(rows, MEASURED) + 1, self._begun)
             sizes = [size for size in self._even.values() if 1 < size < len(expected)]
-            measured = [(size, self._even.ratio(size, now)) for size in sizes]
-            self._drawn = age, _through(measured, expected)
+            prices = _through([(size, self._even.ratio(size, now)) for size in sizes], expected)
+            if now - self._begun > OUT_OF_DATE:
+                least = sizes[-1] if sizes else 1
+                for size in range(least + 1, len(prices)):
+                    prior = 1.0 + PRIOR_SLOPE * (size - 1)
+                    prices[size] = min(prices[size], max(prices[least], prior))
+            self._drawn = age, prices
         return self._drawn[1]
 
     def shapes(self, plain: int, count: int, now: int) -> Shapes:
@@ -126,8 +134,6 @@ class InPasses:
         even = shapes.even[max(drafted)]
         if even < shapes.base + expected:
             size = self._decoding * (1 + max(drafted))
-            if size not in self._even.values():
-                self._even.seed({size: even}, now)  # one measurement may be of a stall
             self._learn_even(size, ratio, now)
             return
         share = max(ratio - shapes.base, 0.0) / expected
@@ -136,6 +142,7 @@ class InPasses:
                 self._apart.learn(length, shapes.added[length] * share, now)
 
     def _learn_even(self, rows: int, ratio: float, now: int) -> None:
+        self._even.expect(rows, self._passes(rows, now)[rows], now)
         self._even.learn(rows, ratio, now)
         self._drawn = None
 
@@ -152,7 +159,12 @@ class InPasses:
 
     def row_price(self, now: int) -> float:
         """The least that a further row costs, as in `Ratios.row_price`: of all requests, filled up."""
-        return min(self._apart.row_price(now), self._like.row_price(now))
+        age = now // FRESH
+        if self._row_price is None or self._row_price[0] != age:
+            prices = self._passes(MEASURED, now)
+            steps = [prices[size + STEP] - prices[size] for size in range(1, MEASURED + 1 - STEP)]
+            self._row_price = age, max(min(steps) / STEP, 0.0)
+        return min(self._apart.row_price(now), self._row_price[1])
 
     def break_even(self, margin: float, now: int, extra: float = 0.0) -> float:
         """As `Ratios.break_even`, of the passes."""
@@ -161,7 +173,8 @@ class InPasses:
 
 def _through(measured: Sequence[tuple[int, float]], expected: Sequence[float]) -> list[float]:
     """A curve through what was measured, of ascending sizes, that rises between them as the expected one
-    does, and beyond them by the same factor. Smaller sizes are as expected, if not dearer. It never falls.
+    does, and beyond them by the same factor. Smaller sizes are as expected, at most as dear as the first that
+    was measured. It never falls.
     """
     if not measured:
         return list(expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -13,7 +15,17 @@ from foretoken.engine.ledger import MOST
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import RequestView
 from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, DraftLimit, FinishEvent, Load, Logits, Round, TokenEvent
+from foretoken.types import (
+    Draft,
+    DraftLimit,
+    FinishEvent,
+    Load,
+    Logits,
+    Outcome,
+    Probs,
+    Round,
+    TokenEvent,
+)
 from planner_doubles import PlannerAround
 
 VOCABULARY = 16
@@ -130,6 +142,115 @@ def test_telling_is_no_part_of_planning() -> None:
     spent = engine.generate([3], tokens(40)).speculation
     assert plan_ms == [0.0] * spent.rounds
     assert spent.ms["other"] >= 250 * (spent.rounds // 2)
+
+
+def test_a_drafter_has_heard_the_whole_text_when_it_is_asked() -> None:
+    heard: list[int] = []
+
+    class Listening(ScriptedDrafter):
+        def start(self, request: RequestView) -> None:
+            super().start(request)
+            self.text = list(request.tokens)
+
+        def observe(self, request: RequestView, outcome: Outcome) -> None:
+            self.text[outcome.kept :] = outcome.tokens
+            super().observe(request, outcome)
+
+        def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+            assert self.text == requests[0][0].tokens
+            heard.append(len(self.text))
+            return super().draft(requests)
+
+    drafter = Listening(next_one, name="next")
+    model = FakeModel(VOCABULARY, logits=counting)
+    engine = Engine(model, drafters=[drafter], planner=Drowsy(3, 4))
+    done = engine.generate([3], tokens(40))
+    assert not done.speculation.notes
+    assert len(heard) > 5
+    assert drafter.text[1:] == list(done.tokens), "and the end before it stops"
+
+
+def test_an_interrupt_while_others_are_told_loses_one_round() -> None:
+    class Interrupted(Drowsy):
+        def observe(self, measured: Round) -> None:
+            super().observe(measured)
+            if measured.outcomes[0][1].kept == 12:
+                raise KeyboardInterrupt
+
+    planner = Interrupted(1, 1)
+    engine = engine_of(planner)
+    steps = rounds(engine, 30)
+    for _ in range(20):
+        next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        engine.decisions.latest()
+    while not engine.idle:
+        engine.step()
+    assert [length for what, length in planner.log if what == "observe"] == list(range(2, 31))
+    kept = [decision.number for decision in engine.decisions.latest()]
+    assert kept == list(range(1, 29)), "of 29 rounds"
+
+
+def test_what_learning_took_is_told_although_a_prompt_came_between() -> None:
+    now = [0.0]
+    late_ms: list[float] = []
+
+    class Slow(PlannerAround):
+        def observe(self, measured: Round) -> None:
+            late_ms.append(measured.late_ms)
+            now[0] += 0.25
+
+    drafters = [ScriptedDrafter(lambda _: ())]
+    model = FakeModel(VOCABULARY, logits=counting)
+    engine = Engine(model, drafters=drafters, planner=Slow(FixedPlanner()), clock=lambda: now[0])
+    for _ in range(2):
+        engine.generate([3], tokens(4))
+    assert late_ms == [0.0, *[pytest.approx(250)] * 5]
+
+
+def test_what_a_drafter_takes_to_listen_is_in_the_accounts() -> None:
+    now = [0.0]
+
+    class Listening(ScriptedDrafter):
+        successors = 1
+
+        def observe(self, request: RequestView, outcome: Outcome) -> None:
+            now[0] += 0.01
+            super().observe(request, outcome)
+
+    drafters = [Listening(lambda _: None, name="next")]
+    model = FakeModel(VOCABULARY, logits=counting)
+    engine = Engine(model, drafters=drafters, planner=FixedPlanner(), clock=lambda: now[0])
+    spent = engine.generate([3], tokens(20)).speculation
+    assert spent.ms["draft"] == pytest.approx(1e3 * now[0], abs=25), (
+        "the prompt's and the last are no round's"
+    )
+    assert spent.ms["draft"] > 150
+
+
+def test_probabilities_do_not_wait_to_be_counted() -> None:
+    """They may be megabytes for each round."""
+    alive: list[weakref.ref[Probs]] = []
+
+    def sampled(history: Sequence[int]) -> Draft:
+        token = (history[-1] + 1) % (VOCABULARY - 1)
+        probs = np.zeros(VOCABULARY)
+        probs[token] = 1.0
+        alive.append(weakref.ref(probs))
+        return Draft((token,), "next", probs=(probs,))
+
+    model = FakeModel(VOCABULARY, logits=counting)
+    drafter = ScriptedDrafter(sampled, name="next")
+    engine = Engine(model, drafters=[drafter], planner=FixedPlanner())
+    most = 0
+    engine.add([3], SamplingParams(max_tokens=40, ignore_eos=True, temperature=1.0, verify="rejection"))
+    while not engine.idle:
+        engine.step()
+        drafter.outcomes.clear()
+        gc.collect()
+        most = max(most, sum(probs() is not None for probs in alive))
+    assert len(alive) > 10
+    assert most <= 2
 
 
 def test_who_looks_sees_every_round() -> None:

@@ -74,10 +74,49 @@ def test_where_plain_forwards_are_dearer_than_expected_so_are_those_that_are_fil
     """They were taken to cost the same: drafts looked free, and were verified for rounds on end."""
     four = company(4)
     assert four.together([1, 0, 0, 0], 0) == pytest.approx(2.2)
-    four.learn(4, 2.8, 0)
-    assert four.ratio(4, 1) == pytest.approx(2.8)
-    assert four.together([1, 0, 0, 0], 1) == pytest.approx(2.8 + 1.0), "in passes"
-    assert four.together([1, 1, 1, 1], 1) == pytest.approx(2.8 * 2.2 / 1.4)
+    for now in range(8):
+        four.learn(4, 2.8, now)
+    assert four.ratio(4, 8) == pytest.approx(2.8)
+    assert four.together([1, 0, 0, 0], 8) == pytest.approx(2.8 + 1.0), "in passes"
+    assert four.together([1, 1, 1, 1], 8) == pytest.approx(2.8 * 2.2 / 1.4)
+
+
+def test_a_stall_in_the_first_forward_of_a_company_is_soon_forgotten() -> None:
+    """Believed, it made all that followed look cheap, V(1) included."""
+    curve = CostCurve(ragged=False)
+    curve.seed({192: {rows: PLAIN_MS * ratio for rows, ratio in ALONE.items()}})
+    for _ in range(8):
+        curve.tick()
+        curve.add(1, PLAIN_MS, plain=True)
+    curve.focus(100, 4)
+    for number in range(60):
+        curve.tick()
+        curve.add(4, PLAIN_MS * (1.4 if number else 5.6), plain=True)
+    assert curve.ratio(4) == pytest.approx(1.4, rel=0.05)
+    assert curve.single_ms == pytest.approx(PLAIN_MS, rel=0.05)
+
+
+def test_passes_that_were_never_measured_do_not_look_dearer_with_the_years() -> None:
+    like = curve_of({1: 1.0, 2: 1.9, 4: 3.5, 8: 5.0, 16: 8.0})
+    four = InPasses(like, 0)
+    four.among(4)
+    prices: list[float] = []
+    for now in range(1300):
+        four.learn(4, 3.5, now)
+        prices.append(four.together([1, 1, 1, 1], now))
+    assert prices[500] == pytest.approx(5.0)
+    assert max(prices) == pytest.approx(5.0)
+    assert prices[-1] == pytest.approx(1.0 + 0.45 * 7), "the prior, so that it is tried again"
+
+
+def test_what_a_row_costs_in_company_is_what_was_measured_there() -> None:
+    two = InPasses(curve_of({1: 1.0, 2: 1.5, 4: 2.5, 8: 4.5, 16: 8.5, 64: 32.5}), 0)
+    two.among(2)
+    assert two.row_price(0) == pytest.approx(0.5, rel=0.05)
+    for now in range(64, 84):
+        two.learn(2, 1.1, now)
+        two.learn(2 + 14, 1.2, now, [7, 7])
+    assert two.row_price(128) < 0.05
 
 
 def test_what_was_measured_of_larger_passes_counts_more() -> None:
@@ -92,7 +131,7 @@ def test_what_was_measured_of_larger_passes_counts_more() -> None:
 def test_one_dear_pass_does_not_forbid_the_next() -> None:
     four = company(4)
     four.learn(4, 1.4, 0)
-    four.learn(4 + 4, 6.0, 0, [1, 1, 1, 1])
+    four.learn(4 + 4, 4.0, 0, [1, 1, 1, 1])
     assert four.together([1, 1, 1, 1], 1) == pytest.approx(2.2)
 
 

@@ -7,19 +7,17 @@ sums over cells go block by block, at fixed places, and cells behind a row's own
 rows of a tree are computed branch by branch, each of them written where it would stand if it were a chain.
 
 Elsewhere (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask; on
-CUDA `attention_kernels` says which of torch's kernels may do that.
+CUDA `sdpa_kernels.py` says which of torch's kernels may do that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from foretoken.backends.torch.batch import Batch, Segment, ancestors
 from foretoken.backends.torch.exact_sizes import alike, measured_with_threads, telling_weight
@@ -75,20 +73,6 @@ class Attention(Protocol):
 def choose_attention(device: Any) -> Attention:
     """`attend_in_blocks` on a processor, `attend_masked` elsewhere."""
     return attend_in_blocks if device.type == "cpu" else attend_masked
-
-
-def attention_kernels(device: Any) -> AbstractContextManager[None]:
-    """While it is entered, torch's attention takes no kernels on CUDA but the memory-efficient one and, where
-    that cannot be used, products written out.
-
-    cuDNN's makes a plan for each number of rows and cells: 37 ms on an H100 for every new one, so that a
-    token took 55 ms in place of 10 (docs/torch.md). And without it one row alone went to another kernel than
-    several: the memory-efficient one, always with a mask, gave a row the same bits among up to 63 others.
-    """
-    if device.type != "cuda":
-        return nullcontext()
-    kernels: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-    return kernels
 
 
 def cells_dtype(dtype: Any, device: Any) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from foretoken.backends.bounds import check_batch
-from foretoken.backends.torch.attention import attention_kernels
 from foretoken.backends.torch.batch import Batch, make_batch
+from foretoken.backends.torch.sdpa_kernels import attention_kernels
 from foretoken.backends.torch.tokenizer import TorchTokenizer
 from foretoken.errors import BackendError, CapacityError, first_line
 from foretoken.types import Capabilities, Logits, ModelInfo, Rollback, Rows

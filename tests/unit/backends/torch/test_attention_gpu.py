@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.attention import Style, attend_masked, attention_kernels
+from foretoken.backends.torch.attention import Style, attend_masked
 from foretoken.backends.torch.batch import make_batch
 from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.sdpa_kernels import attention_kernels
 from foretoken.types import Rows
 
 pytestmark = [

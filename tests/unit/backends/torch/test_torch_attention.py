@@ -14,7 +14,6 @@ from foretoken.backends.torch.attention import (
     Style,
     attend_in_blocks,
     attend_masked,
-    attention_kernels,
 )
 from foretoken.backends.torch.batch import ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
@@ -203,27 +202,6 @@ def test_a_mask_is_made_once_and_needs_no_copy() -> None:
             [mask] = batch.scratch.values()
         assert mask.shape == (2 * count, 50 + count)
         assert mask.dtype == text.q.dtype
-        assert mask.stride() == (64, 1)
-        assert mask.stride(0) % ALIGNED == 0
+        assert mask.stride(1) == 1
+        assert mask.stride(0) % ALIGNED == 0, "51 and 53 are not"
         assert mask.eq(0).sum(1).tolist() == [51 + row for row in range(count) for _ in range(2)]
-
-
-def test_on_cuda_no_kernel_needs_a_plan_for_each_number_of_cells() -> None:
-    allowed = torch.backends.cuda
-    before = allowed.cudnn_sdp_enabled(), allowed.flash_sdp_enabled(), allowed.mem_efficient_sdp_enabled()
-    with attention_kernels(CPU):
-        assert before == (
-            allowed.cudnn_sdp_enabled(),
-            allowed.flash_sdp_enabled(),
-            allowed.mem_efficient_sdp_enabled(),
-        )
-    with attention_kernels(torch.device("cuda")):
-        assert not allowed.cudnn_sdp_enabled()
-        assert not allowed.flash_sdp_enabled()
-        assert allowed.mem_efficient_sdp_enabled()
-        assert allowed.math_sdp_enabled(), "for heads that the other cannot take"
-    assert before == (
-        allowed.cudnn_sdp_enabled(),
-        allowed.flash_sdp_enabled(),
-        allowed.mem_efficient_sdp_enabled(),
-    )
