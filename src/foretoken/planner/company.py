@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import inf
 
-from foretoken.planner.ratios import LONGEST, OUT_OF_DATE, PRIOR_SLOPE, STEP, Ratios
+from foretoken.planner.ratios import LONGEST, Ratios
 
 MEASURED = LONGEST + 1
 """Rows beyond which V(n) of one request is a guess: none are filled up to more."""
-
-FRESH = 64
-"""Rounds after which the prices of passes are worked out anew."""
 
 ALIKE = 8
 """Requests beyond which numbers share a curve: up to 16, up to 32, …"""
@@ -56,56 +52,33 @@ class Shapes:
 class InPasses:
     """V(n)/V(1) of a company, with the questions of `Ratios`: there n rows are one of each request, and the
     others one request's draft. `now` arguments count rounds.
-
-    A pass over rows of all requests begins as a smaller company's, or as one over as many rows of a request
-    alone. Where such a pass was measured, larger ones are expected to be as much dearer: rows of several
-    requests can take longer than one's, and V(1), which nobody measures meanwhile, may have been that of a
-    quieter moment. So a plain forward never looks as dear as one with all requests filled up.
     """
 
     def __init__(self, like: InPasses | Ratios, now: int) -> None:
-        self._even = Ratios()  # passes of as many rows of each request, as they were measured here
-        self._like = Ratios()  # and as they were expected
-        self._apart = Ratios()  # passes of one request's rows
-        self._like.seed(like.values(), now)
+        """Begins as a smaller company's, or as that of a request alone."""
+        self._even = Ratios()  # a pass of as many rows of each request
+        self._apart = Ratios()  # and of one's
+        self._even.seed(like.values(), now)
         self._apart.seed((like if isinstance(like, Ratios) else like._apart).values(), now)
         self._decoding = 1
-        self._begun = now
-        self._drawn: tuple[int, list[float]] | None = None
-        self._row_price: tuple[int, float] | None = None
 
     def among(self, decoding: int) -> None:
         """From now on there are so many requests."""
         self._decoding = max(decoding, 1)
 
-    def _passes(self, rows: int, now: int) -> list[float]:
-        """V/V(1) of passes of up to so many rows and more, as many of each request."""
-        age = now // FRESH
-        if self._drawn is None or self._drawn[0] != age or len(self._drawn[1]) <= rows:
-            # As it was in the beginning: it is what measurements are compared with, and must not grow old.
-            expected = self._like.span(0, max(rows, MEASURED) + 1, self._begun)
-            sizes = [size for size in self._even.values() if 1 < size < len(expected)]
-            prices = _through([(size, self._even.ratio(size, now)) for size in sizes], expected)
-            if now - self._begun > OUT_OF_DATE:
-                least = sizes[-1] if sizes else 1
-                for size in range(least + 1, len(prices)):
-                    prior = 1.0 + PRIOR_SLOPE * (size - 1)
-                    prices[size] = min(prices[size], max(prices[least], prior))
-            self._drawn = age, prices
-        return self._drawn[1]
-
     def shapes(self, plain: int, count: int, now: int) -> Shapes:
         """Of forwards with `plain` rows besides drafts of up to `count` - 1 tokens each."""
-        rows = self._passes(max(plain, MEASURED), now)
-        base = rows[plain]
-        added = [0.0, *self._apart.span(1, count - 1, now)] if count > 1 else [0.0]
+        base = self._even.ratio(plain, now)
+        passes = self._apart if self._apart.known else self._even
+        added = [0.0, *passes.span(1, count - 1, now)] if count > 1 else [0.0]
+        rows = self._even.span(0, MEASURED + 1, now)
         even = [rows[plain * size] if plain * size <= MEASURED else inf for size in range(2, count + 1)]
-        return Shapes(base, base, 0.0, added, [base, *even])
+        return Shapes(base, base, 0.0, added, [base, *(max(base, price) for price in even)])
 
     def span(self, first: int, count: int, now: int) -> list[float]:
         """V(n)/V(1) of `count` sizes from `first` on."""
         many = self._decoding
-        fewer = self._passes(many, now)[first : min(first + count, many)]
+        fewer = self._even.span(first, max(0, min(count, many - first)), now) if first < many else []
         longest = first + count - 1 - many
         if longest < 0:
             return fewer
@@ -114,8 +87,7 @@ class InPasses:
 
     def ratio(self, rows: int, now: int) -> float:
         """V(rows)/V(1)."""
-        many = self._decoding
-        return self._passes(many, now)[rows] if rows <= many else self.span(rows, 1, now)[0]
+        return self._even.ratio(rows, now) if rows <= self._decoding else self.span(rows, 1, now)[0]
 
     def together(self, lengths: Sequence[int], now: int) -> float:
         """V/V(1) of a forward with drafts of these lengths."""
@@ -127,66 +99,31 @@ class InPasses:
         """
         drafted = [length for length in lengths if length]
         if not drafted:
-            self._learn_even(rows, ratio, now)
+            self._even.learn(rows, ratio, now)
             return
         shapes = self.shapes(self._decoding, max(drafted) + 1, now)
         expected = sum(shapes.added[length] for length in drafted)
         even = shapes.even[max(drafted)]
         if even < shapes.base + expected:
-            size = self._decoding * (1 + max(drafted))
-            self._learn_even(size, ratio, now)
+            self._even.learn(self._decoding * (1 + max(drafted)), ratio, now)
             return
         share = max(ratio - shapes.base, 0.0) / expected
         for length in drafted:
             if length > 1:  # one row is taken to cost what it does alone
                 self._apart.learn(length, shapes.added[length] * share, now)
 
-    def _learn_even(self, rows: int, ratio: float, now: int) -> None:
-        self._even.expect(rows, self._passes(rows, now)[rows], now)
-        self._even.learn(rows, ratio, now)
-        self._drawn = None
-
     def beyond(self, rows: int) -> bool:
         """Whether nothing of this kind was measured, nor of a request alone."""
-        known = [ratios for ratios in (self._like, self._even) if ratios.known]
-        return bool(known) and all(ratios.beyond(rows) for ratios in known)
+        return self._even.beyond(rows)
 
     def values(self) -> Mapping[int, float]:
-        """What is known of passes over rows of all requests."""
-        sizes = sorted({*self._like.values(), *self._even.values()})
-        passes = self._passes(sizes[-1], self._drawn[0] * FRESH if self._drawn else 0)
-        return {size: passes[size] for size in sizes}
+        """What was measured of passes over rows of all requests."""
+        return self._even.values()
 
     def row_price(self, now: int) -> float:
         """The least that a further row costs, as in `Ratios.row_price`: of all requests, filled up."""
-        age = now // FRESH
-        if self._row_price is None or self._row_price[0] != age:
-            prices = self._passes(MEASURED, now)
-            steps = [prices[size + STEP] - prices[size] for size in range(1, MEASURED + 1 - STEP)]
-            self._row_price = age, max(min(steps) / STEP, 0.0)
-        return min(self._apart.row_price(now), self._row_price[1])
+        return min(self._apart.row_price(now), self._even.row_price(now))
 
     def break_even(self, margin: float, now: int, extra: float = 0.0) -> float:
         """As `Ratios.break_even`, of the passes."""
         return self._apart.break_even(margin, now, extra)
-
-
-def _through(measured: Sequence[tuple[int, float]], expected: Sequence[float]) -> list[float]:
-    """A curve through what was measured, of ascending sizes, that rises between them as the expected one
-    does, and beyond them by the same factor. Smaller sizes are as expected, at most as dear as the first that
-    was measured. It never falls.
-    """
-    if not measured:
-        return list(expected)
-    size, value = measured[0]
-    prices = [min(price, value) for price in expected[:size]]
-    prices.append(value)
-    for (low, below), (high, above) in pairwise(measured):
-        rise = expected[high] - expected[low]
-        for size in range(low + 1, high + 1):
-            share = (expected[size] - expected[low]) / rise if rise > 0.0 else (size - low) / (high - low)
-            prices.append(max(prices[-1], below + share * (above - below)))
-    last, value = measured[-1]
-    for size in range(last + 1, len(expected)):
-        prices.append(max(prices[-1], value * expected[size] / expected[last]))
-    return prices

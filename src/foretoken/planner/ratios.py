@@ -44,7 +44,7 @@ WORTH_IT = 0.01
 """Change of a value, relative to itself, from which the curve is drawn anew: that takes 0.1 ms and more."""
 
 _FINE, _COARSE = 64, 16
-STEP = 8
+_STEP = 8
 """Kernels take four or eight rows at a time: single rows are free now and then."""
 
 
@@ -52,11 +52,6 @@ _CHANCES = np.arange(1, 65) / 64
 _LENGTHS = np.arange(1, LONGEST + 1)
 _EXPECTED = 1.0 + np.cumsum(_CHANCES[:, None] ** _LENGTHS, axis=1)
 """Expected tokens, of shape (chances, draft lengths): of drafts whose tokens are all as likely."""
-
-
-def _rounded(rows: int) -> int:
-    """Large sizes count as the next smaller one of these."""
-    return rows if rows <= _FINE else rows - rows % _COARSE
 
 
 def _least_chance(wanted: npt.NDArray[np.float64]) -> float:
@@ -106,12 +101,6 @@ class Ratios:
                 self._sizes[rows] = _Size(deque([ratio] * SEED_WEIGHT, WINDOW), now, ratio)
         self._changed = True
 
-    def expect(self, rows: int, ratio: float, now: int) -> None:
-        """A size that is not known begins with this value: a first measurement may be of a stall."""
-        rows = _rounded(rows)
-        if rows not in self._sizes:
-            self.seed({rows: ratio}, now)
-
     @property
     def known(self) -> bool:
         """Whether more was seen than single rows."""
@@ -127,7 +116,7 @@ class Ratios:
 
     def learn(self, rows: int, ratio: float, now: int) -> None:
         """A forward of `rows` rows took `ratio` times as long as one of 1 row at about the same time."""
-        rows = _rounded(rows)
+        rows = rows if rows <= _FINE else rows - rows % _COARSE
         size = self._sizes.get(rows)
         if size is None or now - size.at > OUT_OF_DATE:
             self._sizes[rows] = _Size(deque([ratio], WINDOW), now, ratio)
@@ -174,13 +163,13 @@ class Ratios:
         return self._break_even[1]
 
     def row_price(self, now: int) -> float:
-        """The least that a further row costs on average over any `STEP` rows, up to the longest draft: a
+        """The least that a further row costs on average over any `_STEP` rows, up to the longest draft: a
         token that is less likely than this never pays. Looked up anew every `_FINE` rounds only.
         """
         age = now // _FINE
         if self._row_price is None or self._row_price[0] != age:
             costs = np.array(self.span(1, LONGEST + 1, now))
-            self._row_price = age, max(float((costs[STEP:] - costs[:-STEP]).min()) / STEP, 0.0)
+            self._row_price = age, max(float((costs[_STEP:] - costs[:-_STEP]).min()) / _STEP, 0.0)
         return self._row_price[1]
 
     def _rebuild(self, now: int) -> None:
