@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from copy import deepcopy
 
 import pytest
 
+from foretoken.bench.toll import charge
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.attention import LONGEST_REST, Attention
+from foretoken.planner.hints import Hints
 from foretoken.planner.income import INCOME
 from foretoken.planner.rest import Rest
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Outcome, Round, SamplingParams
 from planner_rounds import BONUS, PLAIN_MS, chain, linear, teach
+from virtual_time import ask, curve, mixed_trace, trace_set, virtual_engine
 
 ALONE = Load(1, 0, 0)
 BOTH = Load(2, 0, 0)
@@ -277,3 +281,33 @@ def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
     resting.settle()
     assert resting.planner.rounds == restless.planner.rounds
     assert resting.planner._rest._left > 0, "it goes on"
+
+
+@pytest.mark.source
+@pytest.mark.parametrize("level", [1, 3])
+def test_an_engine_decides_and_learns_the_same_without_a_rest(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that rest are told later, by the engine itself: in virtual time, with questions that cost. But
+    for hints, which go by what the last rounds taught of tokens.
+    """
+    monkeypatch.setattr(Hints, "likely", lambda *_: None)
+    rng = random.Random(5)
+    traces = trace_set([mixed_trace(rng.randrange(60, 160), rng, f"mixed/{n}") for n in range(8)])
+    found: list[object] = []
+    for rest in (Rest(), Restless()):
+        with virtual_engine(traces, curve("steep"), "auto", sequences=level) as (engine, model):
+            charge(engine, model)
+            planner = engine.planner
+            assert isinstance(planner, AdaptivePlanner)
+            planner._rest = rest
+            waiting = list(traces.traces)
+            rounds: list[tuple[int, tuple[int, ...]]] = []
+            while waiting or not engine.idle:
+                while waiting and engine.running_count + engine.waiting_count < level:
+                    ask(engine, waiting.pop(0))
+                engine.step()
+                rounds.append((model.sizes[-1], tuple(sorted(planner._attention._requests))))
+            assert isinstance(rest, Restless) or rest.requests, "nobody rested"
+            found.append((model.seconds, rounds, engine.planner.reason(), planner.curve()))
+    assert found[0] == found[1]
