@@ -125,8 +125,12 @@ class AdaptivePlanner:
         self._replay.forget(request.id)
 
     def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
-        likely = self._hints.likely(requests)
-        if likely is not None and self._attention.solvent(likely.id, len(requests), self._rest.gone):
+        together, gone = len(requests), self._rest.gone
+        able = requests
+        if together > 1:  # one by itself is seldom promising: who can pay is not looked up before
+            able = [it for it in requests if self._attention.solvent(it.id, together, gone)]
+        likely = self._hints.likely(able)
+        if likely is not None and self._attention.solvent(likely.id, together, gone):
             self._promising = {likely.id} if self._hints.promising(likely) else set()
             if self._promising:
                 self._rest.interrupt()
