@@ -286,8 +286,7 @@ class Engine:
                 for request in scheduler.running:
                     request.fail(str(error))
         ended = [request for request in scheduler.running if request.finish is not None]
-        events += [self._finish(request) for request in ended]
-        return events
+        return events + [self._finish(request) for request in ended]
 
     def _check_open(self) -> None:
         if self._closed:
