@@ -130,11 +130,14 @@ class AdaptivePlanner:
         if together > 1:  # one by itself is seldom promising: who can pay is not looked up before
             able = [it for it in requests if self._attention.solvent(it.id, together, gone)]
         likely = self._hints.likely(able)
-        if likely is not None and self._attention.solvent(likely.id, together, gone):
-            self._promising = {likely.id} if self._hints.promising(likely) else set()
-            if self._promising:
-                self._rest.interrupt()
-                return False
+        if (
+            likely is not None
+            and self._attention.solvent(likely.id, together, gone)
+            and self._hints.promising(likely)
+        ):
+            self._promising = {likely.id}
+            self._rest.interrupt()
+            return False
         return self._rest.goes_on(requests, load)
 
     def limits(

@@ -120,16 +120,14 @@ class Hints:
 
     def promising(self, request: RequestView) -> bool:
         """Whether the match of a request that is `likely` says more than when it last was promising."""
-        return self._news(request.id, self._echo.length(request))
-
-    def _news(self, request: int, length: int) -> bool:
-        last, needed = self._told.get(request, (0, 0))
+        length = self._echo.length(request)
+        last, needed = self._told.get(request.id, (0, 0))
         if last <= length < needed:
-            self._told[request] = length, needed
+            self._told[request.id] = length, needed
             return False
-        if not self._covered(request, length):
+        if not self._covered(request.id, length):
             return False
-        self._told[request] = length, max(length + 1, int(length * GROWN))
+        self._told[request.id] = length, max(length + 1, int(length * GROWN))
         return True
 
     def _covered(self, request: int, length: int) -> bool:
