@@ -33,6 +33,7 @@ from foretoken.bench.slices import in_slices, turn_seconds, whole
 from foretoken.bench.static_drafters import shipped_traces
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO, OFF
+from foretoken.engine.heap import freeze_heap
 from foretoken.types import FinishEvent, FinishReason
 
 CONTEXT = 1024
@@ -109,7 +110,7 @@ def measure_all(args: Namespace, names: Sequence[str]) -> None:
 
 
 def load(speculation: str, args: Namespace) -> Engine:
-    return Engine.load(
+    engine = Engine.load(
         args.model,
         speculate=speculation,
         threads=args.threads,
@@ -117,6 +118,8 @@ def load(speculation: str, args: Namespace) -> Engine:
         context_length=CONTEXT,
         sequences=max(args.levels),
     )
+    freeze_heap()
+    return engine
 
 
 def encode(engine: Engine, args: Namespace) -> list[list[int]]:

@@ -26,6 +26,7 @@ from foretoken.bench.scripted import ScriptedModel
 from foretoken.bench.slices import in_slices, turn_seconds
 from foretoken.bench.workloads import load_prompts
 from foretoken.config import AUTO, OFF
+from foretoken.engine.heap import freeze_heap
 
 Times = dict[str, list[list[float]]]
 """By setting: for each pass the seconds of every phase."""
@@ -41,6 +42,7 @@ class Side:
         self.model = ScriptedModel(loaded.model)
         self.engine = Engine(self.model)
         self.engine.set_speculation(speculation)
+        freeze_heap()
 
     def begin(self, text: FlippingText) -> Phases:
         self.model.text = text.prompt + text.output

@@ -28,6 +28,7 @@ from foretoken.bench.live import measure, turn_ids, warm_up
 from foretoken.bench.sides import EngineSide
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO, OFF
+from foretoken.engine.heap import freeze_heap
 from foretoken.engine.options import default_cache_dir
 from foretoken.library import models_dir, resolve
 
@@ -79,6 +80,7 @@ def load(speculation: str, target: Path, args: Namespace) -> EngineSide:
     )
     if engine.notes:
         raise SystemExit(f"{speculation}: {'; '.join(engine.notes)}")
+    freeze_heap()
     return EngineSide(speculation, engine)
 
 

@@ -1,7 +1,7 @@
 """Answers of several engines in short turns, so that what a machine does for a second hits all of them.
 
 Whole answers, one after the other, take seconds: on a machine whose speed changes in between, two sides
-differ by what the machine did. Sides that can pause get turns of a dozen rounds instead, in each of
+differ by what the machine did. Sides that can pause get turns of some rounds instead, in each of
 which a side generates some tokens. Its time is the sum of its turns.
 """
 
@@ -17,10 +17,11 @@ from foretoken.types import Event, FinishEvent, Message, SamplingParams
 
 Result_co = TypeVar("Result_co", covariant=True)
 
-TURN_ROUNDS = 12
-"""Plain rounds that a turn takes. Long beside the first of them, which finds others' data in the caches, and
-short beside what comes and goes. Plain decoding against itself on a busy machine, standard deviation of a
-prompt's speedup: 5.0 % in turns of half a second, 2.3 % in turns of 12 rounds of 4 ms (docs/experiments.md).
+TURN_ROUNDS = 3
+"""Plain rounds that a turn takes. More than one, as the first finds the other side's data in the caches, and few,
+as what comes and goes should hit both. Plain decoding of answers under 100 tokens against itself on a busy
+machine, standard deviation of a prompt's speedup: 2.2 to 2.8 % in turns of 12 rounds of 4 ms, 1.5 % in turns of
+three, in which a round takes 3 % longer (docs/experiments.md).
 """
 
 LONGEST_TURN = 0.5

@@ -37,6 +37,7 @@ def load_engine(
     report how far they are: that happens in calls from native code.
     """
     from foretoken.engine.engine import Engine  # takes longer than all else that a command imports
+    from foretoken.engine.heap import freeze_heap
 
     check_speculation(speculation)
     ctrl_c = HeldCtrlC()
@@ -59,6 +60,7 @@ def load_engine(
             notice=notice,
             **options,
         )
+        freeze_heap()
         if ctrl_c.pressed:
             engine.close()
     for note in engine.notes:

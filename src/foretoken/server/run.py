@@ -11,6 +11,7 @@ from time import monotonic
 import uvicorn
 
 from foretoken.engine.engine import Engine
+from foretoken.engine.heap import freeze_heap
 from foretoken.engine.options import model_options
 from foretoken.errors import CapacityError, ForetokenError
 from foretoken.library import models_dir, resolve, size_of
@@ -115,6 +116,7 @@ def loader(
         except BaseException:
             engine.close()
             raise
+        freeze_heap()
         return engine
 
     return load
