@@ -21,3 +21,10 @@ def freeze_heap() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def thaw_heap() -> None:
+    """Have later collections look at everything again: a model was unloaded, and parts of it, its tensors
+    included, may be garbage that only they find.
+    """
+    gc.unfreeze()

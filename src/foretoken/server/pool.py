@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foretoken.engine.engine import Engine
+from foretoken.engine.heap import thaw_heap
 from foretoken.errors import CapacityError, ModelNotFoundError
 from foretoken.protocols import Model, Tokenizer
 from foretoken.sampling.constraint import get_ready
@@ -189,6 +190,7 @@ class ModelPool:
         del self._loaded[served.name]
         logger.info("Unloading %s", served.name)
         await served.close()
+        thaw_heap()
         self.telemetry.unloaded(served.name)
 
     async def unload(self, name: str) -> bool:

@@ -113,10 +113,10 @@ def loader(
         try:
             if loaded is not None:
                 loaded(engine)
+            freeze_heap()
         except BaseException:
             engine.close()
             raise
-        freeze_heap()
         return engine
 
     return load

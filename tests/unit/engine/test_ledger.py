@@ -26,7 +26,7 @@ from foretoken.types import (
     Round,
     TokenEvent,
 )
-from planner_doubles import PlannerAround
+from planner_doubles import PlannerAround, SlowToLearn
 
 VOCABULARY = 16
 
@@ -193,19 +193,13 @@ def test_an_interrupt_while_others_are_told_loses_one_round() -> None:
 
 def test_what_learning_took_is_told_although_a_prompt_came_between() -> None:
     now = [0.0]
-    late_ms: list[float] = []
-
-    class Slow(PlannerAround):
-        def observe(self, measured: Round) -> None:
-            late_ms.append(measured.late_ms)
-            now[0] += 0.25
-
+    planner = SlowToLearn(FixedPlanner(), now)
     drafters = [ScriptedDrafter(lambda _: ())]
     model = FakeModel(VOCABULARY, logits=counting)
-    engine = Engine(model, drafters=drafters, planner=Slow(FixedPlanner()), clock=lambda: now[0])
+    engine = Engine(model, drafters=drafters, planner=planner, clock=lambda: now[0])
     for _ in range(2):
         engine.generate([3], tokens(4))
-    assert late_ms == [0.0, *[pytest.approx(250)] * 5]
+    assert planner.late_ms == [0.0, *[pytest.approx(250)] * 5]
 
 
 def test_what_a_drafter_takes_to_listen_is_in_the_accounts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from foretoken import Engine
+from foretoken.engine.heap import freeze_heap
 from foretoken.errors import CapacityError
 from foretoken.server.pool import ModelPool
 from foretoken.server.settings import ModelSettings, ServerSettings
@@ -53,6 +55,17 @@ def test_a_model_whose_engine_ended_is_loaded_again() -> None:
         again = await pool.get("small")
         assert again is not first
         assert await again.worker.call(lambda engine: engine.idle)
+
+    run(scenario)
+
+
+def test_the_collector_looks_at_everything_again_when_a_model_was_unloaded() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        await pool.get("small")
+        freeze_heap()
+        assert gc.get_freeze_count() > 1000
+        await pool.unload("small")
+        assert gc.get_freeze_count() < 1000
 
     run(scenario)
 
