@@ -75,7 +75,7 @@ class Engine:
             ),
             clock,
         )
-        self._streams = Streams(self._round, self._abort, self._is_open)
+        self._streams = Streams(self._round, self._endings, self._abort, self._is_open)
         self._store: Path | None = None
         self._settings = ModelOptions()
         self._teaching = Teaching(model, self._scheduler.cache, clock)
@@ -202,7 +202,7 @@ class Engine:
         request = self._scheduler.find(request_id)
         if request is None or self._closed:
             return []
-        request.finish = FinishReason.ABORT
+        request.finish = request.finish or FinishReason.ABORT
         return [self._finish(request)]
 
     def _is_open(self, request_id: int) -> bool:
@@ -236,7 +236,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
-        self._streams.abort_dropped()
+        self._streams.settle()
         return self._scheduler.idle
 
     @property
@@ -271,22 +271,23 @@ class Engine:
 
     def _round(self) -> list[Event]:
         self._check_open()
-        scheduler = self._scheduler
-        late = expire((*scheduler.running, *scheduler.waiting), self._clock())
+        late = expire((*self._scheduler.running, *self._scheduler.waiting), self._clock())
         self._streams.deliver([self._finish(request) for request in late])
-        scheduler.admit(self._start)
-        scheduler.mend()
-        events: list[Event] = []
-        if any(request.finish is None for request in scheduler.running):
+        self._scheduler.admit(self._start)
+        self._scheduler.mend()
+        if len(self._scheduler.ended()) < len(self._scheduler.running):
             try:
-                events += self._runner.run()
+                return self._runner.run()
             except OutOfKVError as error:
                 self._make_room(error)
             except ForetokenError as error:
-                for request in scheduler.running:
+                for request in self._scheduler.running:
                     request.fail(str(error))
-        ended = [request for request in scheduler.running if request.finish is not None]
-        return events + [self._finish(request) for request in ended]
+        return []
+
+    def _endings(self) -> list[Event]:
+        """Of requests that the last round left at their end."""
+        return [self._finish(request) for request in self._scheduler.ended()]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -298,17 +299,16 @@ class Engine:
 
     def _make_room(self, error: OutOfKVError) -> None:
         """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""
-        running = self._scheduler.running
-        if any(request.finish is not None for request in running) or self._scheduler.preempt():
+        if self._scheduler.ended() or self._scheduler.preempt():
             return  # requests that are over leave room for the next round
-        for request in running:
+        for request in self._scheduler.running:
             if request.generated:
                 request.finish = FinishReason.LENGTH
             else:
                 request.fail(str(error))
 
     def _finish(self, request: Request) -> FinishEvent:
-        request.finished_at = perf_counter()
+        request.finished_at = request.finished_at or perf_counter()
         self._runner.ledger.settle()
         setup = self._runner.setup
         if request.admitted_at:

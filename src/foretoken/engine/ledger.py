@@ -8,8 +8,9 @@ planner is needed again, a request ends, or somebody looks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from foretoken.engine.decisions import Decisions, Plan
@@ -21,6 +22,9 @@ from foretoken.types import Draft, Load, Outcome, Round
 
 MOST = 32
 """Rounds that wait to be learnt from, or to be counted, at most."""
+
+
+_NOBODY: Mapping[str, float] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
@@ -141,19 +145,21 @@ class Ledger:
         plan = entry.plan
         if not setup.drafters:
             return _Learnt(entry, outcomes, None, 0.0)
-        listening_ms = _tell_drafters(entry, setup.drafters)
-        rows = len(entry.decoding) + entry.drafted_rows + entry.prompt_rows
         late_ms, self._late_ms = self._late_ms, 0.0
-        measured = Round(
-            load=entry.load,
-            rows=rows,
-            draft_ms=listening_ms,
-            forward_ms=entry.forward_ms,
-            sample_ms=entry.sample_ms,
-            outcomes=tuple((request.id, outcome) for request, outcome in outcomes),
-            plan_ms=entry.before_ms - sum(plan.draft_ms.values()) - plan.learning_ms,
-            late_ms=late_ms,
-        )
+        if plan.resting:
+            measured = _rested(entry, outcomes, setup.drafters, late_ms)
+        else:
+            listening_ms = _tell_drafters(entry, setup.drafters)
+            measured = Round(
+                load=entry.load,
+                rows=len(entry.decoding) + entry.drafted_rows + entry.prompt_rows,
+                draft_ms=listening_ms,
+                forward_ms=entry.forward_ms,
+                sample_ms=entry.sample_ms,
+                outcomes=tuple([(request.id, outcome) for request, outcome in outcomes]),
+                plan_ms=entry.before_ms - sum(plan.draft_ms.values()) - plan.learning_ms,
+                late_ms=late_ms,
+            )
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
         setup.planner.observe(measured)
         planner_ms = plan.planner_ms + 1e3 * (perf_counter() - began)
@@ -200,6 +206,28 @@ class Ledger:
                 request.stats.speedup.plain(ms, overhead_ms, usual)
             else:
                 request.stats.speedup.drafted(len(outcome.tokens), ms, usual)
+
+
+def _rested(
+    entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], drafters: Drafters, late_ms: float
+) -> Round:
+    """A round of a rest as it was measured: nobody was asked, and most drafters have more to hear of."""
+    told: list[tuple[int, Outcome]] = []
+    for request, outcome in outcomes:
+        view = request.view
+        drafters.observe(view, outcome, ())
+        told.append((view.id, outcome))
+    rows = len(entry.decoding) + entry.prompt_rows
+    return Round(
+        entry.load,
+        rows,
+        _NOBODY,
+        entry.forward_ms,
+        entry.sample_ms,
+        tuple(told),
+        entry.before_ms,
+        late_ms,
+    )
 
 
 def _tell_drafters(entry: Entry, drafters: Drafters) -> dict[str, float]:

@@ -99,6 +99,8 @@ class Request:
             self.finish = FinishReason.STOP
         elif len(self.view.tokens) >= self.max_total:
             self.finish = FinishReason.LENGTH
+        if self.finish is not None:
+            self.finished_at = perf_counter()
         return shown
 
     def fail(self, error: str) -> None:

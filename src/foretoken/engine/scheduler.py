@@ -102,6 +102,10 @@ class Scheduler:
             if request.sampler.position != len(request.view.tokens):
                 request.fail("interrupted in the middle of a round")
 
+    def ended(self) -> list[Request]:
+        """Requests that have a place and are at their end."""
+        return [request for request in self.running if request.finish is not None]
+
     def decoding(self) -> list[Request]:
         """Running requests whose prompt is computed."""
         return [request for request in self.running if request.decoding and request.finish is None]

@@ -10,17 +10,19 @@ from foretoken.types import Event, FinishEvent, TokenEvent
 
 
 class Streams:
-    """Routes the events of an engine. `pump` runs one round; `abort` ends a request, if it is still open;
-    `is_open` tells whether it is.
+    """Routes the events of an engine. `pump` runs one round, and `endings` are the last events of requests
+    that it left at their end; `abort` ends a request, if it is still open; `is_open` tells whether it is.
     """
 
     def __init__(
         self,
         pump: Callable[[], Iterable[Event]],
+        endings: Callable[[], Iterable[Event]],
         abort: Callable[[int], Iterable[Event]],
         is_open: Callable[[int], bool],
     ) -> None:
         self._pump = pump
+        self._endings = endings
         self._abort = abort
         self._is_open = is_open
         self._inboxes: dict[int, deque[Event]] = {}
@@ -29,8 +31,14 @@ class Streams:
 
     def advance(self) -> None:
         """Run a round and put its events where they belong."""
-        self.abort_dropped()
+        self.settle()
         self.deliver(self._pump())
+        self.settle()
+
+    def settle(self) -> None:
+        """End what is at its end, or was given up."""
+        self.abort_dropped()
+        self.deliver(self._endings())
 
     def deliver(self, events: Iterable[Event]) -> None:
         """Put events into the inbox of the stream that follows their request, if one does."""
@@ -69,10 +77,15 @@ class Streams:
         return EventStream(request, inbox, self)
 
     def more(self, request: int) -> None:
-        """Run the engine for a stream with nothing to read. Raises RequestError if its request is gone."""
+        """Run the engine for a stream with nothing to read. Raises RequestError if its request is gone.
+
+        What ended in the round before is ended now: its reader has the last token without waiting for that.
+        """
         if not self._is_open(request):
             raise RequestError(f"Request {request} ended without a last event: its engine was closed.")
-        self.advance()
+        self.settle()
+        if not self._inboxes[request]:
+            self.deliver(self._pump())
 
     def leave(self, request: int) -> None:
         """The stream was read to its end."""

@@ -320,10 +320,13 @@ class AdaptivePlanner:
     def observe(self, measured: Round) -> None:
         self._catch_up()
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+        if not drafts and not measured.draft_ms:
+            self._observe_plain(measured)
+            return
         drafted = sum(drafts)
         plain = len(measured.outcomes)
         extra = self._curve.beyond_plain(plain, drafts) / self._curve.ratio(plain) if drafts else 0.0
-        self._learn_cost(measured, drafts)
+        self._curve.learn(measured, drafts)
         for request, outcome in measured.outcomes:
             if self.trees:
                 self._merger.score(request, outcome.tokens)
@@ -332,10 +335,19 @@ class AdaptivePlanner:
                 if score.right:
                     self._attention.wake(request)
         self._settle(measured, drafted, extra)
-        self._learn_overhead(measured)
+        self._overhead.learn(measured)
         self._asking.observe(measured, self._drafted)
         if measured.draft_ms and not drafted:
             self._rest_at_once(measured)
+
+    def _observe_plain(self, measured: Round) -> None:
+        """As `observe`, of a round in which nobody was asked: there is no candidate to be scored."""
+        self._curve.learn(measured)
+        for request, outcome in measured.outcomes:
+            self._replay.settle(request, outcome)
+            self._stakes.settle(request, len(outcome.tokens), 1.0)
+        self._overhead.learn(measured)
+        self._asking.passed(measured.forward_ms + measured.sample_ms, len(measured.outcomes))
 
     def _rest_at_once(self, measured: Round) -> None:
         """After a question that led to nothing: finding out in the next round would take as long again."""
@@ -344,23 +356,6 @@ class AdaptivePlanner:
         rounds = self._attention.rest(ids, turns, self._hints.lasts(self._curve.rounds))
         if rounds and self._asking.asleep(self._names):
             self._rest.begin(ids, load, rounds)
-
-    def _learn_cost(self, measured: Round, drafts: Sequence[int]) -> None:
-        self._curve.focus(measured.load.depth, measured.load.decoding)
-        if measured.outcomes:
-            self._curve.tick()
-        # A prompt's rows cost less than verified ones, which need logits each; so do those computed again.
-        if measured.load.prefill_rows or measured.load.owed:
-            self._curve.disturbed()
-        else:
-            plain = not drafts and bool(measured.outcomes)
-            self._curve.add(measured.rows, measured.forward_ms, plain=plain, drafts=drafts)
-
-    def _learn_overhead(self, measured: Round) -> None:
-        if not measured.outcomes:
-            return
-        ms, requests = measured.plan_ms + measured.sample_ms, len(measured.outcomes)
-        self._overhead.add(ms, asked=bool(measured.draft_ms), requests=requests, late_ms=measured.late_ms)
 
     def _settle(self, measured: Round, drafted: int, extra: float) -> None:
         """The drafts share what the round took longer than a plain one for all, `extra` of such rounds: it is

@@ -256,16 +256,21 @@ class Asking:
             # Where it is known to be right, what is in doubt is its cost, and one token shows that.
             drafter.probe_tokens = 1 if wrong or drafter.worth.chance > DOUBTED else longer
 
+    def passed(self, ms: float, requests: int) -> None:
+        """A round of so many requests is over, which took so many milliseconds."""
+        self._probe_ms *= FORGET
+        self._total_ms = FORGET * self._total_ms + ms
+        earned = INCOME * requests
+        for asked in self._drafters.values():
+            asked.credit = min(KEPT * asked.credit + earned, SAVED)
+
     def observe(self, measured: Round, drafted: Mapping[str, int]) -> None:
         """A round is over, in which each drafter proposed `drafted[name]` tokens in all."""
-        self._probe_ms *= FORGET
-        self._total_ms *= FORGET
-        self._total_ms += measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
+        spent = measured.forward_ms + measured.sample_ms + sum(measured.draft_ms.values())
+        self.passed(spent, len(measured.outcomes))
         for request, outcome in measured.outcomes:
             if outcome.accepted and outcome.draft is not None and outcome.draft.source in self._drafters:
                 self._drafters[outcome.draft.source].helped.add(request)
-        for asked in self._drafters.values():
-            asked.credit = min(KEPT * asked.credit + INCOME * len(measured.outcomes), SAVED)
         if not measured.draft_ms or not self._curve.known:
             return
         if measured.load.prefill_rows or measured.load.owed:

@@ -46,7 +46,7 @@ FURTHER = 0.22
 AFTER_A_HIT = 1
 """Rounds in which a request is asked again after a draft that turned out to begin right."""
 
-LONGEST_REST = 16
+LONGEST_REST = 32
 """Rounds that `rest` looks ahead."""
 
 LENT = 0.3

@@ -18,6 +18,7 @@ from foretoken.planner.company import InPasses, Shapes, company_of
 from foretoken.planner.pace import Pace
 from foretoken.planner.ratios import Ratios
 from foretoken.planner.resize import Resize
+from foretoken.types import Round
 
 SHALLOW = 384
 """Tokens of context up to which the depth makes no difference worth a band; each further band doubles it."""
@@ -120,6 +121,18 @@ class CostCurve:
             for (company, band), ratios in sorted(self._bands.items())
             if company == 0
         }
+
+    def learn(self, measured: Round, drafts: Sequence[int] = ()) -> None:
+        """A round is over, in which drafts of these lengths were verified."""
+        load, decoding = measured.load, bool(measured.outcomes)
+        self.focus(load.depth, load.decoding)
+        if decoding:
+            self.tick()
+        # A prompt's rows cost less than verified ones, which need logits each; so do those computed again.
+        if load.prefill_rows or load.owed:
+            self.disturbed()
+        else:
+            self.add(measured.rows, measured.forward_ms, plain=decoding and not drafts, drafts=drafts)
 
     def tick(self) -> None:
         """A round of decoding begins to count: measurements grow older."""

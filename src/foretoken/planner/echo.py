@@ -25,24 +25,29 @@ LONGEST = 48
 BULK = 64
 """From this many unread tokens on numpy is faster than reading them one by one."""
 
-_FIRST = 0x9E3779B97F4A7C15
-_SECOND = 0xD6E8FEB86659FD93
-_MASK = (1 << 64) - 1
+_FIRST = 0x9E3779B1
+_SECOND = 0x2C1B3C6D
+_BITS = 30
+"""Of a hash: what is multiplied on the way to it stays under 2^62, which compiled code has in a register."""
+
+_MASK = (1 << _BITS) - 1
 _LEAST_BITS = 10
 
 
 class _Text:
     """What is known of one request's text. `places[slot of two tokens]`: the position after their last
     occurrence, 0 for none; two pairs in one slot are told apart by looking. `at`: the position that is
-    expected to come again, `length` how many tokens before it and before the text's end are the same.
+    expected to come again, `length` how many tokens before it and before the text's end are the same. It has
+    room for `most` tokens.
     """
 
-    __slots__ = ("at", "cells", "length", "places", "read", "shift")
+    __slots__ = ("at", "cells", "length", "most", "places", "read", "shift")
 
-    def __init__(self, places: npt.NDArray[np.int32], shift: int) -> None:
-        self.places = places
-        self.cells = places.data
-        self.shift = shift
+    def __init__(self, bits: int) -> None:
+        self.places: npt.NDArray[np.int32] = np.zeros(1 << bits, np.int32)
+        self.cells = self.places.data
+        self.shift = _BITS - bits
+        self.most = 1 << (bits - 1)
         self.read = self.at = self.length = 0
 
 
@@ -61,13 +66,13 @@ class Echo:
         not even two. A text of which a part was removed is read anew.
         """
         tokens = request.tokens
-        text = self._texts.get(request.id)
-        if text is None or len(tokens) < text.read or 2 * len(tokens) > len(text.places):
+        count, text = len(tokens), self._texts.get(request.id)
+        if text is None or count < text.read or count > text.most:
             text = self._texts[request.id] = _read(tokens)
-        elif len(tokens) - text.read > BULK:
+        elif count - text.read > BULK:
             _read_on(text, tokens)
         else:
-            for end in range(text.read + 1, len(tokens) + 1):
+            for end in range(text.read + 1, count + 1):
                 _step(text, tokens, end)
         return text.length
 
@@ -77,9 +82,7 @@ class Echo:
 
 
 def _read(tokens: Sequence[int]) -> _Text:
-    bits = max(_LEAST_BITS, (4 * len(tokens)).bit_length())
-    places = np.zeros(1 << bits, np.int32)
-    text = _Text(places, 64 - bits)
+    text = _Text(min(max(_LEAST_BITS, (4 * len(tokens)).bit_length()), _BITS))
     _read_on(text, tokens)
     return text
 
@@ -89,7 +92,8 @@ def _read_on(text: _Text, tokens: Sequence[int]) -> None:
     first = max(0, text.read - 1)
     ids = np.asarray(tokens[first:-1], np.int64).astype(np.uint64)
     if len(ids) > 1:
-        slots = (ids[:-1] * np.uint64(_FIRST) + ids[1:]) * np.uint64(_SECOND) >> np.uint64(text.shift)
+        mixed = (ids[:-1] * np.uint64(_FIRST) + ids[1:] & np.uint64(_MASK)) * np.uint64(_SECOND)
+        slots = (mixed & np.uint64(_MASK)) >> np.uint64(text.shift)
         text.places[slots] = np.arange(first + WIDTH, first + len(ids) + 1, dtype=np.int32)
     text.at = text.length = 0
     text.read = max(0, len(tokens) - 1)
@@ -108,7 +112,7 @@ def _step(text: _Text, tokens: Sequence[int], end: int) -> None:
         text.at = text.length = 0
     if end < WIDTH:
         return
-    slot = ((tokens[end - 2] * _FIRST + last) * _SECOND & _MASK) >> text.shift
+    slot = ((tokens[end - 2] * _FIRST + last & _MASK) * _SECOND & _MASK) >> text.shift
     place = text.cells[slot]
     text.cells[slot] = end
     if not text.at and 0 < place < end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from foretoken.planner.middle import median
+from foretoken.types import Round
 
 WINDOW = 15
 """Rounds of which the median is taken."""
@@ -67,6 +68,13 @@ class Overhead:
         if not known:
             return PRIOR_MS
         return known[max([number for number in known if number < requests], default=min(known))]
+
+    def learn(self, measured: Round) -> None:
+        """A round is over; one of requests that decode is to be added."""
+        requests = len(measured.outcomes)
+        if requests:
+            ms, asked = measured.plan_ms + measured.sample_ms, bool(measured.draft_ms)
+            self.add(ms, asked=asked, requests=requests, late_ms=measured.late_ms)
 
     def add(self, ms: float, *, asked: bool, requests: int = 1, late_ms: float = 0.0) -> None:
         """A round of so many requests took `ms` until it was learnt from, and the one before it `late_ms`
