@@ -35,8 +35,8 @@ class PlannerAround:
     def reason(self) -> str | None:
         return self._inner.reason()
 
-    def start(self, request: RequestView) -> None:
-        self._inner.start(request)
+    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
+        self._inner.start(request, drafters)
 
     def stop(self, request: RequestView) -> None:
         self._inner.stop(request)

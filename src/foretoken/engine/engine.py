@@ -64,15 +64,11 @@ class Engine:
         self.on_finish: Callable[[RequestView, FinishEvent], None] | None = None
         self._clock = clock
         self._scheduler = Scheduler(model)
+        asked = Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock)
         self._runner = RoundRunner(
             model,
             self._scheduler,
-            Setup(
-                Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
-                planner or FixedPlanner(),
-                configured,
-                None if drafters else NOT_DRAFTING,
-            ),
+            Setup(asked, planner or FixedPlanner(), configured, None if drafters else NOT_DRAFTING),
             clock,
         )
         self._streams = Streams(self._round, self._endings, self._abort, self._is_open)
@@ -294,8 +290,9 @@ class Engine:
             raise RequestError("This engine is closed.", hint="Load it again with Engine.load.")
 
     def _start(self, request: Request) -> None:
-        self._runner.setup.drafters.start(request.view)
-        self._runner.setup.planner.start(request.view)
+        setup = self._runner.setup
+        setup.drafters.start(request.view)
+        setup.planner.start(request.view, setup.drafters.serving([request.view]))
 
     def _make_room(self, error: OutOfKVError) -> None:
         """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""

@@ -21,6 +21,7 @@ from foretoken.planner.income import INCOME
 from foretoken.planner.lengths import best_lengths, lengths_in_passes
 from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.overhead import Overhead
+from foretoken.planner.prices import Prices
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
 from foretoken.planner.rest import Rest
@@ -50,8 +51,9 @@ class AdaptivePlanner:
         self._hints = Hints(self._curve, self._stakes, self._survival.lexical)
         self._names: Sequence[str] = ()
         self._drafted: dict[str, int] = {}
-        self._priced: dict[int, list[float]] = {}
+        self._prices = Prices(self._curve, self._replay)
         self._together: Sequence[int] = ()
+        self._open: set[int] = set()
         self._found = False
         self._drafting = False
         self._rest = Rest()
@@ -111,11 +113,27 @@ class AdaptivePlanner:
         """What else was learnt, as a JSON object."""
         return {**self._survival.knowledge(), "answers": self._stakes.export()}
 
-    def start(self, request: RequestView) -> None:
+    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
         self._stakes.start(request.id, request.params.max_tokens)
+        self._open.add(request.id)
+        if drafters and len(self._open) == 1:
+            self._rest_first(request, drafters)
+
+    def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
+        """Of an answer that begins alone it is found out before its prompt is read from when on it can pay
+        for a question: between its first tokens that takes as long as a tenth of a forward.
+        """
+        self._catch_up()
+        self._names = drafters
+        load = Load(1, 0, len(request.tokens))
+        self._curve.focus(load.depth, 1)
+        if self._curve.known and not self._curve.stale:
+            self._attention.begin(request.id)
+            self._rest_while_none_is_asked([request.id], load, self._turns(load), self._curve.rounds)
 
     def stop(self, request: RequestView) -> None:
         self._catch_up()
+        self._open.discard(request.id)
         self._survival.forget(request.id)
         self._merger.forget(request.id)
         self._stakes.forget(request.id, len(request.tokens) - request.prompt_length)
@@ -151,12 +169,7 @@ class AdaptivePlanner:
         self.measuring = not self._curve.known or self._curve.stale
         if self.measuring:
             return {}
-        cost = self._cost(load)
-        if cost > INCOME:
-            self._hints.weigh(cost, load.decoding)
-        else:
-            self._hints.rest()
-        turns = cost / self._curve.turn(load.decoding)
+        turns = self._turns(load)
         ids = [request.id for request in requests]
         awake = self._attention.tick(ids, turns, promising)
         if not awake and self._asking.asleep(drafters):
@@ -164,6 +177,15 @@ class AdaptivePlanner:
             self._rest.begin(ids, load, self._attention.rest(ids, turns, most))
             return {}
         return self._asking.limits(requests, drafters, load, awake, promising)
+
+    def _turns(self, load: Load) -> float:
+        """`_cost` in turns of one request (`CostCurve.turn`); what hints are compared with it as well."""
+        cost = self._cost(load)
+        if cost > INCOME:
+            self._hints.weigh(cost, load.decoding)
+        else:
+            self._hints.rest()
+        return cost / self._curve.turn(load.decoding)
 
     def _cost(self, load: Load) -> float:
         """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
@@ -178,7 +200,8 @@ class AdaptivePlanner:
         chosen: list[Draft | Tree | None] = []
         survivals: list[Sequence[float]] = []
         estimates: list[Estimate] = []
-        self._drafted, self._priced = {}, {}
+        self._drafted = {}
+        self._prices.renew()
         self._together = [request.id for request in requests]
         for request, drafts in zip(requests, candidates, strict=True):
             self._survival.remember(request.id, drafts, request.tokens[-1])
@@ -220,15 +243,15 @@ class AdaptivePlanner:
         careful = caution(load.decoding)
         chains = self._survival.estimates(drafts, careful, request.id, self._asking.hopeless)
         rows = load.decoding + load.owed
-        costs = self._prices(rows, max(map(len, chains)) + 1)
+        costs = self._prices.of(rows, max(map(len, chains)) + 1)
         if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains, careful)
-            highest, size = self._peak_rate(request.id, best.survival, load, costs)
+            highest, size = self._prices.peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
             survival = best.survival[:size] if load.decoding == 1 else best.survival
         else:
             for draft, chain in zip(drafts, chains, strict=True):
-                rate, _ = self._peak_rate(request.id, chain, load, costs)
+                rate, _ = self._prices.peak_rate(request.id, chain, load, costs)
                 if rate > highest:
                     best, survival, highest = draft, chain, rate
         plain = costs[0]
@@ -238,7 +261,7 @@ class AdaptivePlanner:
         alone = load.decoding == 1 and not load.prefill_rows
         if alone and highest <= MARGIN / plain:  # `best_lengths` would say the same, whatever the stake
             return best, (), Estimate(gain, gain > MARGIN, chains, 0)
-        extra = self._extra_rounds(request.id, survival, load)
+        extra = self._prices.extra_rounds(request.id, survival, load)
         if isinstance(best, Tree):  # which is never right to its end
             pays = best.paying(extra[1 : len(survival) + 1])
             allowed = self._stakes.cut(request.id, pays, extra, self._together, pays)
@@ -248,37 +271,8 @@ class AdaptivePlanner:
 
     def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
         """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
-        likeliest, costs = max(survival[0] for survival in survivals), self._prices(rows, 64)
+        likeliest, costs = max(survival[0] for survival in survivals), self._prices.of(rows, 64)
         return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))
-
-    def _prices(self, rows: int, count: int) -> Sequence[float]:
-        """`CostCurve.prices` of at least so many sizes: the same for all drafts of a round."""
-        prices = self._priced.get(rows)
-        if prices is None or len(prices) < count:
-            prices = self._priced[rows] = self._curve.prices(rows, count)
-        return prices
-
-    def _extra_rounds(self, request: int, chain: Sequence[float], load: Load) -> list[float]:
-        """What 0, 1, 2, … tokens cost all requests together beyond a plain round, in turns of one request
-        (`CostCurve.turn`), if a draft is verified of which `chain` is the survival.
-        """
-        later = self._replay.prices(request, chain, self._curve.ratio)
-        costs, turn = self._prices(load.decoding, len(chain) + 1), self._curve.turn(load.decoding)
-        first = costs[0]
-        return [(cost - first + owed) / turn for cost, owed in zip(costs, later, strict=False)]
-
-    def _peak_rate(
-        self, request: int, survivals: Sequence[float], load: Load, costs: Sequence[float]
-    ) -> tuple[float, int]:
-        """The best rate of any number of these tokens, and that number. `costs[n]`: V with n tokens."""
-        expected, best, size = float(load.decoding), 0.0, 0
-        prices = self._replay.prices(request, survivals, self._curve.ratio)
-        for depth, survival in enumerate(survivals, 1):
-            expected += survival
-            rate = expected / (costs[depth] + prices[depth])
-            if rate > best:
-                best, size = rate, depth
-        return best, size
 
     def _lengths(
         self, requests: Sequence[int], survivals: Sequence[Sequence[float]], load: Load, *, taken: int = 0
@@ -289,8 +283,8 @@ class AdaptivePlanner:
         if not any(survivals):
             return [0] * len(survivals)
         if len(survivals) == 1 and not (load.prefill_rows or self._curve.in_passes):
-            costs = self._prices(1 + load.owed, len(survivals[0]) + 1)
-            rate, size = self._peak_rate(requests[0], survivals[0], load, costs)
+            costs = self._prices.of(1 + load.owed, len(survivals[0]) + 1)
+            rate, size = self._prices.peak_rate(requests[0], survivals[0], load, costs)
             return [size if rate > MARGIN / costs[0] else 0]
         prices = [
             self._replay.prices(request, chain, self._curve.ratio)
@@ -303,7 +297,7 @@ class AdaptivePlanner:
             if self._curve.in_passes:
                 shapes = self._curve.shapes(plain, max(map(len, survivals), default=0) + 1)
                 return lengths_in_passes(survivals, load.decoding, shapes, prices, margin=MARGIN)
-            costs = self._prices(plain, count)
+            costs = self._prices.of(plain, count)
             return best_lengths(survivals, load.decoding, costs, prices, margin=MARGIN)
 
         lengths = beside(0)
@@ -353,7 +347,11 @@ class AdaptivePlanner:
         """After a question that led to nothing: finding out in the next round would take as long again."""
         ids, load = [request for request, _ in measured.outcomes], measured.load
         turns = self._cost(load) / self._curve.turn(load.decoding)
-        rounds = self._attention.rest(ids, turns, self._hints.lasts(self._curve.rounds))
+        self._rest_while_none_is_asked(ids, load, turns, self._curve.rounds)
+
+    def _rest_while_none_is_asked(self, ids: Sequence[int], load: Load, turns: float, first: int) -> None:
+        """From round number `first` on, where asking costs so many turns."""
+        rounds = self._attention.rest(ids, turns, self._hints.lasts(first))
         if rounds and self._asking.asleep(self._names):
             self._rest.begin(ids, load, rounds)
 

@@ -93,6 +93,10 @@ class Attention:
         self._income = Income()
         self._together = 0
 
+    def begin(self, request: int) -> None:
+        """A request begins; one that was not announced begins with its first `tick`."""
+        self._requests.setdefault(request, _Request())
+
     def tick(self, requests: Sequence[int], cost: float, promising: Collection[int] = ()) -> set[int]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
         is one. `promising`: a draft is likely to pay (`hints`), so that these may run into debt.

@@ -55,7 +55,7 @@ class FixedPlanner:
     def reason(self) -> str | None:
         return None
 
-    def start(self, request: RequestView) -> None:
+    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
         pass
 
     def stop(self, request: RequestView) -> None:
