@@ -29,6 +29,9 @@ class PlannerAround:
     ) -> list[Draft | None]:
         return self._inner.choose(requests, candidates, load)
 
+    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
+        return self._inner.rests_next(requests, load)
+
     def observe(self, measured: Round) -> None:
         self._inner.observe(measured)
 

@@ -221,6 +221,13 @@ class Planner(Protocol):
         """For each request the draft to verify (possibly cut), or None to decode plainly."""
         ...
 
+    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
+        """No draft is verified in the round that begins, though somebody was asked: whether nobody is asked
+        in the next one. Unless a candidate turns out to begin right the round is observed with those of that
+        rest.
+        """
+        ...
+
     def observe(self, measured: Round) -> None:
         """Learn from a finished round. Never writes to disk."""
         ...

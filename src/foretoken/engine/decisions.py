@@ -31,7 +31,8 @@ class Plan(NamedTuple):
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
     `measuring` are the planner's, where it has them, and `planner_ms` is what it took;
     `learning_ms` went by while earlier rounds were learnt from. `resting`: nobody could be asked, so that
-    nobody needs to hear of the round at once.
+    nobody needs to hear of the round at once. `aside`: nor of this one, in which somebody was, unless one of
+    the candidates began right.
     """
 
     drafts: Sequence[Draft | None]
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     learning_ms: float = 0.0
     measuring: bool = False
     resting: bool = False
+    aside: bool = False
 
     def asked(self, place: int) -> list[str]:
         """The drafters that were asked for the request in that place."""

@@ -70,6 +70,21 @@ class Entry(NamedTuple):
         return any(draft.probs is not None for its in self.plan.candidates for draft in its)
 
     @property
+    def waits(self) -> bool:
+        """Whether it is learnt from later, with others."""
+        plan = self.plan
+        return plan.resting or (plan.aside and not self._began_right)
+
+    @property
+    def _began_right(self) -> bool:
+        """Whether a candidate's first token was right, or may have been."""
+        return any(
+            outcome is not None and (draft.parents is not None or draft.tokens[0] == outcome.tokens[0])
+            for its, outcome in zip(self.plan.candidates, self.outcomes, strict=False)
+            for draft in its
+        )
+
+    @property
     def drafted_rows(self) -> int:
         """Draft tokens that were verified."""
         return sum(len(draft) for draft in self.drafts if draft)
@@ -87,8 +102,8 @@ class _Learnt(NamedTuple):
 class Ledger:
     """The rounds of one engine. `clock` gives seconds.
 
-    The planner and the drafters hear of a round at once if anybody was asked in it, and otherwise before
-    anybody is (`learn`). Counters and decisions are for people, and wait longer (`settle`).
+    The planner and the drafters hear of a round at once if it says when to ask again, and otherwise before
+    anybody is asked (`learn`). Counters and decisions are for people, and wait longer (`settle`).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -102,7 +117,7 @@ class Ledger:
     def add(self, entry: Entry, setup: Setup) -> None:
         """A round is over. What learning from it takes, the planner hears with the next."""
         self._unlearnt.append((entry, setup))
-        if not entry.plan.resting:
+        if not entry.waits:
             self.learn()
             if any(entry.outcomes):
                 self._late_ms = 1e3 * (self._clock() - entry.done)

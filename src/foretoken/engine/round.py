@@ -125,13 +125,23 @@ class RoundRunner:
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
-        if not any(candidates):
-            return Plan(nothing, spent, wanted, limits, planner_ms=planner_ms, learning_ms=learning_ms)
         began = perf_counter()
-        drafts = planner.choose(views, candidates, load)
+        found = any(candidates)
+        drafts = planner.choose(views, candidates, load) if found else nothing
+        aside = not any(drafts) and planner.rests_next(views, load) and not any(wanted)
         planner_ms += 1e3 * (perf_counter() - began)
-        estimates = learner.estimates if learner is not None else ()
-        return Plan(drafts, spent, wanted, limits, candidates, estimates, planner_ms, learning_ms)
+        estimates = learner.estimates if found and learner is not None else ()
+        return Plan(
+            drafts,
+            spent,
+            wanted,
+            limits,
+            candidates if found else (),
+            estimates,
+            planner_ms,
+            learning_ms,
+            aside=aside,
+        )
 
     def _fitting(self, wished: Limits, decoding: Sequence[Request], load: Load) -> Limits:
         """The planner's limits, within what each request and the forward have room for."""

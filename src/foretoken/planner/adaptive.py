@@ -57,6 +57,9 @@ class AdaptivePlanner:
         self._found = False
         self._drafting = False
         self._rest = Rest()
+        self._resting_next = False
+        self._settled: tuple[int, Sequence[str], float] | None = None
+        """Requests, drafters and `_cost` of the last question: when the next can be paid for is to hold."""
         self._promising: set[int] = set()
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
@@ -120,16 +123,15 @@ class AdaptivePlanner:
             self._rest_first(request, drafters)
 
     def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
-        """Of an answer that begins alone it is found out before its prompt is read from when on it can pay
-        for a question: between its first tokens that takes as long as a tenth of a forward.
+        """When an answer that begins alone can first pay for a question, found out before its prompt is read:
+        between its first tokens that takes a tenth of a forward.
         """
         self._catch_up()
-        self._names = drafters
-        load = Load(1, 0, len(request.tokens))
+        self._names, load = drafters, Load(1, 0, len(request.tokens))
         self._curve.focus(load.depth, 1)
         if self._curve.known and not self._curve.stale:
             self._attention.begin(request.id)
-            self._rest_while_none_is_asked([request.id], load, self._turns(load), self._curve.rounds)
+            self._doze([request.id], load, self._turns(load), self._curve.rounds)
 
     def stop(self, request: RequestView) -> None:
         self._catch_up()
@@ -162,7 +164,7 @@ class AdaptivePlanner:
         self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
-        self._names = drafters
+        self._names, self._resting_next = drafters, False
         promising, self._promising = self._promising, set()
         self._catch_up()
         self._curve.focus(load.depth, load.decoding)
@@ -173,8 +175,8 @@ class AdaptivePlanner:
         ids = [request.id for request in requests]
         awake = self._attention.tick(ids, turns, promising)
         if not awake and self._asking.asleep(drafters):
-            most = self._hints.lasts(self._curve.rounds + 1)
-            self._rest.begin(ids, load, self._attention.rest(ids, turns, most))
+            self._asking.nobody()
+            self._doze(ids, load, turns, self._curve.rounds + 1)
             return {}
         return self._asking.limits(requests, drafters, load, awake, promising)
 
@@ -191,6 +193,8 @@ class AdaptivePlanner:
         """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
         which all of them were asked.
         """
+        if self._settled is not None and self._settled[:2] == (load.decoding, self._names):
+            return self._settled[2]
         single, each_ms = self._curve.single_ms, self._overhead.ms(load.decoding) / times(load.decoding)
         return self._asking.cost(self._names) + (each_ms / single if single else 0.0)
 
@@ -224,6 +228,8 @@ class AdaptivePlanner:
         lengths = self._lengths(self._together, survivals, load, taken=sum(whole))
         self._found = any(it is not None for it in chosen) if self._asking.asked else self._found
         self._drafting = any(lengths) or any(whole)
+        if self._drafting:
+            self._settled = None
         return [
             draft.cut(max(length, all_of_it)) if draft and length + all_of_it else None
             for draft, length, all_of_it in zip(chosen, lengths, whole, strict=True)
@@ -244,7 +250,7 @@ class AdaptivePlanner:
         chains = self._survival.estimates(drafts, careful, request.id, self._asking.hopeless)
         rows = load.decoding + load.owed
         costs = self._prices.of(rows, max(map(len, chains)) + 1)
-        if self.trees and _may_merge(request, drafts) and self._any_could_pay(chains, rows):
+        if self.trees and _may_merge(request, drafts) and self._prices.any_tree_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains, careful)
             highest, size = self._prices.peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
@@ -268,11 +274,6 @@ class AdaptivePlanner:
         else:
             allowed = self._stakes.cut(request.id, survival, extra, self._together)
         return best, survival[:allowed], Estimate(gain, gain > MARGIN, chains, allowed)
-
-    def _any_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
-        """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
-        likeliest, costs = max(survival[0] for survival in survivals), self._prices.of(rows, 64)
-        return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))
 
     def _lengths(
         self, requests: Sequence[int], survivals: Sequence[Sequence[float]], load: Load, *, taken: int = 0
@@ -328,11 +329,14 @@ class AdaptivePlanner:
                 self._asking.scored(score.source, score.right, score.wrong)
                 if score.right:
                     self._attention.wake(request)
+                    self._rest.interrupt()
+                    self._resting_next = False
         self._settle(measured, drafted, extra)
         self._overhead.learn(measured)
         self._asking.observe(measured, self._drafted)
-        if measured.draft_ms and not drafted:
-            self._rest_at_once(measured)
+        if not drafted and not self._resting_next:
+            ids, load = [request for request, _ in measured.outcomes], measured.load
+            self._doze(ids, load, self._cost(load) / self._curve.turn(load.decoding), self._curve.rounds)
 
     def _observe_plain(self, measured: Round) -> None:
         """As `observe`, of a round in which nobody was asked: there is no candidate to be scored."""
@@ -343,17 +347,20 @@ class AdaptivePlanner:
         self._overhead.learn(measured)
         self._asking.passed(measured.forward_ms + measured.sample_ms, len(measured.outcomes))
 
-    def _rest_at_once(self, measured: Round) -> None:
-        """After a question that led to nothing: finding out in the next round would take as long again."""
-        ids, load = [request for request, _ in measured.outcomes], measured.load
-        turns = self._cost(load) / self._curve.turn(load.decoding)
-        self._rest_while_none_is_asked(ids, load, turns, self._curve.rounds)
+    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
+        self._settled = None
+        cost, ids = self._cost(load), [request.id for request in requests]
+        self._settled = load.decoding, self._names, cost
+        turns = cost / self._curve.turn(load.decoding)
+        self._resting_next = self._doze(ids, load, turns, self._curve.rounds + 1)
+        return self._resting_next
 
-    def _rest_while_none_is_asked(self, ids: Sequence[int], load: Load, turns: float, first: int) -> None:
-        """From round number `first` on, where asking costs so many turns."""
+    def _doze(self, ids: Sequence[int], load: Load, turns: float, first: int) -> bool:
+        """Rest from round number `first` on, as long as nobody would be asked, which costs so many turns:
+        finding that out in the next round takes as long as a question. Whether there is such a round.
+        """
         rounds = self._attention.rest(ids, turns, self._hints.lasts(first))
-        if rounds and self._asking.asleep(self._names):
-            self._rest.begin(ids, load, rounds)
+        return rounds > 0 and self._asking.asleep(self._names) and self._rest.begin(ids, load, rounds)
 
     def _settle(self, measured: Round, drafted: int, extra: float) -> None:
         """The drafts share what the round took longer than a plain one for all, `extra` of such rounds: it is

@@ -129,11 +129,12 @@ class Asking:
         if not all(name in self._drafters and self._drafters[name].worth.free for name in drafters):
             return False
         asked = [self._drafters[name] for name in drafters]
-        if any(drafter.helped and drafter.certain for drafter in asked):
-            return False
+        return not any(drafter.helped and drafter.certain for drafter in asked)
+
+    def nobody(self) -> None:
+        """No drafter is asked in this round."""
         for drafter in self._drafters.values():
             drafter.now = []
-        return True
 
     def limits(
         self,

@@ -48,6 +48,9 @@ class FixedPlanner:
         """The one that is expected to keep the most, after the text's token `last`."""
         return max(drafts, key=lambda it: sum(self._survival.estimate(it, last=last)), default=None)
 
+    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:  # noqa: ARG002
+        return False
+
     def observe(self, measured: Round) -> None:
         for request, outcome in measured.outcomes:
             self._survival.score(request, outcome)

@@ -49,3 +49,8 @@ class Prices:
             if rate > best:
                 best, size = rate, depth
         return best, size
+
+    def any_tree_could_pay(self, survivals: Sequence[Sequence[float]], rows: int) -> bool:
+        """Whether any tree beside `rows` could: its nodes are no likelier than the likeliest token."""
+        likeliest, costs = max(survival[0] for survival in survivals), self.of(rows, 64)
+        return any(costs[size] < costs[0] * (1.0 + likeliest * size) for size in (1, 3, 7, 15, 31, 63))

@@ -26,19 +26,17 @@ class Rest:
         """Rounds of it that went by since the last `end`."""
         self._left = 0
 
-    def begin(self, requests: Sequence[int], load: Load, rounds: int) -> None:
-        """None of these is asked in so many rounds from the next one on."""
+    def begin(self, requests: Sequence[int], load: Load, rounds: int) -> bool:
+        """None of these is asked in so many rounds from the next one on; whether they rest in them."""
         self._left = 0
-        if not (load.prefill_rows or load.owed):
-            self.requests, self._left = requests, rounds
+        if load.prefill_rows or load.owed:
+            return False
+        self.requests, self._left = requests, rounds
+        return rounds > 0
 
     def goes_on(self, requests: Sequence[RequestView], load: Load) -> bool:
         """Whether the round that begins is one of the rest."""
-        resting = (
-            self._left > 0
-            and not (load.prefill_rows or load.owed)
-            and _are(requests, self.requests)
-        )
+        resting = self._left > 0 and not (load.prefill_rows or load.owed) and _are(requests, self.requests)
         self._left = self._left - 1 if resting else 0
         self.gone += resting
         return resting

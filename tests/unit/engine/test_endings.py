@@ -1,4 +1,4 @@
-"""How requests end: the last token is out before what there is to do at the end, and nothing is lost by that."""
+"""How requests end: the last token is out before what is done at the end, and nothing is lost by that."""
 
 from __future__ import annotations
 
