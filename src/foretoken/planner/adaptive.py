@@ -16,10 +16,10 @@ from foretoken.planner.beta import caution
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
-from foretoken.planner.hints import Hints
+from foretoken.planner.hints import FRESH, Hints
 from foretoken.planner.income import INCOME
 from foretoken.planner.lengths import best_lengths, lengths_in_passes
-from foretoken.planner.merge import Merger, Tree
+from foretoken.planner.merge import Merger, Tree, may_merge
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.prices import Prices
 from foretoken.planner.reliability import ReliabilityTable
@@ -58,8 +58,8 @@ class AdaptivePlanner:
         self._drafting = False
         self._rest = Rest()
         self._resting_next = False
-        self._settled: tuple[int, Sequence[str], float] | None = None
-        """Requests, drafters and `_cost` of the last question: when the next can be paid for is to hold."""
+        self._settled: tuple[tuple[int, Sequence[str], int], float] | None = None
+        """`_asked_for` and `_cost` of the last question: when the next can be paid for is to hold."""
         self._promising: set[int] = set()
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
@@ -193,10 +193,14 @@ class AdaptivePlanner:
         """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
         which all of them were asked.
         """
-        if self._settled is not None and self._settled[:2] == (load.decoding, self._names):
-            return self._settled[2]
+        if self._settled is not None and self._settled[0] == self._asked_for(load):
+            return self._settled[1]
         single, each_ms = self._curve.single_ms, self._overhead.ms(load.decoding) / times(load.decoding)
         return self._asking.cost(self._names) + (each_ms / single if single else 0.0)
+
+    def _asked_for(self, load: Load) -> tuple[int, Sequence[str], int]:
+        """How many requests, by whom, and when, as long as hints hold."""
+        return load.decoding, self._names, self._curve.rounds // FRESH
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
@@ -250,7 +254,7 @@ class AdaptivePlanner:
         chains = self._survival.estimates(drafts, careful, request.id, self._asking.hopeless)
         rows = load.decoding + load.owed
         costs = self._prices.of(rows, max(map(len, chains)) + 1)
-        if self.trees and _may_merge(request, drafts) and self._prices.any_tree_could_pay(chains, rows):
+        if self.trees and may_merge(request, drafts) and self._prices.any_tree_could_pay(chains, rows):
             best = self._merger.merge(request.id, drafts, chains, careful)
             highest, size = self._prices.peak_rate(request.id, best.survival, load, costs)
             # Who decodes alone has no use for more nodes; in company V(n) may favour another size.
@@ -350,7 +354,7 @@ class AdaptivePlanner:
     def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
         self._settled = None
         cost, ids = self._cost(load), [request.id for request in requests]
-        self._settled = load.decoding, self._names, cost
+        self._settled = self._asked_for(load), cost
         turns = cost / self._curve.turn(load.decoding)
         self._resting_next = self._doze(ids, load, turns, self._curve.rounds + 1)
         return self._resting_next
@@ -392,9 +396,3 @@ class AdaptivePlanner:
         if not self._found:
             return "no drafter finds anything to propose here"
         return "the drafts found are not expected to pay for their verification"
-
-
-def _may_merge(request: RequestView, drafts: Sequence[Draft]) -> bool:
-    """Whether there is anything to merge, and the request's rule accepts what the target chooses itself."""
-    several = len(drafts) > 1 or any(draft.parents is not None for draft in drafts)
-    return several and (request.params.verify == "match" or request.params.temperature <= 0)

@@ -26,7 +26,7 @@ _RIGHT = {0: 0.0, 1: 0.25, 2: 0.52, 3: 0.6, 4: 0.74, 6: 0.78, 8: 0.89, 16: 0.93,
 _LONG = 64
 """Matches longer than this count as this long."""
 
-_FRESH = 64
+FRESH = 64
 """Rounds after which what pays is computed anew."""
 
 _TINY = 1e-9
@@ -72,7 +72,7 @@ class Hints:
         Of each length of a match it is worked out how likely the next token must be, so that the best draft
         brings more than its rows and the question take; the tokens after that one are as likely as usual.
         """
-        now = self._curve.rounds // _FRESH, decoding
+        now = self._curve.rounds // FRESH, decoding
         if now == self._weighed:
             return
         if self._weighed is not None and decoding < self._weighed[1]:
@@ -87,7 +87,7 @@ class Hints:
 
     def lasts(self, first: int) -> int:
         """For how many rounds from number `first` on what was last weighed holds."""
-        return _FRESH if self._weighed is None else max(0, (self._weighed[0] + 1) * _FRESH - first)
+        return FRESH if self._weighed is None else max(0, (self._weighed[0] + 1) * FRESH - first)
 
     def rest(self) -> None:
         """Asking costs next to nothing: nobody needs a hint."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from foretoken.planner.beta import NOTHING, Counts
 from foretoken.planner.cells import NEGLIGIBLE
+from foretoken.protocols import RequestView
 from foretoken.types import Draft
 
 DISPUTED = 0.5
@@ -81,6 +82,12 @@ class Tree:
             needed = int(rounds)
             chances.append(min(1.0, reached[needed]) if needed < len(reached) else 0.0)
         return chances
+
+
+def may_merge(request: RequestView, drafts: Sequence[Draft]) -> bool:
+    """Whether there is anything to merge, and the request's rule accepts what the target chooses itself."""
+    several = len(drafts) > 1 or any(draft.parents is not None for draft in drafts)
+    return several and (request.params.verify == "match" or request.params.temperature <= 0)
 
 
 class Merger:

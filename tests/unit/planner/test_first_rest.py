@@ -1,8 +1,13 @@
-"""An answer that begins alone rests from its first token on, until it can pay for a question."""
+"""An answer that begins alone rests from its first token on, until it can pay for a question; what that costs
+holds until the next question, but not for longer than hints do.
+"""
 
 from __future__ import annotations
 
+import pytest
+
 from foretoken.planner.adaptive import AdaptivePlanner
+from foretoken.planner.hints import FRESH
 from foretoken.protocols import RequestView
 from foretoken.types import Load, Outcome, Round
 from planner_rounds import PLAIN_MS, linear, teach
@@ -75,3 +80,20 @@ def test_nothing_rests_before_plain_decoding_was_measured() -> None:
     planner, request = AdaptivePlanner(), view(1)
     planner.start(request, ["s"])
     assert not planner.rests([request], Load(1, 0, 3))
+
+
+@pytest.mark.source
+def test_what_a_question_costs_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, request, load = ready(), view(1), Load(1, 0, 3)
+    planner.start(request, ["s"])
+    planner.rests_next([request], load)
+    before = planner._cost(load)
+    monkeypatch.setattr(planner._asking, "cost", lambda _: 7.0)
+    costs = []
+    for _ in range(2 * FRESH):
+        costs.append(planner._cost(load))
+        planner.observe(Round(load, 1, {}, PLAIN_MS, 0.0, ((1, Outcome(3, (10,))),)))
+    held = costs.count(before)
+    assert costs[:held] == [before] * held
+    assert 0 < held <= FRESH
+    assert all(cost > 7.0 for cost in costs[held:])
