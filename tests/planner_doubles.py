@@ -1,11 +1,22 @@
-"""Planners for tests of what is around a planner."""
+"""Planners for tests of what is around a planner, and a text that is easy to foretell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from foretoken.protocols import Planner, RequestView
-from foretoken.types import Draft, DraftLimit, Load, Round
+from foretoken.types import Draft, DraftLimit, Load, Logits, Round
+
+VOCABULARY = 16
+
+
+def counting(prefix: Sequence[int]) -> Logits:
+    """The next token is the last one plus one, around a circle that leaves the end token out."""
+    row = np.zeros(VOCABULARY, np.float32)
+    row[(prefix[-1] + 1) % (VOCABULARY - 1)] = 10.0
+    return row
 
 
 class PlannerAround:

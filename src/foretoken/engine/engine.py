@@ -282,7 +282,7 @@ class Engine:
         return []
 
     def _endings(self) -> list[Event]:
-        """Of requests that the last round left at their end."""
+        """The last events of requests that a round left at their end."""
         return [self._finish(request) for request in self._scheduler.ended()]
 
     def _check_open(self) -> None:

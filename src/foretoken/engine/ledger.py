@@ -23,7 +23,6 @@ from foretoken.types import Draft, Load, Outcome, Round
 MOST = 32
 """Rounds that wait to be learnt from, or to be counted, at most."""
 
-
 _NOBODY: Mapping[str, float] = MappingProxyType({})
 
 
@@ -161,20 +160,17 @@ class Ledger:
         if not setup.drafters:
             return _Learnt(entry, outcomes, None, 0.0)
         late_ms, self._late_ms = self._late_ms, 0.0
-        if plan.resting:
-            measured = _rested(entry, outcomes, setup.drafters, late_ms)
-        else:
-            listening_ms = _tell_drafters(entry, setup.drafters)
-            measured = Round(
-                load=entry.load,
-                rows=len(entry.decoding) + entry.drafted_rows + entry.prompt_rows,
-                draft_ms=listening_ms,
-                forward_ms=entry.forward_ms,
-                sample_ms=entry.sample_ms,
-                outcomes=tuple([(request.id, outcome) for request, outcome in outcomes]),
-                plan_ms=entry.before_ms - sum(plan.draft_ms.values()) - plan.learning_ms,
-                late_ms=late_ms,
-            )
+        listening_ms = _tell_drafters(entry, outcomes, setup.drafters)
+        measured = Round(
+            load=entry.load,
+            rows=len(entry.decoding) + entry.drafted_rows + entry.prompt_rows,
+            draft_ms=listening_ms,
+            forward_ms=entry.forward_ms,
+            sample_ms=entry.sample_ms,
+            outcomes=tuple([(request.id, outcome) for request, outcome in outcomes]),
+            plan_ms=entry.before_ms - sum(plan.draft_ms.values()) - plan.learning_ms,
+            late_ms=late_ms,
+        )
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
         setup.planner.observe(measured)
         planner_ms = plan.planner_ms + 1e3 * (perf_counter() - began)
@@ -223,32 +219,16 @@ class Ledger:
                 request.stats.speedup.drafted(len(outcome.tokens), ms, usual)
 
 
-def _rested(
-    entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], drafters: Drafters, late_ms: float
-) -> Round:
-    """A round of a rest as it was measured: nobody was asked, and most drafters have more to hear of."""
-    told: list[tuple[int, Outcome]] = []
-    for request, outcome in outcomes:
-        view = request.view
-        drafters.observe(view, outcome, ())
-        told.append((view.id, outcome))
-    rows = len(entry.decoding) + entry.prompt_rows
-    return Round(
-        entry.load,
-        rows,
-        _NOBODY,
-        entry.forward_ms,
-        entry.sample_ms,
-        tuple(told),
-        entry.before_ms,
-        late_ms,
-    )
-
-
-def _tell_drafters(entry: Entry, drafters: Drafters) -> dict[str, float]:
+def _tell_drafters(
+    entry: Entry, outcomes: Sequence[tuple[Request, Outcome]], drafters: Drafters
+) -> Mapping[str, float]:
     """Tell them what was committed; returns the milliseconds that asking each took, telling it included."""
     plan = entry.plan
-    for place, (request, outcome) in enumerate(zip(entry.decoding, entry.outcomes, strict=True)):
-        if outcome is not None:
-            drafters.observe(request.view, outcome, plan.asked(place) if plan.limits else ())
+    if not plan.limits:
+        for request, outcome in outcomes:
+            drafters.observe(request.view, outcome, ())
+        return _NOBODY
+    for place, (request, result) in enumerate(zip(entry.decoding, entry.outcomes, strict=True)):
+        if result is not None:
+            drafters.observe(request.view, result, plan.asked(place))
     return drafters.with_listening(plan.draft_ms)

@@ -128,7 +128,7 @@ class RoundRunner:
         began = perf_counter()
         found = any(candidates)
         drafts = planner.choose(views, candidates, load) if found else nothing
-        aside = not any(drafts) and planner.rests_next(views, load) and not any(wanted)
+        aside = not any(drafts) and not any(wanted) and planner.rests_next(views, load)
         planner_ms += 1e3 * (perf_counter() - began)
         estimates = learner.estimates if found and learner is not None else ()
         return Plan(

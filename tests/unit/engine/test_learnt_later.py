@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pytest
 
 from foretoken import Engine, SamplingParams
 from foretoken.planner.fixed import FixedPlanner
 from foretoken.protocols import RequestView
 from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, DraftLimit, Load, Logits, Round
-from planner_doubles import PlannerAround
+from foretoken.types import Draft, DraftLimit, Load, Round
+from planner_doubles import VOCABULARY, PlannerAround, counting
 
-VOCABULARY = 16
 PROMPT = [1, 2, 3]
-
-
-def counting(prefix: Sequence[int]) -> Logits:
-    """The next token is the last one plus one, around a circle that leaves the end token out."""
-    row = np.zeros(VOCABULARY, np.float32)
-    row[(prefix[-1] + 1) % (VOCABULARY - 1)] = 10.0
-    return row
 
 
 class Asking(PlannerAround):
