@@ -27,22 +27,19 @@ from foretoken.bench.slices import in_slices, turn_seconds
 from foretoken.bench.workloads import load_prompts
 from foretoken.config import AUTO, OFF
 from foretoken.engine.heap import freeze_heap
+from foretoken.protocols import Model
 
 Times = dict[str, list[list[float]]]
 """By setting: for each pass the seconds of every phase."""
 
 
 class Side:
-    """A setting on a model of its own, which says what it is told to."""
+    """A setting on its part of a model, which says what it is told to."""
 
-    def __init__(self, speculation: str, args: Namespace) -> None:
-        loaded = Engine.load(
-            args.model, speculate=OFF, threads=args.threads, remember=False, context_length=args.context
-        )
-        self.model = ScriptedModel(loaded.model)
+    def __init__(self, speculation: str, model: Model) -> None:
+        self.model = ScriptedModel(model)
         self.engine = Engine(self.model)
         self.engine.set_speculation(speculation)
-        freeze_heap()
 
     def begin(self, text: FlippingText) -> Phases:
         self.model.text = text.prompt + text.output
@@ -59,7 +56,15 @@ def main() -> None:
     args = arguments.parse_args()
     args.context = 3 * args.passages * args.tokens + 256
     names = [OFF, *args.on, AUTO]
-    sides = {name: Side(name, args) for name in names}
+    loaded = Engine.load_together(
+        args.model,
+        [OFF] * len(names),
+        threads=args.threads,
+        remember=False,
+        context_length=args.context,
+    )
+    sides = {name: Side(name, engine.model) for name, engine in zip(names, loaded, strict=True)}
+    freeze_heap()
     texts = make_texts(sides[OFF].engine, args)
     times: Times = {name: [] for name in names}
     turn = turn_seconds(None)

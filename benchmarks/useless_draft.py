@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from tempfile import TemporaryDirectory
@@ -48,7 +49,7 @@ def main() -> None:
         target = resolve(args.model, models_dir(default_cache_dir()))
         draft = random_draft(target, Path(folder) / "random.gguf", args.layers, args.width)
         beside = f"{AUTO};draft-model:model={draft}"
-        sides = [load(spec, target, args) for spec in (OFF, AUTO, beside)]
+        sides = load((OFF, AUTO, beside), target, args)
         warm_up(sides)
         rates: dict[str, dict[str, float]] = {side.name: {} for side in sides}
         drafting_ms = decode_ms = 0.0
@@ -73,15 +74,17 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def load(speculation: str, target: Path, args: Namespace) -> EngineSide:
-    """An engine with this setting. Exits if its draft model was left out: nothing would be measured."""
-    engine = Engine.load(
-        target, speculate=speculation, threads=args.threads, remember=False, context_length=4096
+def load(speculations: Sequence[str], target: Path, args: Namespace) -> list[EngineSide]:
+    """Engines with these settings. Exits if a draft model was left out: nothing would be measured."""
+    engines = Engine.load_together(
+        target, speculations, threads=args.threads, remember=False, context_length=4096
     )
-    if engine.notes:
-        raise SystemExit(f"{speculation}: {'; '.join(engine.notes)}")
+    sides = [EngineSide(name, engine) for name, engine in zip(speculations, engines, strict=True)]
+    for side in sides:
+        if side.engine.notes:
+            raise SystemExit(f"{side.name}: {'; '.join(side.engine.notes)}")
     freeze_heap()
-    return EngineSide(speculation, engine)
+    return sides
 
 
 def over_off(rates: dict[str, dict[str, float]], name: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 import gguf_factory
 import torch_factory
+from foretoken.backends.part import split
 from foretoken.config import ModelOptions
 from foretoken.protocols import Model
 from foretoken.testing import FakeModel
@@ -74,9 +75,18 @@ def _torch(workspace: Workspace, context_length: int, sequences: int) -> Model:
     return BACKEND.load(folder, options)
 
 
+def _part(workspace: Workspace, context_length: int, sequences: int) -> Model:
+    """The second of three."""
+    first, part, last = split(_llamacpp(workspace, context_length, 3 * sequences), 3)
+    first.close()
+    last.close()
+    return part
+
+
 CASES: dict[str, Callable[[Workspace, int, int], Model]] = {
     "fake": _fake,
     "llamacpp": _llamacpp,
+    "part": _part,
     "torch": _torch,
 }
 

@@ -34,7 +34,7 @@ from foretoken.bench.results import (
 from foretoken.bench.sides import EngineSide, Side, SwitchingSide
 from foretoken.bench.workloads import PromptCase
 from foretoken.cli.bench_bar import answers_bar
-from foretoken.cli.loading import load_engine
+from foretoken.cli.loading import load_engines
 from foretoken.cli.units import counted
 from foretoken.config import OFF, parse_speculation
 from foretoken.engine.engine import Engine
@@ -85,9 +85,9 @@ def run_live(
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.close)
-        engines = {
-            name: stack.enter_context(load_plan_engine(plan, name, console)) for name in [OFF, *plan.whole]
-        }
+        engines = load_plan_engines(plan, [OFF, *plan.whole], console)
+        for engine in engines.values():
+            stack.enter_context(engine)
         sides = [*_sides(plan, engines), *servers]
         _check_names(sides)
         rows: list[Row] = []
@@ -119,9 +119,11 @@ def run_live(
     return report, stopped
 
 
-def load_plan_engine(plan: Plan, speculation: str, console: Console) -> Engine:
-    """An engine as the plan wants it, with this speculation string."""
-    return load_engine(plan.model, parse_speculation(speculation), dict(plan.loading), console)
+def load_plan_engines(plan: Plan, speculations: Sequence[str], console: Console) -> dict[str, Engine]:
+    """Engines as the plan wants them, one for each of these speculation strings, on one model."""
+    settings = [parse_speculation(speculation) for speculation in speculations]
+    engines = load_engines(plan.model, settings, dict(plan.loading), console)
+    return dict(zip(speculations, engines, strict=True))
 
 
 def _sides(plan: Plan, engines: Mapping[str, Engine]) -> list[Side]:

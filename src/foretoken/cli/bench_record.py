@@ -12,7 +12,7 @@ from foretoken.bench.record import append_traces, as_trace, recording, trace_set
 from foretoken.bench.report_files import check_file
 from foretoken.bench.trace import Trace, TraceSet
 from foretoken.cli.bench_bar import answers_bar
-from foretoken.cli.bench_live import Plan, load_plan_engine
+from foretoken.cli.bench_live import Plan, load_plan_engines
 from foretoken.cli.interrupt import HeldCtrlC
 from foretoken.config import OFF
 from foretoken.engine.engine import Engine
@@ -34,7 +34,7 @@ def record_answers(plan: Plan, path: Path, console: Console) -> tuple[int, Keybo
     check_file(path)
     traces: list[Trace] = []
     stopped: KeyboardInterrupt | None = None
-    with load_plan_engine(plan, OFF, console) as engine:
+    with load_plan_engines(plan, [OFF], console)[OFF] as engine:
         try:
             _answer(plan, engine, traces, console)
         except KeyboardInterrupt as pressed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,20 @@ class _Spinner:
 def load_engine(
     model: str | Path | None, speculation: Speculation, options: dict[str, Any], console: Console
 ) -> Engine:
-    """`Engine.load` with a spinner on `console` (standard error) that says what is going on.
+    """`Engine.load` with a spinner on `console` (standard error) that says what is going on; see
+    `load_engines`.
+    """
+    [engine] = load_engines(model, [speculation], options, console)
+    return engine
+
+
+def load_engines(
+    model: str | Path | None,
+    speculations: Sequence[Speculation],
+    options: dict[str, Any],
+    console: Console,
+) -> list[Engine]:
+    """`Engine.load_together` with a spinner on `console` (standard error) that says what is going on.
 
     Ctrl-C raises KeyboardInterrupt, and nothing stays loaded. While weights are read it waits until they
     report how far they are: that happens in calls from native code.
@@ -39,7 +53,8 @@ def load_engine(
     from foretoken.engine.engine import Engine  # takes longer than all else that a command imports
     from foretoken.engine.heap import freeze_heap
 
-    check_speculation(speculation)
+    for speculation in speculations:
+        check_speculation(speculation)
     ctrl_c = HeldCtrlC()
     spinner = _Spinner(ctrl_c)
     with ctrl_c, console.status(spinner):
@@ -52,17 +67,14 @@ def load_engine(
             ctrl_c.release()
             spinner.text = text
 
-        engine = Engine.load(
-            model,
-            speculate=speculation,
-            cache_dir=cache_dir(),
-            progress=progress,
-            notice=notice,
-            **options,
+        engines = Engine.load_together(
+            model, speculations, cache_dir=cache_dir(), progress=progress, notice=notice, **options
         )
         freeze_heap()
         if ctrl_c.pressed:
-            engine.close()
-    for note in engine.notes:
-        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=True)
-    return engine
+            for engine in engines:
+                engine.close()
+    for engine in engines:
+        for note in engine.notes:
+            console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=True)
+    return engines

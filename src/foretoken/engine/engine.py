@@ -9,16 +9,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Unpack
 
-from foretoken.config import AUTO, ModelOptions, Speculation, as_speculation
+from foretoken.config import AUTO, Speculation, as_speculation
 from foretoken.engine.admission import check_queue, check_terms, expire
 from foretoken.engine.assembly import assemble
 from foretoken.engine.decisions import Decisions
 from foretoken.engine.drafting import Drafters
 from foretoken.engine.finish import finish_event
 from foretoken.engine.fold import fold
-from foretoken.engine.knowledge import Knowledge
-from foretoken.engine.options import EngineOptions, SamplingOptions, model_options
-from foretoken.engine.prefix_disk import open_disk
+from foretoken.engine.loading import Kept, load_parts
+from foretoken.engine.options import EngineOptions, SamplingOptions
 from foretoken.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
 from foretoken.engine.request import Request, make_request
 from foretoken.engine.round import RoundRunner
@@ -29,11 +28,9 @@ from foretoken.engine.stats import PlainRound
 from foretoken.engine.streams import EventStream, Streams
 from foretoken.engine.teaching import Teaching
 from foretoken.errors import ForetokenError, OutOfKVError, RequestError
-from foretoken.library import models_dir, resolve
 from foretoken.planner.fixed import FixedPlanner
-from foretoken.planner.profile import ProfileStore, profiles_dir
 from foretoken.protocols import Drafter, Model, Planner, RequestView
-from foretoken.registry import backend_for, check_speculation
+from foretoken.registry import check_speculation
 from foretoken.sampling.validation import validate_params
 from foretoken.types import Completion, Event, FinishEvent, FinishReason, SamplingParams
 
@@ -72,9 +69,8 @@ class Engine:
             clock,
         )
         self._streams = Streams(self._round, self._endings, self._abort, self._is_open)
-        self._store: Path | None = None
-        self._settings = ModelOptions()
         self._teaching = Teaching(model, self._scheduler.cache, clock)
+        self._keep(Kept())
         self._next_id = 1
         self._closed = False
 
@@ -93,22 +89,39 @@ class Engine:
         "ngram-simple:n=8;draft-model:model=m.gguf". Raises ConfigError, ModelError, CapacityError,
         MissingDependencyError.
         """
-        speculation = as_speculation(speculate)
-        check_speculation(speculation)
-        settings, cache_dir, remember, prefix_bytes = model_options(options)
-        path = resolve(None if model is None else str(model), models_dir(cache_dir))
-        engine = cls(backend_for(path).load(path, settings))
-        engine._settings = settings
-        engine._store = cache_dir / "store" if remember else None
-        profiles = ProfileStore(profiles_dir(cache_dir))
-        engine._teaching.knowledge = Knowledge(profiles, engine.model.info, remember=remember)
-        try:
-            engine._scheduler.cache.disk = open_disk(engine.model, cache_dir, prefix_bytes)
-            engine.set_speculation(speculation)
-        except BaseException:
-            engine.close()
-            raise
+        [engine] = cls.load_together(model, [speculate], **options)
         return engine
+
+    @classmethod
+    def load_together(
+        cls,
+        model: str | Path | None,
+        speculations: Sequence[str | Speculation],
+        **options: Unpack[EngineOptions],
+    ) -> list[Engine]:
+        """An engine for each setting, all on one model: weights are loaded once and lie in the same memory,
+        so that the engines differ by their settings alone. Each has `sequences` of its own.
+
+        The model is freed with the last of them. Takes and raises what `load` does.
+        """
+        settings = [as_speculation(speculate) for speculate in speculations]
+        for speculation in settings:
+            check_speculation(speculation)
+        parts, loading = load_parts(model, len(settings), options)
+        engines = [cls(part) for part in parts]
+        with ExitStack() as loaded:
+            for engine in engines:
+                loaded.enter_context(engine)
+            for engine, speculation in zip(engines, settings, strict=True):
+                engine._keep(Kept.of(engine.model, loading))
+                engine.set_speculation(speculation)
+            loaded.pop_all()
+        return engines
+
+    def _keep(self, kept: Kept) -> None:
+        self._kept = kept
+        self._teaching.knowledge = kept.knowledge
+        self._scheduler.cache.disk = kept.disk
 
     def set_speculation(self, speculate: str | Speculation) -> None:
         """Draft with something else from the next request on. The model and its KV cache stay as they are.
@@ -124,9 +137,8 @@ class Engine:
                 "Speculation cannot be changed while a request is running.",
                 hint="Wait until the engine is idle, or abort its requests.",
             )
-        setup = assemble(
-            self.model, speculation, store=self._store, options=self._settings, clock=self._clock
-        )
+        store, options = self._kept.store, self._kept.options
+        setup = assemble(self.model, speculation, store=store, options=options, clock=self._clock)
         self._teaching.keep(self._runner.setup.learner)
         if setup.learner is not None and setup.drafters:
             try:
@@ -275,7 +287,7 @@ class Engine:
             try:
                 return self._runner.run()
             except OutOfKVError as error:
-                self._make_room(error)
+                self._scheduler.make_room(error)
             except ForetokenError as error:
                 for request in self._scheduler.running:
                     request.fail(str(error))
@@ -293,16 +305,6 @@ class Engine:
         setup = self._runner.setup
         setup.drafters.start(request.view)
         setup.planner.start(request.view, setup.drafters.serving([request.view]))
-
-    def _make_room(self, error: OutOfKVError) -> None:
-        """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""
-        if self._scheduler.ended() or self._scheduler.preempt():
-            return  # requests that are over leave room for the next round
-        for request in self._scheduler.running:
-            if request.generated:
-                request.finish = FinishReason.LENGTH
-            else:
-                request.fail(str(error))
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = request.finished_at or perf_counter()

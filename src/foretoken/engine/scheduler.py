@@ -11,9 +11,9 @@ from foretoken.engine.prefill import prefill_rows, share
 from foretoken.engine.prefix_cache import PrefixCache
 from foretoken.engine.request import Request
 from foretoken.engine.waiting import Waiting
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, OutOfKVError
 from foretoken.protocols import Model
-from foretoken.types import Load
+from foretoken.types import FinishReason, Load
 
 PATIENCE_S = 0.005
 """How long a round without anything to do waits for the disk: so long a new request may have to wait, too."""
@@ -134,6 +134,16 @@ class Scheduler:
         """The request of that id, or None if it is over. No more are looked through than have a sequence."""
         running = (request for request in self.running if request.id == request_id)
         return self.waiting.get(request_id) or next(running, None)
+
+    def make_room(self, error: OutOfKVError) -> None:
+        """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""
+        if self.ended() or self.preempt():
+            return  # requests that are over leave room for the next round
+        for request in self.running:
+            if request.generated:
+                request.finish = FinishReason.LENGTH
+            else:
+                request.fail(str(error))
 
     def preempt(self) -> bool:
         """The KV cache is full: of the running requests one of the lowest priority, the youngest of these,

@@ -203,7 +203,7 @@ def test_a_server_that_is_not_there_is_found_out_first(run: Runner, monkeypatch:
     def load(*arguments: object) -> object:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("foretoken.cli.bench_live.load_engine", load)
+    monkeypatch.setattr("foretoken.cli.bench_live.load_engines", load)
     with chat_server() as gone:
         pass
     ran = run("--against", gone.url)

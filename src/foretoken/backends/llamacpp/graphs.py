@@ -16,8 +16,11 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 MOST_GRAPHS = 16
-"""Kept beside the context's own: one for each number of rows, for whoever measures all of them in turns. Each
-takes a megabyte or two and room for what its rows compute."""
+"""Kept for each sequence: one for each number of rows, for whoever measures all of them in turns. Each takes
+a megabyte or two and room for what its rows compute."""
+
+MOST_IN_ALL = 64
+"""However many sequences there are: enough for four that decode by themselves."""
 
 MOST_ROWS = 16
 """Rows of a forward whose graph is kept. Those of more take long enough for building one to make no
@@ -61,13 +64,15 @@ def describe() -> str:
 
 
 class Graphs:
-    """The graphs of `context`. `use` before every forward; `close` before the context is freed.
+    """The graphs of a context with so many sequences, beside its own. `use` before every forward; `close`
+    before the context is freed.
 
     Which graph fits a forward is llama.cpp's to decide: one that does not is built anew in its place.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, sequences: int = 1) -> None:
         self._context = context
+        self._most = min(sequences * MOST_GRAPHS, MOST_IN_ALL)
         self._native = _native()
         self._kept: OrderedDict[Hashable, int] = OrderedDict()
         self._used: int | None = None
@@ -88,7 +93,7 @@ class Graphs:
         if self._native is None:
             return None
         graph = self._kept.get(shape)
-        if graph is None and len(self._kept) < MOST_GRAPHS:
+        if graph is None and len(self._kept) < self._most:
             graph = self._native.new(self._context)
         if graph is None and self._kept:
             _, graph = self._kept.popitem(last=False)

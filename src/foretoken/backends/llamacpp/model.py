@@ -78,7 +78,7 @@ class LlamaCppModel:
         self._open_context: Any = context
         self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
-        self._graphs = Graphs(context)
+        self._graphs = Graphs(context, sequences)
         self._streams = Streams(sequences)
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
