@@ -23,6 +23,12 @@ from foretoken.planner.income import INCOME, Income
 START = 0.12
 """Credit a request begins with."""
 
+FIRST = 0.2
+"""What a request's first question may take: what that is more than `START` is paid for by nobody. Such a dear
+one waits for the second round: an answer of one token has no two that stood somewhere before, and there is
+credit for no other question soon.
+"""
+
 EARNED = 0.25
 """Share of what drafting saved that may be spent on asking; a request's is what it saved on balance (`OWED`).
 """
@@ -72,14 +78,23 @@ def times(asked: int) -> float:
 
 @dataclass(slots=True)
 class _Request:
-    """Its credit, rounds since a draft of it was promising, what drafting saved it on balance so far, and at
-    the most (see `OWED`).
+    """Its credit, rounds since a draft of it was promising, whether it was ever asked, what drafting saved it
+    on balance so far, and at the most (see `OWED`).
     """
 
     credit: float = START
     idle: int = -1
+    asked: bool = False
     balance: float = 0.0
     highest: float = 0.0
+
+    def pays(self, share: float) -> float:
+        """What it pays of a question that takes so much."""
+        return share if self.asked or share <= START else max(START, share - FIRST + START)
+
+    def waits(self, share: float) -> bool:
+        """Whether it is too early for a question that takes so much."""
+        return not self.asked and share > START and self.idle < 1
 
 
 class Attention:
@@ -115,7 +130,9 @@ class Attention:
         asked = _askers(states, cost, income, self._round, promising)
         share = _share(cost, len(asked))
         for request in asked:
-            states[request].credit -= share
+            state = states[request]
+            state.credit -= state.pays(share)
+            state.asked = True
         self._income.spent(len(states), share * len(asked))
         return asked
 
@@ -132,7 +149,8 @@ class Attention:
         """
         if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
             return 0
-        states = {it: _Request(self._requests[it].credit, self._requests[it].idle) for it in requests}
+        known = [(it, self._requests[it]) for it in requests]
+        states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
         most, saved_up, income = min(most, LONGEST_REST), max(MOST, cost), self._income.of(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
@@ -202,15 +220,19 @@ def _askers(
     """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
     who can pay their share.
     """
-    every = 1 + int(_share(cost, len(states)) / (SAVED * income))
-    due = not now % every
-    wanted = {it: state for it, state in states.items() if due or it in promising or state.idle <= PATIENCE}
+    all_of_them = _share(cost, len(states))
+    due = not now % (1 + int(all_of_them / (SAVED * income)))
+    wanted = {
+        it: state
+        for it, state in states.items()
+        if it in promising or ((due or state.idle <= PATIENCE) and not state.waits(all_of_them))
+    }
     while wanted:
         share = _share(cost, len(wanted))
         able = {
             it: state
             for it, state in wanted.items()
-            if state.credit >= (max(0.0, share - LENT) if it in promising else share)
+            if state.credit >= max(0.0, state.pays(share) - (LENT if it in promising else 0.0))
         }
         if len(able) == len(wanted):
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.attention import EARNED, LENT, OWED, PATIENCE, START, Attention, times
+from foretoken.planner.attention import EARNED, FIRST, LENT, OWED, PATIENCE, START, Attention, times
 from foretoken.planner.income import INCOME, LEAST
 
 DEAR = 0.07
@@ -48,6 +48,32 @@ def test_what_saves_time_is_asked_in_every_round() -> None:
         assert attention.tick([1], DEAR)
         attention.note(1, 0.9, 0.5)
         attention.saved(1, 1.1 * DEAR / EARNED)
+
+
+def test_a_first_question_that_is_cheap_is_asked_at_once() -> None:
+    assert asked(Attention(), 1, START)[0]
+
+
+def test_a_dear_first_question_waits_for_the_second_round_and_is_partly_given() -> None:
+    attention, cost = Attention(), (START + FIRST) / 2
+    attention.begin(1)
+    assert attention.rest([1], cost) == 1
+    assert asked(attention, 2, cost) == [False, True]
+    assert attention._requests[1].credit == pytest.approx(2 * INCOME), "what it began with is spent, no more"
+    again = asked(attention, 200, cost).index(True)
+    assert 2 * INCOME + again * INCOME >= cost - 2 * INCOME, "the next one is paid for in full"
+
+
+def test_of_a_very_dear_first_question_the_rest_has_to_be_earned() -> None:
+    attention, cost = Attention(), FIRST + 0.1
+    assert not any(asked(attention, 9, cost))
+    assert any(asked(attention, 100, cost))
+    assert attention._requests[1].credit >= 0.0
+
+
+def test_a_dear_first_question_that_is_likely_to_pay_does_not_wait() -> None:
+    attention, cost = Attention(), (START + FIRST) / 2
+    assert attention.tick([1], cost, {1}) == {1}
 
 
 def test_losses_are_not_earnings() -> None:
