@@ -80,10 +80,10 @@ def test_ctrl_c_while_weights_are_loaded(
     """llama.cpp reports its progress in a call from native code, where an exception would be lost."""
     arguments = ("run", tiny, "Hello", "-t", 1, "-n", 4)
     assert foretoken(*arguments).code == 0, "what is measured once is measured"
-    load, close = Engine.load, Engine.close
+    load, close = Engine.load_together, Engine.close
     heard: list[str] = []
 
-    def pressed(*arguments: Any, **options: Any) -> Engine:
+    def pressed(*arguments: Any, **options: Any) -> list[Engine]:
         def progress(fraction: float) -> None:
             if not heard:
                 signal.raise_signal(signal.SIGINT)
@@ -96,7 +96,7 @@ def test_ctrl_c_while_weights_are_loaded(
         heard.append("closed")
         close(engine)
 
-    monkeypatch.setattr(Engine, "load", pressed)
+    monkeypatch.setattr(Engine, "load_together", pressed)
     monkeypatch.setattr(Engine, "close", closed)
     check_stopped(foretoken(*arguments))
     assert heard == ["progress"], "llama.cpp has stopped at once, and there was nothing to close"
