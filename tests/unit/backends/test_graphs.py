@@ -12,7 +12,7 @@ import pytest
 
 import gguf_factory
 from foretoken.backends.llamacpp import graphs
-from foretoken.backends.llamacpp.graphs import MOST_GRAPHS, MOST_ROWS, Graphs
+from foretoken.backends.llamacpp.graphs import MOST_GRAPHS, MOST_IN_ALL, MOST_ROWS, Graphs
 from foretoken.backends.llamacpp.model import LlamaCppModel
 from foretoken.bench import cost_measure
 from foretoken.engine import warmup
@@ -128,6 +128,22 @@ def test_each_shape_has_its_own_and_all_are_given_back(most: int, monkeypatch: p
             assert kept._kept[shape] == native.inside
     kept.close()
     assert len(set(native.freed)) == len(native.freed) == min(most, MOST_GRAPHS)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "kept"), [(1, MOST_GRAPHS), (2, 2 * MOST_GRAPHS), (100, MOST_IN_ALL)]
+)
+def test_every_sequence_has_as_many_up_to_a_bound(
+    sequences: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = Counted(1000)
+    monkeypatch.setattr(graphs, "_native", lambda: native)
+    several = Graphs(object(), sequences)
+    for shape in range(3 * MOST_IN_ALL):
+        several.use(shape, 1)
+    assert len(several._kept) == kept
+    several.close()
+    assert len(native.freed) == kept
 
 
 def test_without_them_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
