@@ -130,9 +130,7 @@ def test_each_shape_has_its_own_and_all_are_given_back(most: int, monkeypatch: p
     assert len(set(native.freed)) == len(native.freed) == min(most, MOST_GRAPHS)
 
 
-@pytest.mark.parametrize(
-    ("sequences", "kept"), [(1, MOST_GRAPHS), (2, 2 * MOST_GRAPHS), (100, MOST_IN_ALL)]
-)
+@pytest.mark.parametrize(("sequences", "kept"), [(1, MOST_GRAPHS), (2, 2 * MOST_GRAPHS), (100, MOST_IN_ALL)])
 def test_every_sequence_has_as_many_up_to_a_bound(
     sequences: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
