@@ -119,9 +119,8 @@ class RoundRunner:
         planner_ms += 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
-            return Plan(
-                nothing, {}, nobody, planner_ms=planner_ms, learning_ms=learning_ms, measuring=measuring
-            )
+            took = planner_ms, learning_ms
+            return Plan(nothing, {}, nobody, {}, (), (), *took, measuring=measuring, resting=True)
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)

@@ -131,7 +131,8 @@ class AdaptivePlanner:
         self._curve.focus(load.depth, 1)
         if self._curve.known and not self._curve.stale:
             self._attention.begin(request.id)
-            self._doze([request.id], load, self._turns(load), self._curve.rounds)
+            self._weigh(load)
+            self._doze([request.id], load, self._curve.rounds)
 
     def stop(self, request: RequestView) -> None:
         self._catch_up()
@@ -153,7 +154,7 @@ class AdaptivePlanner:
         if (
             likely is not None
             and self._attention.solvent(likely.id, together, gone)
-            and self._hints.promising(likely)
+            and self._hints.promising(likely, gone)
         ):
             self._promising = {likely.id}
             self._rest.interrupt()
@@ -171,17 +172,17 @@ class AdaptivePlanner:
         self.measuring = not self._curve.known or self._curve.stale
         if self.measuring:
             return {}
-        turns = self._turns(load)
+        turns = self._weigh(load)
         ids = [request.id for request in requests]
         awake = self._attention.tick(ids, turns, promising)
         if not awake and self._asking.asleep(drafters):
             self._asking.nobody()
-            self._doze(ids, load, turns, self._curve.rounds + 1)
+            self._doze(ids, load, self._curve.rounds + 1)
             return {}
         return self._asking.limits(requests, drafters, load, awake, promising)
 
-    def _turns(self, load: Load) -> float:
-        """`_cost` in turns of one request (`CostCurve.turn`); what hints are compared with it as well."""
+    def _weigh(self, load: Load) -> float:
+        """`_cost` in turns of one request (`CostCurve.turn`), with which hints are compared from now on."""
         cost = self._cost(load)
         if cost > INCOME:
             self._hints.weigh(cost, load.decoding)
@@ -338,9 +339,8 @@ class AdaptivePlanner:
         self._settle(measured, drafted, extra)
         self._overhead.learn(measured)
         self._asking.observe(measured, self._drafted)
-        if not drafted and not self._resting_next:
-            ids, load = [request for request, _ in measured.outcomes], measured.load
-            self._doze(ids, load, self._cost(load) / self._curve.turn(load.decoding), self._curve.rounds)
+        if not self._resting_next:
+            self._doze([request for request, _ in measured.outcomes], measured.load, self._curve.rounds)
 
     def _observe_plain(self, measured: Round) -> None:
         """As `observe`, of a round in which nobody was asked: there is no candidate to be scored."""
@@ -353,16 +353,16 @@ class AdaptivePlanner:
 
     def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
         self._settled = None
-        cost, ids = self._cost(load), [request.id for request in requests]
-        self._settled = self._asked_for(load), cost
-        turns = cost / self._curve.turn(load.decoding)
-        self._resting_next = self._doze(ids, load, turns, self._curve.rounds + 1)
+        self._settled = self._asked_for(load), self._cost(load)
+        self._resting_next = self._doze([request.id for request in requests], load, self._curve.rounds + 1)
         return self._resting_next
 
-    def _doze(self, ids: Sequence[int], load: Load, turns: float, first: int) -> bool:
-        """Rest from round number `first` on, as long as nobody would be asked, which costs so many turns:
-        finding that out in the next round takes as long as a question. Whether there is such a round.
+    def _doze(self, ids: Sequence[int], load: Load, first: int) -> bool:
+        """Rest from round number `first` on, as long as nobody would be asked at what it takes now: finding
+        that out in the next round takes half a question. Whether there is such a round.
         """
+        cost = self._cost(load)
+        turns = cost / self._curve.turn(load.decoding)
         rounds = self._attention.rest(ids, turns, self._hints.lasts(first))
         return rounds > 0 and self._asking.asleep(self._names) and self._rest.begin(ids, load, rounds)
 

@@ -118,22 +118,24 @@ class Hints:
         odds = self._lexical.odds(tokens[-1], tokens[at], following, length, origin)
         return moved(usual, odds) >= enough
 
-    def promising(self, request: RequestView) -> bool:
-        """Whether the match of a request that is `likely` says more than when it last was promising."""
+    def promising(self, request: RequestView, rested: int = 0) -> bool:
+        """Whether the match of a request that is `likely` says more than when it last was promising.
+        `rested`: rounds of a rest that its stake was not told of.
+        """
         length = self._echo.length(request)
         last, needed = self._told.get(request.id, (0, 0))
         if last <= length < needed:
             self._told[request.id] = length, needed
             return False
-        if not self._covered(request.id, length):
+        if not self._covered(request.id, length, rested):
             return False
         self._told[request.id] = length, max(length + 1, int(length * GROWN))
         return True
 
-    def _covered(self, request: int, length: int) -> bool:
+    def _covered(self, request: int, length: int, rested: int) -> bool:
         """Whether the request's stake covers a draft after a match of so many tokens."""
         survival = SURVIVAL[min(length, _LONG)][:_RISKED]
-        return self._stakes.cut(request, survival, self._extra) > 0
+        return self._stakes.cut(request, survival, self._extra, rested=rested) > 0
 
     def drafted(self, request: int) -> None:
         """A draft of the request was verified: its match goes on being worth a question."""

@@ -27,14 +27,14 @@ DOUBTED = 4
 """Power of a chance: a draft that pays for its rows with chance P is taken to be lost with 1 - P^4, as
 estimates near 1 are less certain than they say."""
 
-ADVANCE = 0.02
+ADVANCE = 0.03
 """Share of an answer that a request may lose besides, by drafts that look certain: of one as short as any
 earlier answer that was longer than it is by now."""
 
-CERTAIN = 4
-"""Power of survival: a draft that is right to its end with chance S may use S^4 of the advance."""
+CERTAIN = 6
+"""Power of survival: a draft that is right to its end with chance S may use S^6 of the advance."""
 
-FIRST = 0.1
+FIRST = 0.2
 """Advance in plain rounds while no answer was seen, of one that may be long enough for it."""
 
 KEPT = 32
@@ -90,6 +90,8 @@ class Stakes:
         extra: Sequence[float],
         together: Sequence[int] = (),
         paying: Sequence[float] | None = None,
+        *,
+        rested: int = 0,
     ) -> int:
         """How many tokens of a draft may be verified: as many as the stake covers.
 
@@ -97,11 +99,11 @@ class Stakes:
         bring as many tokens (see `DOUBTED`). `extra[n]` is what n tokens cost beyond a plain round, in turns
         of one request (a plain round, where one decodes alone). Requests that decode `together` are slowed
         together, so what counts is what all of them have. `survivals` are those of a chain, unless it is said
-        with what chance 1, 2, … of its tokens are `paying`.
+        with what chance 1, 2, … of its tokens are `paying`. `rested`: plain rounds that were not settled yet.
         """
         those = together or (request,)
-        stake = sum(self._stakes.get(it, START) for it in those)
-        advance = sum(self._advance(it) for it in those)
+        stake = sum(self._stakes.get(it, START) for it in those) + SHARE * rested * len(those)
+        advance = sum(self._advance(it, rested) for it in those)
         for length in range(len(survivals), 0, -1):
             cost = extra[length]
             pays = _paying(survivals, length, cost) if paying is None else paying[length - 1]
@@ -109,7 +111,7 @@ class Stakes:
                 return length
         return 0
 
-    def _advance(self, request: int) -> float:
+    def _advance(self, request: int, rested: int) -> float:
         """What a request may lose on credit, in plain rounds: a share of what it is likely to write at least,
         as far as earlier answers say.
         """
@@ -119,7 +121,7 @@ class Stakes:
         most = self._longest.get(request)
         if not self._sorted:
             return FIRST if most is None else min(FIRST, ADVANCE * most)
-        first = bisect_right(self._sorted, written)
+        first = bisect_right(self._sorted, written + rested)
         longer = len(self._sorted) - first
         if not longer:
             return 0.0

@@ -1,4 +1,6 @@
-"""A question that led to nothing is learnt from later, unless one of its candidates began right."""
+"""A question that led to nothing is learnt from later, unless one of its candidates began right. So is a
+round of which it turned out that nobody can be asked.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +74,26 @@ def test_who_wants_successors_hears_at_once() -> None:
     curious = ScriptedDrafter(lambda _: None, name="s")
     curious.successors = 2
     assert log_of(curious)[:4] == ["asks", "limits", "observe", "rests"]
+
+
+class Unable(Asking):
+    """Never rests, and never asks."""
+
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+        self.log.append("awake")
+        return False
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        self.log.append("limits")
+        return {}
+
+
+def test_a_round_in_which_nobody_could_ask_waits_for_the_next() -> None:
+    planner = Unable()
+    drafter = ScriptedDrafter(lambda _: None, name="s")
+    engine = Engine(FakeModel(VOCABULARY, logits=counting), drafters=[drafter], planner=planner)
+    engine.generate(PROMPT, SamplingParams(max_tokens=4))
+    again = ["awake", "observe", "limits"]
+    assert planner.log == ["awake", "limits", *again, *again, "observe"]

@@ -173,6 +173,19 @@ def answered(trace: Trace, name: str) -> tuple[CountingModel, DearSuffix]:
     return model, drafter
 
 
+def test_the_stake_grows_with_rounds_of_a_rest_that_it_was_not_told_of() -> None:
+    stakes = Stakes()
+    hints = Hints(known(0.4), stakes, Lexical())
+    hints.weigh(DEAR, 1)
+    passage = list(range(100, 200))
+    view = RequestView(1, [*passage, 1, *passage[:6]])
+    stakes.settle(1, committed=0, cost=0.5)
+    assert hints.likely([view]) is view
+    assert not hints.promising(view)
+    assert not hints.promising(view, 10)
+    assert hints.promising(view, 60)
+
+
 @pytest.mark.parametrize("name", ["steep", "cpu-q4_0"])
 def test_the_first_copy_of_a_process_is_soon_drafted(name: str) -> None:
     rng = random.Random(3)

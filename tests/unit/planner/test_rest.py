@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
 from foretoken.bench.toll import charge
+from foretoken.bench.trace import Trace
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.attention import LONGEST_REST, Attention
 from foretoken.planner.hints import Hints
 from foretoken.planner.income import INCOME
 from foretoken.planner.rest import Rest
-from foretoken.protocols import RequestView
+from foretoken.protocols import Planner, RequestView
 from foretoken.types import Draft, DraftLimit, Load, Outcome, Round, SamplingParams
+from planner_doubles import PlannerAround
 from planner_rounds import BONUS, PLAIN_MS, chain, linear, teach
-from virtual_time import ask, curve, mixed_trace, trace_set, virtual_engine
+from virtual_time import ask, curve, mixed_trace, noise, trace_set, virtual_engine
 
 ALONE = Load(1, 0, 0)
 BOTH = Load(2, 0, 0)
@@ -281,6 +284,49 @@ def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
     resting.settle()
     assert resting.planner.rounds == restless.planner.rounds
     assert resting.planner._rest._left > 0, "it goes on"
+
+
+class Counted(PlannerAround):
+    """Counts the rounds in which somebody is asked, and those in which it turns out that nobody can be."""
+
+    def __init__(self, inner: Planner) -> None:
+        super().__init__(inner)
+        self.asked = self.vain = 0
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        limits = super().limits(requests, drafters, load)
+        self.asked += bool(limits)
+        self.vain += not limits
+        return limits
+
+
+def misleading(length: int, rng: random.Random, name: str) -> Trace:
+    """An output of short pieces of its prompt: most drafts are right, and too long."""
+    prompt = noise(60, rng)
+    output: list[int] = []
+    while len(output) < length:
+        start = rng.randrange(50)
+        output += prompt[start : start + rng.randint(3, 8)]
+    return Trace(name, "misleading", prompt, tuple(output[:length]))
+
+
+def test_who_cannot_ask_after_a_draft_rests_at_once() -> None:
+    """To find out in the round after it that nobody can pay takes half a question."""
+    rng = random.Random(5)
+    traces = trace_set([misleading(120, rng, f"misleading/{n}") for n in range(8)])
+    with virtual_engine(traces, curve("cpu-q4_0"), "auto") as (engine, model):
+        charge(engine, model)
+        planner = Counted(engine.planner)
+        engine._runner.setup = replace(engine._runner.setup, planner=planner)
+        for trace in traces.traces:
+            ask(engine, trace)
+            while not engine.idle:
+                engine.step()
+        assert sum(rows > 1 for rows in model.sizes) > 100, "drafts"
+    assert planner.asked > 200
+    assert planner.vain < planner.asked / 20
 
 
 @pytest.mark.source

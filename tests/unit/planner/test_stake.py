@@ -63,7 +63,7 @@ def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
     stakes.start(31)
     assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 20
     assert stakes.cut(31, [0.3] * 20, linear(0.5)) == 0, "it is for certain drafts"
-    stakes.settle(31, committed=1, cost=12.0)
+    stakes.settle(31, committed=1, cost=16.0)
     assert stakes.cut(31, [0.97] * 20, linear(0.5)) == 0, "and lost once"
     stakes.start(32, most=20)
     assert stakes.cut(32, [0.97] * 20, linear(0.5)) < 10, "a short answer has little to lose"
