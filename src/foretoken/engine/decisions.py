@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,10 +30,10 @@ class Plan(NamedTuple):
     """What was planned and drafted for the requests of a round, each in its place.
 
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
-    `measuring` are the planner's, where it has them, and `planner_ms` is what it took;
-    `learning_ms` went by while earlier rounds were learnt from. `resting`: nobody could be asked, so that
-    nobody needs to hear of the round at once. `aside`: nor of this one, in which somebody was, unless one of
-    the candidates began right.
+    `measuring` are the planner's, where it has them, and `planner_ms` is what it took, None where that was
+    not measured by itself; `learning_ms` went by while earlier rounds were learnt from. `resting`: nobody
+    could be asked, so that nobody needs to hear of the round at once. `aside`: nor of this one, in which
+    somebody was, unless one of the candidates began right.
     """
 
     drafts: Sequence[Draft | None]
@@ -41,7 +42,7 @@ class Plan(NamedTuple):
     limits: Limits = MappingProxyType({})
     candidates: Sequence[Sequence[Draft]] = ()
     estimates: Sequence[Estimate] = ()
-    planner_ms: float = 0.0
+    planner_ms: float | None = None
     learning_ms: float = 0.0
     measuring: bool = False
     resting: bool = False
@@ -51,6 +52,12 @@ class Plan(NamedTuple):
         """The drafters that were asked for the request in that place."""
         limits = ((name, self.limits[name][place]) for name in self.draft_ms)
         return [name for name, limit in limits if limit and limit.max_tokens > 0]
+
+
+@cache
+def plain(requests: int, *, resting: bool) -> Plan:
+    """A round of so many requests without a draft. Made once: between two forwards that takes 15 µs."""
+    return Plan((None,) * requests, MappingProxyType({}), (0,) * requests, resting=resting)
 
 
 _Parents = Sequence[int] | None

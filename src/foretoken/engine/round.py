@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from foretoken.engine.decisions import Limits, Plan
+from foretoken.engine.decisions import Limits, Plan, plain
 from foretoken.engine.ledger import Entry, Ledger
 from foretoken.engine.request import Request
 from foretoken.engine.scheduler import Scheduler
@@ -103,24 +103,22 @@ class RoundRunner:
     def _plan_and_draft(self, decoding: list[Request], load: Load) -> Plan:
         """What to verify for each request."""
         drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
-        nothing: list[Draft | None] = [None] * len(decoding)
-        nobody = [0] * len(decoding)
         if not drafters or not decoding:
-            return Plan(nothing, {}, nobody, resting=not drafters)
+            return plain(len(decoding), resting=not drafters)
         views = [request.view for request in decoding]
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        resting = planner.rests(views, load)
+        if planner.rests(views, load):
+            return plain(len(decoding), resting=True)
         planner_ms = 1e3 * (perf_counter() - began)
-        if resting:
-            return Plan(nothing, {}, nobody, planner_ms=planner_ms, resting=True)
+        nothing: list[Draft | None] = [None] * len(decoding)
         learning_ms = self.ledger.learn()
         began = perf_counter()
         wished = planner.limits(views, drafters.serving(views), load)
         planner_ms += 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
-            took = planner_ms, learning_ms
-            return Plan(nothing, {}, nobody, {}, (), (), *took, measuring=measuring, resting=True)
+            undrafted = plain(len(decoding), resting=True)
+            return undrafted._replace(planner_ms=planner_ms, learning_ms=learning_ms, measuring=measuring)
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
