@@ -121,6 +121,7 @@ class AdaptivePlanner:
         self._open.add(request.id)
         if drafters and len(self._open) == 1:
             self._rest_first(request, drafters)
+        self._hints.start(request)
 
     def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
         """When an answer that begins alone can first pay for a question, found out before its prompt is read:

@@ -93,6 +93,11 @@ class Hints:
         """Asking costs next to nothing: nobody needs a hint."""
         self._weighed = None
 
+    def start(self, request: RequestView) -> None:
+        """A request begins: its prompt is looked through now, and not between its first two tokens."""
+        if self._weighed is not None and not self._never:
+            self._echo.length(request)
+
     def likely(self, requests: Sequence[RequestView]) -> RequestView | None:
         """The request whose text has come to where a draft is likely to pay, by what was last weighed; None
         if there is none, or nothing was weighed.

@@ -173,6 +173,18 @@ def answered(trace: Trace, name: str) -> tuple[CountingModel, DearSuffix]:
     return model, drafter
 
 
+def test_a_prompt_is_read_before_its_answer_begins() -> None:
+    hints = Hints(known(0.4), Stakes(), Lexical())
+    view = RequestView(1, [1, 2, 3, 4, 5, 1, 2])
+    hints.start(view)
+    assert not hints._echo._texts, "nobody needs a hint"
+    hints.weigh(DEAR, 1)
+    hints.start(view)
+    assert hints._echo._texts[1].read == 7
+    hints.forget(1)
+    assert not hints._echo._texts
+
+
 def test_the_stake_grows_with_rounds_of_a_rest_that_it_was_not_told_of() -> None:
     stakes = Stakes()
     hints = Hints(known(0.4), stakes, Lexical())
