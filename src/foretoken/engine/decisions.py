@@ -30,10 +30,9 @@ class Plan(NamedTuple):
     """What was planned and drafted for the requests of a round, each in its place.
 
     `wanted` are the successors to be told of; `limits` is empty where nobody was asked. `estimates` and
-    `measuring` are the planner's, where it has them, and `planner_ms` is what it took, None where that was
-    not measured by itself; `learning_ms` went by while earlier rounds were learnt from. `resting`: nobody
-    could be asked, so that nobody needs to hear of the round at once. `aside`: nor of this one, in which
-    somebody was, unless one of the candidates began right.
+    `measuring` are the planner's, where it has them; `learning_ms` went by while earlier rounds were learnt
+    from. `resting`: nobody could be asked, so that nobody needs to hear of the round at once. `aside`: nor
+    of this one, in which somebody was, unless one of the candidates began right.
     """
 
     drafts: Sequence[Draft | None]
@@ -42,7 +41,6 @@ class Plan(NamedTuple):
     limits: Limits = MappingProxyType({})
     candidates: Sequence[Sequence[Draft]] = ()
     estimates: Sequence[Estimate] = ()
-    planner_ms: float | None = None
     learning_ms: float = 0.0
     measuring: bool = False
     resting: bool = False

@@ -29,7 +29,7 @@ _NOBODY: Mapping[str, float] = MappingProxyType({})
 class Entry(NamedTuple):
     """A round that is over. Of each request that decoded the draft that was verified, if any, and the
     outcome, None if it cannot go on. `prompt_rows`: rows of prompts beside them. The moments are in seconds
-    of the engine's clock.
+    of the engine's clock. `planner_ms` went into what the planner decided.
     """
 
     load: Load
@@ -42,6 +42,7 @@ class Entry(NamedTuple):
     drafted: float
     forwarded: float
     done: float
+    planner_ms: float
 
     @property
     def of_requests(self) -> Sequence[tuple[Request, Outcome]]:
@@ -62,12 +63,6 @@ class Entry(NamedTuple):
     def sample_ms(self) -> float:
         """What choosing and committing tokens took."""
         return 1e3 * (self.done - self.forwarded)
-
-    @property
-    def planner_ms(self) -> float:
-        """What the planner took; in a rest that is nearly all that went before the forward."""
-        own = self.plan.planner_ms
-        return self.before_ms if own is None else own
 
     @property
     def heavy(self) -> bool:

@@ -48,6 +48,7 @@ class RoundRunner:
         self.setup = setup
         self._clock = clock
         self.ledger = Ledger(clock)
+        self._planner_ms = 0.0  # of the round that begins
 
     def run(self) -> list[Event]:
         """One target forward. Another failure of it ends the requests that it was for.
@@ -73,7 +74,7 @@ class RoundRunner:
             events += self._finish_prefill(prefill, logits[_verified(decoding, drafts) :])
         prompt_rows = sum(count for _, count in prefill) if prefill else 0
         moments = began, drafted, forwarded, self._clock()
-        entry = Entry(load, plan, decoding, drafts, outcomes, prompt_rows, *moments)
+        entry = Entry(load, plan, decoding, drafts, outcomes, prompt_rows, *moments, self._planner_ms)
         self.ledger.add(entry, self.setup)
         return events
 
@@ -103,22 +104,23 @@ class RoundRunner:
     def _plan_and_draft(self, decoding: list[Request], load: Load) -> Plan:
         """What to verify for each request."""
         drafters, planner, learner = self.setup.drafters, self.setup.planner, self.setup.learner
+        self._planner_ms = 0.0
         if not drafters or not decoding:
             return plain(len(decoding), resting=not drafters)
         views = [request.view for request in decoding]
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
-        if planner.rests(views, load):
+        resting = planner.rests(views, load)
+        self._planner_ms = 1e3 * (perf_counter() - began)
+        if resting:
             return plain(len(decoding), resting=True)
-        planner_ms = 1e3 * (perf_counter() - began)
         nothing: list[Draft | None] = [None] * len(decoding)
         learning_ms = self.ledger.learn()
         began = perf_counter()
         wished = planner.limits(views, drafters.serving(views), load)
-        planner_ms += 1e3 * (perf_counter() - began)
+        self._planner_ms += 1e3 * (perf_counter() - began)
         if not wished:
             measuring = learner is not None and learner.measuring
-            undrafted = plain(len(decoding), resting=True)
-            return undrafted._replace(planner_ms=planner_ms, learning_ms=learning_ms, measuring=measuring)
+            return plain(len(decoding), resting=True)._replace(learning_ms=learning_ms, measuring=measuring)
         limits = self._fitting(wished, decoding, load)
         wanted = drafters.successors_wanted(limits, len(decoding))
         candidates, spent = drafters.draft(decoding, limits)
@@ -126,7 +128,7 @@ class RoundRunner:
         found = any(candidates)
         drafts = planner.choose(views, candidates, load) if found else nothing
         aside = not any(drafts) and not any(wanted) and planner.rests_next(views, load)
-        planner_ms += 1e3 * (perf_counter() - began)
+        self._planner_ms += 1e3 * (perf_counter() - began)
         estimates = learner.estimates if found and learner is not None else ()
         return Plan(
             drafts,
@@ -135,7 +137,6 @@ class RoundRunner:
             limits,
             candidates if found else (),
             estimates,
-            planner_ms,
             learning_ms,
             aside=aside,
         )
