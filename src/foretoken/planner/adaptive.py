@@ -340,7 +340,7 @@ class AdaptivePlanner:
         self._settle(measured, drafted, extra)
         self._overhead.learn(measured)
         self._asking.observe(measured, self._drafted)
-        if not self._resting_next:
+        if not self._resting_next and (not drafted or plain == 1):
             self._doze([request for request, _ in measured.outcomes], measured.load, self._curve.rounds)
 
     def _observe_plain(self, measured: Round) -> None:
