@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 @cache
 def plain(requests: int, *, resting: bool) -> Plan:
-    """A round of so many requests without a draft. Made once: between two forwards that takes 15 µs."""
+    """A round of so many requests without a draft, made once: between two forwards that takes time."""
     return Plan((None,) * requests, MappingProxyType({}), (0,) * requests, resting=resting)
 
 
