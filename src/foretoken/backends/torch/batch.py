@@ -14,6 +14,12 @@ import torch
 
 from foretoken.types import Rows
 
+TOKEN, POSITION, WANTED, SEQUENCE, UNBROKEN, CELL = range(6)
+"""Rows of `Batch.numbers`."""
+
+PATH = 64
+"""Rows of a tree, at most, where `paths_of` is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -29,7 +35,7 @@ class Branch:
 class Segment:
     """The rows `first` … `first + count - 1` of a forward, which follow `start` cells of sequence `seq`.
 
-    `parents` and `branches` are those of a tree, empty for a chain.
+    `parents` and `branches` are those of a tree, empty for a chain; `branches` on a processor only.
     """
 
     seq: int
@@ -47,46 +53,58 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`tokens` and `positions` of all rows, shape (rows,); `wanted`: which rows return logits.
+    """`numbers`, of shape (6, rows), says of each row its token and position, a row that returns logits (for
+    as many as there are `wanted`), its sequence, how many cells it sees from the first one on without a gap,
+    and the cell that it is written to.
 
     `scratch` keeps what every layer computes alike, such as masks, until the forward is over.
     """
 
-    tokens: Any
-    positions: Any
+    numbers: Any
     wanted: Any
     segments: tuple[Segment, ...]
     scratch: dict[object, Any] = field(default_factory=dict)
 
+    @property
+    def tokens(self) -> Any:
+        """Shape (rows,)."""
+        return self.numbers[TOKEN]
+
+    @property
+    def positions(self) -> Any:
+        """Shape (rows,)."""
+        return self.numbers[POSITION]
+
 
 def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
     """Pack the rows. The caller checked them."""
-    tokens: list[int] = []
-    positions: list[int] = []
+    numbers: list[list[int]] = [[] for _ in range(6)]
     ends: dict[int, int] = {}
     segments: list[Segment] = []
     for part in sorted(rows, key=lambda part: part.seq):
-        first, count = len(tokens), len(part.tokens)
-        tokens.extend(part.tokens)
+        first, count = len(numbers[TOKEN]), len(part.tokens)
+        own = range(part.start, part.start + count)
         ends[part.seq] = first + count
+        numbers[TOKEN].extend(part.tokens)
+        numbers[SEQUENCE].extend([part.seq] * count)
+        numbers[CELL].extend(own)
         if part.parents is None or list(part.parents) == list(range(-1, count - 1)):
-            positions.extend(range(part.start, part.start + count))
+            numbers[POSITION].extend(own)
+            numbers[UNBROKEN].extend(cell + 1 for cell in own)
             segments.append(Segment(part.seq, part.start, first, count))
             continue
         parents = tuple(part.parents)
-        positions.extend(part.start + depth for depth in _depths(parents))
+        numbers[POSITION].extend(part.start + depth for depth in _depths(parents))
+        numbers[UNBROKEN].extend([part.start] * count)
         branches = tuple(
-            Branch(torch.tensor([first + row for row in path], device=device), new)
-            for path, new in _branches(parents)
+            Branch(torch.tensor([first + row for row in path]), new)
+            for path, new in (_branches(parents) if device.type == "cpu" else ())
         )
         segments.append(Segment(part.seq, part.start, first, count, parents, branches))
     wanted = [row for part in rows for row in range(ends[part.seq] - part.logits, ends[part.seq])]
-    return Batch(
-        torch.tensor(tokens, dtype=torch.long, device=device),
-        torch.tensor(positions, dtype=torch.long, device=device),
-        torch.tensor(wanted, dtype=torch.long, device=device),
-        tuple(segments),
-    )
+    numbers[WANTED].extend([*wanted, *[0] * (len(numbers[TOKEN]) - len(wanted))])
+    made = torch.tensor(numbers, dtype=torch.long, device=device)
+    return Batch(made, made[WANTED, : len(wanted)], tuple(segments))
 
 
 def _depths(parents: Sequence[int]) -> list[int]:
@@ -118,3 +136,18 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
         path.append(row)
         row = parents[row]
     return path[::-1]
+
+
+def paths_of(batch: Batch) -> Any:
+    """Of shape (rows, `PATH`): which rows of its tree, counted from the tree's first one, a row sees, in the
+    order of their positions. None where there is no tree.
+    """
+    trees = [segment for segment in batch.segments if segment.parents]
+    if not trees:
+        return None
+    table = torch.zeros(batch.numbers.shape[1], PATH, dtype=torch.long)
+    for tree in trees:
+        for row in range(tree.count):
+            path = ancestors(tree.parents, row)
+            table[tree.first + row, : len(path)] = torch.tensor(path)
+    return table.to(batch.numbers.device)

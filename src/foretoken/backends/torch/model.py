@@ -107,7 +107,7 @@ class TorchModel:
             torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode(), attention_kernels(self._device):
-                logits = self._forward(make_batch(batch, self._device)).float().cpu()
+                logits = self._compute(batch)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The device has not enough memory for a forward of {sum(len(r.tokens) for r in batch)} "
@@ -119,6 +119,10 @@ class TorchModel:
         for rows in batch:
             self._cache.lengths[rows.seq] += len(rows.tokens)
         return cast("Logits", logits.numpy())
+
+    def _compute(self, batch: Sequence[Rows]) -> Any:
+        """Logits as fp32 on the processor."""
+        return self._forward(make_batch(batch, self._device)).float().cpu()
 
     @property
     def durable(self) -> bool:

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import torch
 
 from foretoken.backends.probe import ROWS
-from foretoken.backends.torch.attention import choose_attention
+from foretoken.backends.torch.attention import Attention, choose_attention
+from foretoken.backends.torch.fixed_sizes import SIZES, FixedSizeForward, FixedSizeModel, Recorder
 from foretoken.backends.torch.forwards import Computation
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import (
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 ALIGNED = 512
 """Weights begin at multiples of this, as what torch allocates on a CUDA device does."""
 
-SETTINGS = ("gpu_layers", "streamed")
+SETTINGS = ("gpu_layers", "streamed", "batches")
 """What `lean_on` adds to the model's settings. They say how fast a forward is, not what it computes."""
 
 
@@ -67,6 +68,14 @@ class Accelerator(Protocol):
 
     def copier(self, size: int, count: int) -> Copier:
         """With `count` buffers of `size` bytes."""
+        ...
+
+    def row_attention(self) -> Attention | None:
+        """Attention that needs no segments and gives a row the same bits in any company, if there is one."""
+        ...
+
+    def recorder(self) -> Recorder:
+        """For forwards with that."""
         ...
 
 
@@ -120,12 +129,21 @@ def lean_on(
             f"({first_line(error)}).",
             hint="Something else may use it too: try again, or with fewer --gpu-layers.",
         ) from None
+    settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
+    attention = accelerator.row_attention()
     try:
-        forward = LeanForward(source, cells, plain_linear, choose_attention(device), layers)
+        lean = LeanForward(source, cells, plain_linear, attention or choose_attention(device), layers)
+        if attention is None:
+            return Computation(lean, cells, settings)
+        recorder = None if streamed else accelerator.recorder()
+        # One size has the bits of all that are alike, and costs nothing where copies take longer.
+        sizes = SIZES if recorder or dtype == torch.float32 else SIZES[-1:]
+        sized = FixedSizeForward(lean, recorder, device=device, sizes=sizes)
     except BaseException:
         layers.close()
         raise
-    return Computation(forward, cells, {"forward": "lean", "products": "plain"} | _settings(needs, streamed))
+    settings["batches"] = sized.describe()
+    return Computation(sized, cells, settings, model=FixedSizeModel)
 
 
 def _placed(

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from foretoken.backends.torch.fixed_sizes import Recorder
+
 
 class CpuDevice:
     """`memory`: bytes that it claims to have free. A copy takes `seconds_per_gb` at least."""
@@ -31,6 +33,13 @@ class CpuDevice:
     def copier(self, size: int, count: int) -> ThreadCopier:
         """With `count` buffers of `size` bytes."""
         return ThreadCopier(size, count, self._seconds_per_byte)
+
+    def row_attention(self) -> None:
+        """There is none for a processor, whose own attention is exact."""
+
+    def recorder(self) -> Recorder:
+        """Not asked for without it."""
+        raise NotImplementedError
 
 
 class ThreadCopier:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from foretoken.backends.torch.attention import Style, attend_masked
-from foretoken.backends.torch.batch import make_batch
+from foretoken.backends.torch.batch import ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.offload_cuda import CudaDevice
 from foretoken.backends.torch.sdpa_kernels import attention_kernels
 from foretoken.types import Rows
 
@@ -19,46 +20,109 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 
-HEADS, GROUPS, SIZE, LENGTH = 9, 3, 64, 700
+LENGTH = 700
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+SHAPES = [(9, 3, 64), (8, 1, 128), (4, 4, 80), (32, 1, 64)]
+"""Query heads, heads of keys, numbers of each."""
+COUNTS = (2, 3, 4, 8, 16, 17, 32, 63)
+
+
+@pytest.fixture(params=["by rows", "masked"])
+def attention(request: pytest.FixtureRequest) -> Any:
+    return attend_masked if request.param == "masked" else by_rows()
+
+
+def by_rows() -> Any:
+    found = CudaDevice().row_attention()
+    assert found is not None
+    return found
 
 
 class Text:
     """Random queries, keys and values of a text, in a cache on the device."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, attention: Any, dtype: Any, shape: tuple[int, int, int] = SHAPES[0]) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.device = torch.device("cuda")
-        q, *kv = (torch.randn(LENGTH, heads, SIZE, generator=generator) for heads in (HEADS, GROUPS, GROUPS))
+        heads, self.groups, self.size = shape
+        self.device, self.attention = torch.device("cuda"), attention
+        q, *kv = (
+            torch.randn(LENGTH, many, self.size, generator=generator)
+            for many in (heads, self.groups, self.groups)
+        )
         self.q = q.to(self.device, dtype)
-        self.kv = tuple(part.to(self.device, dtype) for part in kv)
-        self.layer = KVCache(1, LENGTH, dtype=dtype, device=self.device).layer(0, GROUPS, SIZE, SIZE)
+        self.kv = torch.stack(kv, 1).to(self.device, dtype)
+        self.cache = KVCache(2, LENGTH, dtype=dtype, device=self.device)
 
-    def see(self, rows: Sequence[int]) -> Any:
-        """What the given rows of the text see of what stands before them."""
-        index = torch.tensor(rows, device=self.device)
-        batch = make_batch([Rows(0, rows[0], rows, 0)], self.device)
-        kv = tuple(part[index] for part in self.kv)
+    def see(self, *parts: Rows) -> Any:
+        """What the given rows, whose tokens are places in the text, see of what stands before them."""
+        batch = make_batch(parts, self.device)
+        layer = self.cache.layer(0, self.groups, self.size, self.size)
         with torch.inference_mode(), attention_kernels(self.device):
-            return attend_masked(self.layer, batch, self.q[index], kv, style=Style(SIZE**-0.5))
+            style = Style(self.size**-0.5)
+            return self.attention(layer, batch, self.q[batch.tokens], self.kv[batch.tokens], style=style)
+
+    def chain(self, rows: Sequence[int], seq: int = 0) -> Any:
+        return self.see(Rows(seq, rows[0], rows, 0))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_bits_do_not_depend_on_the_company(dtype: Any) -> None:
-    text = Text(dtype)
-    single = torch.cat([text.see([row]) for row in range(LENGTH)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bits_do_not_depend_on_the_company(attention: Any, dtype: Any) -> None:
+    text = Text(attention, dtype)
+    single = torch.cat([text.chain([row]) for row in range(LENGTH)])
     for start in (0, 1, 60, 190, 512, 600):
-        for count in (2, 3, 4, 8, 16, 17, 32, 63):
-            found = text.see(range(start, start + count))
+        for count in COUNTS:
+            found = text.chain(range(start, start + count))
             assert torch.equal(found, single[start : start + count]), (start, count)
 
 
-def test_no_kernel_has_to_be_planned_for_a_number_of_cells() -> None:
-    text = Text(torch.bfloat16)
-    text.see(range(64))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        text.see([64])
-        text.see(range(65, 70))
+def test_no_kernel_has_to_be_planned_for_a_number_of_cells(attention: Any) -> None:
+    text = Text(attention, torch.bfloat16)
+    text.chain(range(64))
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profiler:
+        text.chain([64])
+        text.chain(range(65, 70))
         torch.cuda.synchronize()
     kernels = [event.key.lower() for event in profiler.key_averages()]
     assert kernels
     assert not [name for name in kernels if "cudnn" in name]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_by_rows_is_the_same_function(dtype: Any, shape: tuple[int, int, int]) -> None:
+    texts = [Text(found, dtype, shape) for found in (attend_masked, by_rows())]
+    parts = [
+        [Rows(0, 0, range(600), 0), Rows(1, 0, range(40), 0)],
+        [Rows(0, 600, (600,), 0)],
+        [Rows(0, 601, range(601, 605), 0, (-1, 0, 0, 1)), Rows(1, 40, range(40, 43), 0)],
+    ]
+    for part in parts:
+        expected, found = (text.see(*part).float() for text in texts)
+        assert float((expected - found).abs().max()) < (1e-5 if dtype == torch.float32 else 2e-2)
+    layers = [text.cache.layer(0, *shape[1:], shape[2]) for text in texts]
+    assert torch.equal(layers[0].keys[:, :, :604], layers[1].keys[:, :, :604])
+    assert torch.equal(layers[0].values[:, :, :604], layers[1].values[:, :, :604])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("start", [0, 5, 250, 600])
+def test_a_row_of_a_tree_has_the_bits_of_a_chain(dtype: Any, start: int) -> None:
+    text = Text(by_rows(), dtype)
+    if start:
+        text.chain(range(start), 1)
+    parents = (-1, 0, 0, 1, 3, 2, -1, 4, 4, 8, 5)
+    rows = range(start, start + len(parents))
+    tree = text.see(Rows(0, 0, (3,), 0), Rows(1, start, rows, 0, parents))[1:]
+    for row in range(len(parents)):
+        path = ancestors(parents, row)
+        chain = text.see(Rows(1, start, tuple(rows[step] for step in path), 0))
+        assert torch.equal(chain, tree[path]), row
+
+
+def test_the_bits_do_not_depend_on_how_a_prompt_is_divided() -> None:
+    text = Text(by_rows(), torch.bfloat16)
+    whole = text.chain(range(LENGTH))
+    for step in (1, 7, 64, 333):
+        found = torch.cat([text.chain(range(i, min(LENGTH, i + step)), 1) for i in range(0, LENGTH, step)])
+        assert torch.equal(found, whole), step
