@@ -25,7 +25,7 @@ from foretoken.types import Rows
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the batches."""
 
-DEARER = 1.25
+DEARER = 2.0
 """Sizes are given up for equal bits while the smallest one that is left takes no more than so many times as
 long as one row."""
 

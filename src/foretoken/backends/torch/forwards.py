@@ -16,7 +16,7 @@ from foretoken.backends.torch.generic import GenericForward, UnseenWindowError, 
 from foretoken.backends.torch.half import choose_products
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lanes import align_activations
-from foretoken.backends.torch.lean import LeanForward, is_lean
+from foretoken.backends.torch.lean import Kernels, LeanForward, is_lean
 from foretoken.backends.torch.linear import drop_weights, replace_products
 from foretoken.backends.torch.model import Cells, Forward, TorchModel
 from foretoken.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
@@ -49,7 +49,7 @@ def choose_forward(
     linear, attention = choose_products(dtype, device), choose_attention(device)
     cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
     if is_lean(weights, context_length):
-        lean = LeanForward(weights, cells, linear, attention)
+        lean = LeanForward(weights, cells, linear, Kernels(attention))
         return Computation(lean, cells, {"forward": "lean", "products": linear.describe()})
     with _quietly():
         expected = reference_logits(weights)

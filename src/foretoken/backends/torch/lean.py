@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -122,6 +122,33 @@ def make_layer(linear: Callable[..., Linear], weights: LayerWeights) -> LeanLaye
     )
 
 
+class TurnHeads(Protocol):
+    """Norms and turns queries and keys of shape (rows, heads, size) in their place.
+
+    `norms` has shape (heads, size), `angles` are cosines and sines of shape (rows, 1, size), the sines of the
+    first half negative. Either may be None.
+    """
+
+    def __call__(self, qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None: ...
+
+
+def turn_heads(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None:
+    """The `TurnHeads` of torch."""
+    if norms is not None:
+        qk.copy_(rms_norm(qk, norms, eps))
+    if angles is not None:
+        cos, sin = angles
+        changed = torch.roll(qk, qk.shape[-1] // 2, -1).mul_(sin)
+        qk.mul_(cos).add_(changed)
+
+
+class Kernels(NamedTuple):
+    """What of a layer is neither a product nor a norm."""
+
+    attention: Attention
+    turn: TurnHeads = turn_heads
+
+
 class LeanForward:
     """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; where
     `layers` are given they were taken already.
@@ -132,11 +159,11 @@ class LeanForward:
         source: Any,
         cache: KVCache,
         linear: Callable[..., Linear],
-        attention: Attention,
+        kernels: Kernels,
         layers: Layers[LeanLayer] | None = None,
     ) -> None:
         config, base = source.config, source.model
-        self._cache, self._attention = cache, attention
+        self._cache, self._kernels = cache, kernels
         self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
         self._size = head_size(config)
         self._style = Style(self._size**-0.5)
@@ -160,24 +187,22 @@ class LeanForward:
         sin[..., :half].neg_()  # of the halves that change places, one changes its sign
         with closing(iter(self._layers)) as layers:
             for index, layer in enumerate(layers):
-                rows = rows + self._attend(index, layer, batch, rows, turn=(cos, sin))
+                rows = rows + self._attend(index, layer, batch, rows, angles=(cos, sin))
                 gate, up = layer.gate_up(rms_norm(rows, layer.after, self._eps)).chunk(2, -1)
                 rows = rows + layer.down(by_lanes(torch.nn.functional.silu, gate) * up)
         return self._head(rms_norm(rows[batch.wanted], self._norm, self._eps))
 
-    def _attend(self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, turn: tuple[Any, Any]) -> Any:
+    def _attend(
+        self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, angles: tuple[Any, Any]
+    ) -> Any:
         count, turned = len(rows), self._heads + self._groups
         heads = layer.qkv(rms_norm(rows, layer.before, self._eps)).view(count, -1, self._size)
-        qk = heads.narrow(1, 0, turned)
-        if layer.norms is not None:
-            qk.copy_(rms_norm(qk, layer.norms, self._eps))
-        if layer.rotates:
-            cos, sin = turn
-            changed = torch.roll(qk, self._size // 2, -1).mul_(sin)
-            qk.mul_(cos).add_(changed)
+        if layer.rotates or layer.norms is not None:
+            qk = heads.narrow(1, 0, turned)
+            self._kernels.turn(qk, layer.norms, self._eps, angles if layer.rotates else None)
         cells = self._cache.layer(index, self._groups, self._size, self._size)
         kv = heads.narrow(1, self._heads, 2 * self._groups).view(count, 2, self._groups, self._size)
-        seen = self._attention(cells, batch, heads.narrow(1, 0, self._heads), kv, style=self._style)
+        seen = self._kernels.attention(cells, batch, heads.narrow(1, 0, self._heads), kv, style=self._style)
         return layer.out(seen.reshape(count, -1))
 
     def close(self) -> None:

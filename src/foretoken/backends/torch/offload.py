@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import torch
 
 from foretoken.backends.probe import ROWS
-from foretoken.backends.torch.attention import Attention, choose_attention
+from foretoken.backends.torch.attention import choose_attention
 from foretoken.backends.torch.fixed_sizes import SIZES, FixedSizeForward, FixedSizeModel, Recorder
 from foretoken.backends.torch.forwards import Computation
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import (
+    Kernels,
     LayerWeights,
     LeanForward,
     LeanLayer,
@@ -70,8 +71,8 @@ class Accelerator(Protocol):
         """With `count` buffers of `size` bytes."""
         ...
 
-    def row_attention(self) -> Attention | None:
-        """Attention that needs no segments and gives a row the same bits in any company, if there is one."""
+    def by_rows(self) -> Kernels | None:
+        """What gives a row the same bits in any company and needs no segments, if it is there."""
         ...
 
     def recorder(self) -> Recorder:
@@ -130,20 +131,27 @@ def lean_on(
             hint="Something else may use it too: try again, or with fewer --gpu-layers.",
         ) from None
     settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
-    attention = accelerator.row_attention()
+    by_rows = accelerator.by_rows()
     try:
-        lean = LeanForward(source, cells, plain_linear, attention or choose_attention(device), layers)
-        if attention is None:
+        kernels = by_rows or Kernels(choose_attention(device))
+        lean = LeanForward(source, cells, plain_linear, kernels, layers)
+        if by_rows is None:
             return Computation(lean, cells, settings)
-        recorder = None if streamed else accelerator.recorder()
-        # One size has the bits of all that are alike, and costs nothing where copies take longer.
-        sizes = SIZES if recorder or dtype == torch.float32 else SIZES[-1:]
-        sized = FixedSizeForward(lean, recorder, device=device, sizes=sizes)
+        sized = _in_sizes(lean, accelerator, recorded=not streamed, dtype=dtype)
     except BaseException:
         layers.close()
         raise
     settings["batches"] = sized.describe()
     return Computation(sized, cells, settings, model=FixedSizeModel)
+
+
+def _in_sizes(lean: LeanForward, accelerator: Accelerator, *, recorded: bool, dtype: Any) -> FixedSizeForward:
+    """Where layers are streamed, and nothing is recorded, one size has the bits of all that are alike, and
+    takes no longer: the copies do.
+    """
+    recorder = accelerator.recorder() if recorded else None
+    sizes = SIZES if recorded or dtype == torch.float32 else SIZES[-1:]
+    return FixedSizeForward(lean, recorder, device=accelerator.device, sizes=sizes)
 
 
 def _placed(

@@ -34,8 +34,8 @@ class CpuDevice:
         """With `count` buffers of `size` bytes."""
         return ThreadCopier(size, count, self._seconds_per_byte)
 
-    def row_attention(self) -> None:
-        """There is none for a processor, whose own attention is exact."""
+    def by_rows(self) -> None:
+        """A processor has attention of its own that is exact."""
 
     def recorder(self) -> Recorder:
         """Not asked for without it."""

@@ -9,19 +9,15 @@ from __future__ import annotations
 import logging
 import weakref
 from contextlib import suppress
-from functools import cache
 from mmap import PAGESIZE
 from typing import Any
 
 import torch
 
-from foretoken.backends.torch.attention import Attention, Style
-from foretoken.backends.torch.batch import make_batch
+from foretoken.backends.torch.by_rows import find_row_kernels
 from foretoken.backends.torch.cuda_graphs import CudaRecorder
 from foretoken.backends.torch.fixed_sizes import Recorder
-from foretoken.backends.torch.kv import KVCache
-from foretoken.errors import first_line
-from foretoken.types import Rows
+from foretoken.backends.torch.lean import Kernels
 
 logger = logging.getLogger(__name__)
 
@@ -68,29 +64,13 @@ class CudaDevice:
         """With `count` buffers of `size` bytes."""
         return CudaCopier(self.device, size, count)
 
-    def row_attention(self) -> Attention | None:
-        """Where Triton works: it comes with torch, and needs a C compiler besides."""
-        return _row_attention(self.device)
+    def by_rows(self) -> Kernels | None:
+        """Triton's, where it works."""
+        return find_row_kernels(self.device)
 
     def recorder(self) -> Recorder:
         """CUDA graphs."""
         return CudaRecorder()
-
-
-@cache
-def _row_attention(device: Any) -> Attention | None:
-    """None, and a warning, where Triton cannot compile its kernels."""
-    try:
-        from foretoken.backends.torch.row_attention import attend_rows
-
-        layer = KVCache(1, 1, dtype=torch.float32, device=device).layer(0, 1, 16, 16)
-        rows = torch.zeros(1, 3, 16, device=device)
-        batch = make_batch([Rows(0, 0, (0,), 1)], device)
-        attend_rows(layer, batch, rows[:, :1], rows[:, 1:, None], style=Style(1.0))
-    except Exception as error:  # noqa: BLE001 - Triton's, a compiler's, the driver's
-        logger.warning("Attention by rows cannot be compiled (%s): forwards are slower.", first_line(error))
-        return None
-    return attend_rows
 
 
 def _unpin(pointer: int) -> None:

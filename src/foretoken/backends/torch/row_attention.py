@@ -21,13 +21,23 @@ import triton
 from foretoken.backends.torch.attention import Style
 from foretoken.backends.torch.batch import CELL, PATH, POSITION, SEQUENCE, UNBROKEN, Batch
 from foretoken.backends.torch.kv import Layer
-from foretoken.backends.torch.row_kernels import combine, partial, write
+from foretoken.backends.torch.row_kernels import combine, partial, turn, write
 from foretoken.backends.torch.row_plan import HEIGHT, plan_rows
 
 WIDTH = 64
 """Cells of a block."""
 
 _LOG2_E = 1.4426950408889634
+
+
+def turn_rows(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None:
+    """A `TurnHeads` (lean.py) that computes every head of every row by itself."""
+    count, heads, size = qk.shape
+    cos, sin = angles or (qk, qk)
+    turn[count, heads](
+        qk, qk.stride(0), cos, sin, cos.stride(0), qk if norms is None else norms, eps,
+        size=size, padded=triton.next_power_of_2(size), normed=norms is not None, turned=angles is not None,
+    )  # fmt: skip
 
 
 def attend_rows(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:

@@ -10,6 +10,33 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def turn(
+    heads, heads_row, cos, sin, turn_row, norms, eps,
+    size: tl.constexpr, padded: tl.constexpr, normed: tl.constexpr, turned: tl.constexpr,
+):  # fmt: skip
+    """One head of one row, in its place: divided by its root mean square, then turned. Rounded where torch
+    rounds when it does one thing after the other.
+    """
+    row, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, padded)
+    inside, across = at < size, (at + size // 2) % size
+    start = heads + row * heads_row + head * size
+    own = tl.load(start + at, mask=inside, other=0.0)
+    other = tl.load(start + across, mask=inside, other=0.0)
+    kind = own.dtype
+    if normed:
+        number = own.to(tl.float32)
+        share = tl.rsqrt(tl.sum(number * number, 0) / size + eps)
+        weights = norms + head * size
+        own = (number * share).to(kind) * tl.load(weights + at, mask=inside, other=0.0)
+        other = (other.to(tl.float32) * share).to(kind) * tl.load(weights + across, mask=inside, other=0.0)
+    if turned:
+        straight = tl.load(cos + row * turn_row + at, mask=inside, other=0.0)
+        crossed = tl.load(sin + row * turn_row + at, mask=inside, other=0.0)
+        own = own * straight + (other * crossed).to(kind)
+    tl.store(start + at, own.to(kind), mask=inside)
+
+
 @triton.jit(do_not_specialize=["count"])
 def write(
     kv, kv_row, kv_pair, keys, values, cache_seq, cache_head, numbers, count,

@@ -11,6 +11,7 @@ import torch
 from foretoken.backends.torch.attention import Style, attend_masked
 from foretoken.backends.torch.batch import ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
+from foretoken.backends.torch.lean import turn_heads
 from foretoken.backends.torch.offload_cuda import CudaDevice
 from foretoken.backends.torch.sdpa_kernels import attention_kernels
 from foretoken.types import Rows
@@ -33,9 +34,9 @@ def attention(request: pytest.FixtureRequest) -> Any:
 
 
 def by_rows() -> Any:
-    found = CudaDevice().row_attention()
+    found = CudaDevice().by_rows()
     assert found is not None
-    return found
+    return found.attention
 
 
 class Text:
@@ -126,3 +127,28 @@ def test_the_bits_do_not_depend_on_how_a_prompt_is_divided() -> None:
     for step in (1, 7, 64, 333):
         found = torch.cat([text.chain(range(i, min(LENGTH, i + step)), 1) for i in range(0, LENGTH, step)])
         assert torch.equal(found, whole), step
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [64, 80])
+@pytest.mark.parametrize(("normed", "turned"), [(True, True), (True, False), (False, True)])
+def test_heads_are_turned_as_torch_does_it(dtype: Any, size: int, normed: bool, turned: bool) -> None:
+    kernels = CudaDevice().by_rows()
+    assert kernels is not None
+    generator = torch.Generator().manual_seed(3)
+
+    def some(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator).to("cuda", dtype)
+
+    heads, norms, cos, sin = some(30, 15, size), some(12, size), some(30, 1, size), some(30, 1, size)
+    arguments = (norms if normed else None, 1e-5, (cos, sin) if turned else None)
+    expected, found = heads.clone(), heads.clone()
+    turn_heads(expected.narrow(1, 0, 12), *arguments)
+    kernels.turn(found.narrow(1, 0, 12), *arguments)
+    apart = (expected.float() - found.float()).abs().max()
+    assert float(apart) <= 8 * torch.finfo(dtype).eps * float(expected.float().abs().max())
+    assert torch.equal(found[:, 12:], heads[:, 12:]), "values are left alone"
+    for row in range(30):
+        single = heads[row : row + 1].clone()
+        kernels.turn(single.narrow(1, 0, 12), arguments[0], 1e-5, (cos[row:], sin[row:]) if turned else None)
+        assert torch.equal(single, found[row : row + 1])

@@ -13,7 +13,7 @@ import torch_factory
 from foretoken.backends.torch.attention import attend_in_blocks, attend_masked
 from foretoken.backends.torch.batch import make_batch
 from foretoken.backends.torch.kv import KVCache
-from foretoken.backends.torch.lean import LeanForward, is_lean
+from foretoken.backends.torch.lean import Kernels, LeanForward, is_lean
 from foretoken.backends.torch.linear import packed_linear, plain_linear
 from foretoken.types import Rows
 from model_cases import text_tokens
@@ -37,7 +37,7 @@ def test_a_prompt_gives_transformers_logits_bit_for_bit(folder: Make, architectu
     source = reference(folder(architecture), "eager")
     with torch.inference_mode():
         expected = source(torch.tensor([PROMPT])).logits[0]
-    forward = LeanForward(source, cache(), plain_linear, attend_in_blocks)
+    forward = LeanForward(source, cache(), plain_linear, Kernels(attend_in_blocks))
     assert torch.equal(logits(forward, Rows(0, 0, PROMPT, len(PROMPT))), expected)
 
 
@@ -52,7 +52,7 @@ def test_every_way_to_compute_it_agrees(
     path = folder("llama", **changes)
     with torch.inference_mode():
         expected = reference(path)(torch.tensor([PROMPT])).logits[0]
-    forward = LeanForward(reference(path), cache(), linear, attention)
+    forward = LeanForward(reference(path), cache(), linear, Kernels(attention))
     parts = [logits(forward, Rows(1, 0, PROMPT[:20], 3)), logits(forward, Rows(1, 20, PROMPT[20:], 13))]
     torch.testing.assert_close(torch.cat(parts), expected[17:], atol=2e-4, rtol=2e-4)
 
