@@ -15,7 +15,7 @@ def attention_kernels(device: Any) -> AbstractContextManager[None]:
     that cannot be used, products written out.
 
     cuDNN's makes a plan for each number of rows and cells: 37 ms on an H100 for every new one, so that a
-    token took 55 ms in place of 10 (docs/experiments.md). And without it one row alone went to another kernel than
+    token took 55 ms in place of 10. And without it one row alone went to another kernel than
     several: the memory-efficient one, always with a mask, gave a row the same bits alone and among 63.
     """
     return _restricted if device.type == "cuda" else nullcontext()
