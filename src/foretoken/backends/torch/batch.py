@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from foretoken.types import Rows
@@ -145,9 +146,11 @@ def paths_of(batch: Batch) -> Any:
     trees = [segment for segment in batch.segments if segment.parents]
     if not trees:
         return None
-    table = torch.zeros(batch.numbers.shape[1], PATH, dtype=torch.long)
+    table = np.zeros((batch.numbers.shape[1], PATH), np.int64)
     for tree in trees:
-        for row in range(tree.count):
-            path = ancestors(tree.parents, row)
-            table[tree.first + row, : len(path)] = torch.tensor(path)
-    return table.to(batch.numbers.device)
+        depths = _depths(tree.parents)
+        for row, (parent, depth) in enumerate(zip(tree.parents, depths, strict=True)):
+            if parent >= 0:
+                table[tree.first + row] = table[tree.first + parent]
+            table[tree.first + row, depth] = row
+    return torch.from_numpy(table).to(batch.numbers.device)

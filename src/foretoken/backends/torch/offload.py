@@ -71,8 +71,10 @@ class Accelerator(Protocol):
         """With `count` buffers of `size` bytes."""
         ...
 
-    def by_rows(self) -> Kernels | None:
-        """What gives a row the same bits in any company and needs no segments, if it is there."""
+    def by_rows(self, dtype: Any, heads: int, groups: int, size: int) -> Kernels | None:
+        """What gives a row the same bits in any company and needs no segments, if there is such a thing for
+        so many query heads, and heads of keys, of `size` numbers.
+        """
         ...
 
     def recorder(self) -> Recorder:
@@ -131,11 +133,11 @@ def lean_on(
             hint="Something else may use it too: try again, or with fewer --gpu-layers.",
         ) from None
     settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
-    by_rows = accelerator.by_rows()
+    found = accelerator.by_rows(dtype, config.num_attention_heads, config.num_key_value_heads, head)
     try:
-        kernels = by_rows or Kernels(choose_attention(device))
+        kernels = found or Kernels(choose_attention(device))
         lean = LeanForward(source, cells, plain_linear, kernels, layers)
-        if by_rows is None:
+        if found is None:
             return Computation(lean, cells, settings)
         sized = _in_sizes(lean, accelerator, recorded=not streamed, dtype=dtype)
     except BaseException:
@@ -147,11 +149,17 @@ def lean_on(
 
 def _in_sizes(lean: LeanForward, accelerator: Accelerator, *, recorded: bool, dtype: Any) -> FixedSizeForward:
     """Where layers are streamed, and nothing is recorded, one size has the bits of all that are alike, and
-    takes no longer: the copies do.
+    takes no longer: the copies do. Raises CapacityError.
     """
     recorder = accelerator.recorder() if recorded else None
     sizes = SIZES if recorded or dtype == torch.float32 else SIZES[-1:]
-    return FixedSizeForward(lean, recorder, device=accelerator.device, sizes=sizes)
+    try:
+        return FixedSizeForward(lean, recorder, device=accelerator.device, sizes=sizes)
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"The device has not enough memory to record forwards ({first_line(error)}).",
+            hint="Use a smaller context (--ctx), or keep fewer layers there (--gpu-layers).",
+        ) from None
 
 
 def _placed(

@@ -27,6 +27,9 @@ from foretoken.backends.torch.row_plan import HEIGHT, plan_rows
 WIDTH = 64
 """Cells of a block."""
 
+WARPS = 4
+"""Of a program. More stages of a loop than it has would not fit consumers' GPUs where heads are wide."""
+
 _LOG2_E = 1.4426950408889634
 
 
@@ -66,6 +69,7 @@ def attend_rows(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) ->
             shared=shared, height=max(HEIGHT, triton.next_power_of_2(shared)), width=WIDTH,
             stretch=plan.stretch, path=PATH, tiled=part.tiles is not None,
             branched=plan.paths is not None, precision="ieee" if q.dtype == torch.float32 else "tf32",
+            num_warps=WARPS, num_stages=1 if q.dtype == torch.float32 else 2,
         )  # fmt: skip
         combine[part.rows, heads](
             plan.sums, plan.tops, plan.stretches, out, numbers, count, part.first,

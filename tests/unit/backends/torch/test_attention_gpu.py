@@ -11,7 +11,7 @@ import torch
 from foretoken.backends.torch.attention import Style, attend_masked
 from foretoken.backends.torch.batch import ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
-from foretoken.backends.torch.lean import turn_heads
+from foretoken.backends.torch.lean import Kernels, turn_heads
 from foretoken.backends.torch.offload_cuda import CudaDevice
 from foretoken.backends.torch.sdpa_kernels import attention_kernels
 from foretoken.types import Rows
@@ -34,9 +34,13 @@ def attention(request: pytest.FixtureRequest) -> Any:
 
 
 def by_rows() -> Any:
-    found = CudaDevice().by_rows()
+    return kernels().attention
+
+
+def kernels() -> Kernels:
+    found = CudaDevice().by_rows(torch.bfloat16, *SHAPES[0])
     assert found is not None
-    return found.attention
+    return found
 
 
 class Text:
@@ -133,8 +137,7 @@ def test_the_bits_do_not_depend_on_how_a_prompt_is_divided() -> None:
 @pytest.mark.parametrize("size", [64, 80])
 @pytest.mark.parametrize(("normed", "turned"), [(True, True), (True, False), (False, True)])
 def test_heads_are_turned_as_torch_does_it(dtype: Any, size: int, normed: bool, turned: bool) -> None:
-    kernels = CudaDevice().by_rows()
-    assert kernels is not None
+    turn = kernels().turn
     generator = torch.Generator().manual_seed(3)
 
     def some(*shape: int) -> Any:
@@ -144,11 +147,11 @@ def test_heads_are_turned_as_torch_does_it(dtype: Any, size: int, normed: bool, 
     arguments = (norms if normed else None, 1e-5, (cos, sin) if turned else None)
     expected, found = heads.clone(), heads.clone()
     turn_heads(expected.narrow(1, 0, 12), *arguments)
-    kernels.turn(found.narrow(1, 0, 12), *arguments)
+    turn(found.narrow(1, 0, 12), *arguments)
     apart = (expected.float() - found.float()).abs().max()
     assert float(apart) <= 8 * torch.finfo(dtype).eps * float(expected.float().abs().max())
     assert torch.equal(found[:, 12:], heads[:, 12:]), "values are left alone"
     for row in range(30):
         single = heads[row : row + 1].clone()
-        kernels.turn(single.narrow(1, 0, 12), arguments[0], 1e-5, (cos[row:], sin[row:]) if turned else None)
+        turn(single.narrow(1, 0, 12), arguments[0], 1e-5, (cos[row:], sin[row:]) if turned else None)
         assert torch.equal(single, found[row : row + 1])

@@ -57,7 +57,7 @@ def attend(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
 class Device(CpuDevice):
     """As a GPU for which there are kernels."""
 
-    def by_rows(self) -> Any:
+    def by_rows(self, *_: object) -> Any:
         return Kernels(attend)
 
     def recorder(self) -> Any:
@@ -132,6 +132,6 @@ def test_where_there_is_no_triton_it_is_said(
     monkeypatch.setattr(by_rows, "KVCache", missing)
     monkeypatch.setitem(__import__("sys").modules, "foretoken.backends.torch.row_attention", None)
     with caplog.at_level(logging.WARNING):
-        assert find_row_kernels(torch.device("cpu")) is None
+        assert find_row_kernels(torch.device("cpu"), torch.float32, 4, 2, 16) is None
     find_row_kernels.cache_clear()
     assert "Triton cannot compile kernels here" in caplog.text
