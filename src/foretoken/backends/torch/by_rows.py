@@ -17,17 +17,18 @@ from foretoken.types import Rows
 
 logger = logging.getLogger(__name__)
 
-ROWS = 2
 
-
-@cache
-def find_row_kernels(device: Any, dtype: Any, heads: int, groups: int, size: int) -> Kernels | None:
+def find_row_kernels(
+    device: Any, dtype: Any, *, heads: int, groups: int, size: int, context_length: int
+) -> Kernels | None:
     """Those of row_attention.py for models with so many query heads, and heads of keys, of `size` numbers.
     They are compiled here; None, and a warning, where that fails.
     """
     try:
         with torch.inference_mode():
-            return _compiled(device, dtype, heads, groups, size)
+            return _compiled(
+                device, dtype, heads=heads, groups=groups, size=size, context_length=context_length
+            )
     except Exception as error:  # noqa: BLE001 - Triton's, a compiler's, the driver's
         logger.warning(
             "Triton cannot compile kernels here (%s): forwards take longer, and their bits may depend on how "
@@ -37,15 +38,18 @@ def find_row_kernels(device: Any, dtype: Any, heads: int, groups: int, size: int
         return None
 
 
-def _compiled(device: Any, dtype: Any, heads: int, groups: int, size: int) -> Kernels:
+@cache
+def _compiled(device: Any, dtype: Any, *, heads: int, groups: int, size: int, context_length: int) -> Kernels:
+    """Both ways in which they are used: over segments, and over a batch that will hold any rows."""
     from foretoken.backends.torch.row_attention import attend_rows, turn_rows
 
-    layer = KVCache(1, ROWS, dtype=dtype, device=device).layer(0, groups, size, size)
-    rows = torch.zeros(ROWS, heads + 2 * groups, size, dtype=dtype, device=device)
-    turn_rows(rows.narrow(1, 0, heads), None, 0.0, (rows[:, :1], rows[:, :1]))
-    kv = rows.narrow(1, heads, 2 * groups).view(ROWS, 2, groups, size)
-    prompt = make_batch([Rows(0, 0, range(ROWS), ROWS)], device)
-    paths = torch.zeros(ROWS, PATH, dtype=torch.long, device=device)
+    layer = KVCache(1, context_length, dtype=dtype, device=device).layer(0, groups, size, size)
+    rows = torch.zeros(1, heads + 2 * groups, size, dtype=dtype, device=device)
+    q, kv = rows.narrow(1, 0, heads), rows.narrow(1, heads, 2 * groups).view(1, 2, groups, size)
+    for norms in (None, q[0]):
+        turn_rows(q, norms, 0.0, (rows[:, :1], rows[:, :1]))
+    prompt = make_batch([Rows(0, 0, (0,), 1)], device)
+    paths = torch.zeros(1, PATH, dtype=torch.long, device=device)
     for batch in (prompt, Batch(prompt.numbers, prompt.wanted, (), {"paths": paths})):
-        attend_rows(layer, batch, rows.narrow(1, 0, heads), kv, style=Style(1.0))
+        attend_rows(layer, batch, q, kv, style=Style(1.0))
     return Kernels(attend_rows, turn_rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,22 +16,28 @@ class CudaRecorder:
     """
 
     def __init__(self) -> None:
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()  # nothing that is kept for later is given back during a recording
+        self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: list[Any] = []
 
     def record(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """See `Recorder`. Kernels are compiled and libraries set up before the recording begins."""
-        stream = torch.cuda.Stream()
+        stream, graph = self._stream, torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             compute()
             stream.synchronize()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 made = compute()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # of a recording that the first error spoilt
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
         self._graphs.append(graph)
 
@@ -39,10 +47,8 @@ class CudaRecorder:
 
         return replay
 
-    def wait(self) -> None:
-        torch.cuda.synchronize()
-
     def close(self) -> None:
+        """Free the graphs."""
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()

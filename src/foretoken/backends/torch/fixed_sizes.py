@@ -5,32 +5,37 @@ to compute them. A CUDA graph of them is launched at once (cuda_graphs.py). It w
 every time: rows go into a batch of a fixed size, and the rest of it is padding that belongs to no sequence.
 
 cuBLAS has other kernels for one row than for many, so a row may have other bits in a batch of another size.
-That is looked at when a model is loaded: only sizes are kept in which it has the same ones.
+That is looked at when a model is loaded: only sizes are kept in which it has the same ones, unless there are
+no such sizes to speak of (fp32).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
 from foretoken.backends.torch.batch import CELL, PATH, POSITION, TOKEN, WANTED, Batch, paths_of
 from foretoken.backends.torch.model import Forward, TorchModel
+from foretoken.backends.torch.row_plan import ROOM, stretch_of
 from foretoken.types import Rows
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the batches."""
 
-DEARER = 2.0
-"""Sizes are given up for equal bits while the smallest one that is left takes no more than so many times as
-long as one row."""
+_TOKENS = 4
+"""Rows that are compared."""
 
-_TOKENS = (0, 11, 222)
-_TIMES = 7
+
+def held_room(config: Any, head: int, *, cells: int, item: int) -> int:
+    """Bytes of the device that batches of all sizes hold, and attention over prompts besides: sums
+    (row_plan.py) and logits. `head`: numbers of a head, `item`: bytes of a number.
+    """
+    stretches = -(-cells // stretch_of(cells))
+    sums = config.num_attention_heads * stretches * (head + 2) * 4
+    return int(sum(SIZES) * (sums + config.vocab_size * item) + 4 * ROOM)
 
 
 class Recorder(Protocol):
@@ -40,10 +45,6 @@ class Recorder(Protocol):
         """`compute` works on the same tensors whenever it is called, and waits for nothing. What the result
         returns is overwritten by the next call.
         """
-        ...
-
-    def wait(self) -> None:
-        """Return when everything is computed."""
         ...
 
     def close(self) -> None:
@@ -71,18 +72,26 @@ class _Held:
 
 
 class FixedSizeForward:
-    """The `forward` of batches that do not say which segments they have, in `sizes`: recorded, and only those
-    kept that are alike, where a `recorder` is given.
+    """The `forward` of batches that do not say which segments they have, in `sizes`: recorded where there is
+    a `recorder`. `vocabulary`: of a model whose sizes are to be alike; None keeps them all.
     """
 
     def __init__(
-        self, forward: Forward, recorder: Recorder | None, *, device: Any, sizes: Sequence[int] = SIZES
+        self,
+        forward: Forward,
+        recorder: Recorder | None,
+        *,
+        device: Any,
+        vocabulary: int | None,
+        sizes: Sequence[int] = SIZES,
     ) -> None:
         self._forward, self._recorder, self._device = forward, recorder, device
         with torch.inference_mode():
-            self._held = {size: self._hold(size) for size in sizes}
-            if recorder is not None:
-                self._keep_alike(recorder)
+            # The largest first: what it takes of the device is there for the others.
+            held = {size: self._hold(size) for size in sorted(sizes, reverse=True)}
+            self._held = {size: held[size] for size in sizes}
+            if vocabulary is not None:
+                self._keep_alike([vocabulary * turn // _TOKENS for turn in range(_TOKENS)])
 
     @property
     def most(self) -> int:
@@ -115,22 +124,20 @@ class FixedSizeForward:
 
         return _Held(batch, padding, self._recorder.record(compute) if self._recorder else compute)
 
-    def _keep_alike(self, recorder: Recorder) -> None:
-        """Forget the sizes below the first one from which on rows have the same bits, if it costs little."""
+    def _keep_alike(self, tokens: Sequence[int]) -> None:
+        """Forget the sizes below the first one from which on rows of these tokens have the same bits."""
         sizes = list(self._held)
-        found = [self._bits(size) for size in sizes]
+        found = [self._bits(size, tokens) for size in sizes]
         alike = len(sizes)
         while alike and found[alike - 1] is not None and found[alike - 1] == found[-1]:
             alike -= 1
-        if 0 < alike < len(sizes):
-            one, least = (self._time(size, recorder) for size in (sizes[0], sizes[alike]))
-            if least <= DEARER * one:
-                self._held = {size: self._held[size] for size in sizes[alike:]}
+        if alike < len(sizes):
+            self._held = {size: self._held[size] for size in sizes[alike:]}
 
-    def _bits(self, size: int) -> bytes | None:
+    def _bits(self, size: int, tokens: Sequence[int]) -> bytes | None:
         """The logits of some rows, each in a batch of nothing but such rows; None where these differ."""
         held, bits = self._held[size], b""
-        for token in _TOKENS:
+        for token in tokens:
             held.batch.numbers.zero_()
             held.batch.numbers[TOKEN] = token
             held.batch.numbers[WANTED] = torch.arange(size, device=self._device)
@@ -139,17 +146,6 @@ class FixedSizeForward:
                 return None
             bits += logits[0].float().cpu().numpy().tobytes()
         return bits
-
-    def _time(self, size: int, recorder: Recorder) -> float:
-        """Seconds of a forward."""
-        times = []
-        for _ in range(_TIMES):
-            recorder.wait()
-            begun = perf_counter()
-            self._held[size].compute()
-            recorder.wait()
-            times.append(perf_counter() - begun)
-        return median(times)
 
     def close(self) -> None:
         """Free the weights, and what was recorded."""
@@ -165,6 +161,12 @@ class FixedSizeModel(TorchModel):
     """
 
     _forward: FixedSizeForward
+
+    def with_capabilities(self, **changes: Any) -> TorchModel:
+        """Record what was measured about the model; drafts have no more rows than the largest size."""
+        if "max_rows" in changes:
+            changes["max_rows"] = min(changes["max_rows"], self._forward.most)
+        return super().with_capabilities(**changes)
 
     def _compute(self, batch: Sequence[Rows]) -> Any:
         groups = divided([len(rows.tokens) for rows in batch], self._forward.most)
@@ -188,7 +190,7 @@ def divided(counts: Sequence[int], most: int) -> list[list[int]]:
     for index, count in enumerate(counts):
         if count > most:
             continue
-        if count > room:
+        if not groups or count > room:
             groups.append([])
             room = most
         groups[-1].append(index)

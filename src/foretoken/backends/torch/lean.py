@@ -143,7 +143,7 @@ def turn_heads(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) 
 
 
 class Kernels(NamedTuple):
-    """What of a layer is neither a product nor a norm."""
+    """What of a layer knows of heads and positions."""
 
     attention: Attention
     turn: TurnHeads = turn_heads

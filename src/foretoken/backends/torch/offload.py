@@ -19,7 +19,13 @@ import torch
 
 from foretoken.backends.probe import ROWS
 from foretoken.backends.torch.attention import choose_attention
-from foretoken.backends.torch.fixed_sizes import SIZES, FixedSizeForward, FixedSizeModel, Recorder
+from foretoken.backends.torch.fixed_sizes import (
+    SIZES,
+    FixedSizeForward,
+    FixedSizeModel,
+    Recorder,
+    held_room,
+)
 from foretoken.backends.torch.forwards import Computation
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import (
@@ -71,9 +77,10 @@ class Accelerator(Protocol):
         """With `count` buffers of `size` bytes."""
         ...
 
-    def by_rows(self, dtype: Any, heads: int, groups: int, size: int) -> Kernels | None:
+    def by_rows(self, dtype: Any, **shape: int) -> Kernels | None:
         """What gives a row the same bits in any company and needs no segments, if there is such a thing for
-        so many query heads, and heads of keys, of `size` numbers.
+        this `shape`: query `heads`, `groups` of them that share keys, numbers of each (`size`), and
+        `context_length`.
         """
         ...
 
@@ -101,22 +108,21 @@ def lean_on(
     Raises CapacityError where it does not fit, however many layers are streamed.
     """
     device, config, head = accelerator.device, source.config, head_size(source.config)
-    rows = max(options.batch, options.sequences)
     cells = KVCache(options.sequences, context_length, dtype=dtype, device=device)
     ends = (source.model.embed_tokens, source.model.norm, source.model.rotary_emb, source.lm_head)
+    by_rows = accelerator.by_rows(
+        dtype,
+        heads=config.num_attention_heads,
+        groups=config.num_key_value_heads,
+        size=head,
+        context_length=context_length,
+    )
     weights = list(take_over(source))
     needs = Needs(
         layers=tuple(_length(layer) for layer in weights),
         ends=_bytes_of(ends),
         cache=len(weights) * cells.layer_bytes(config.num_key_value_heads, head, head),
-        working=working_room(
-            config,
-            head,
-            rows=rows,
-            wanted=min(rows, options.sequences * max(ROWS)),
-            context_length=context_length,
-            item=dtype.itemsize,
-        ),
+        working=_working(config, options, context_length, dtype.itemsize, held=by_rows is not None),
     )
     free = accelerator.free()
     streamed = choose_streamed(needs, free, options.gpu_layers, name)
@@ -133,33 +139,45 @@ def lean_on(
             hint="Something else may use it too: try again, or with fewer --gpu-layers.",
         ) from None
     settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
-    found = accelerator.by_rows(dtype, config.num_attention_heads, config.num_key_value_heads, head)
     try:
-        kernels = found or Kernels(choose_attention(device))
+        kernels = by_rows or Kernels(choose_attention(device))
         lean = LeanForward(source, cells, plain_linear, kernels, layers)
-        if found is None:
+        if by_rows is None:
             return Computation(lean, cells, settings)
-        sized = _in_sizes(lean, accelerator, recorded=not streamed, dtype=dtype)
+        sized = _in_sizes(lean, accelerator, recorded=not streamed, dtype=dtype, vocabulary=config.vocab_size)
     except BaseException:
         layers.close()
         raise
-    settings["batches"] = sized.describe()
+    settings |= {"attention": "by rows", "batches": sized.describe()}
     return Computation(sized, cells, settings, model=FixedSizeModel)
 
 
-def _in_sizes(lean: LeanForward, accelerator: Accelerator, *, recorded: bool, dtype: Any) -> FixedSizeForward:
-    """Where layers are streamed, and nothing is recorded, one size has the bits of all that are alike, and
-    takes no longer: the copies do. Raises CapacityError.
+def _working(config: Any, options: ModelOptions, context_length: int, item: int, *, held: bool) -> int:
+    """Bytes that forwards need beside weights and cache; `held`: in batches of fixed sizes."""
+    head, rows = head_size(config), max(options.batch, options.sequences)
+    wanted = min(rows, options.sequences * max(ROWS))
+    room = working_room(config, head, rows=rows, wanted=wanted, context_length=context_length, item=item)
+    return room + (held_room(config, head, cells=context_length, item=item) if held else 0)
+
+
+def _in_sizes(
+    lean: LeanForward, accelerator: Accelerator, *, recorded: bool, dtype: Any, vocabulary: int
+) -> FixedSizeForward:
+    """Recorded in sizes that are alike. What cannot be recorded has the largest of these: it takes no longer
+    where layers are streamed, as the copies do. In fp32 hardly any are alike, and all are kept.
     """
-    recorder = accelerator.recorder() if recorded else None
-    sizes = SIZES if recorded or dtype == torch.float32 else SIZES[-1:]
-    try:
-        return FixedSizeForward(lean, recorder, device=accelerator.device, sizes=sizes)
-    except torch.OutOfMemoryError as error:
-        raise CapacityError(
-            f"The device has not enough memory to record forwards ({first_line(error)}).",
-            hint="Use a smaller context (--ctx), or keep fewer layers there (--gpu-layers).",
-        ) from None
+    alike = dtype != torch.float32
+    if recorded:
+        recorder = accelerator.recorder()
+        try:
+            return FixedSizeForward(
+                lean, recorder, device=accelerator.device, vocabulary=vocabulary if alike else None
+            )
+        except RuntimeError as error:  # also where there is no memory for it
+            recorder.close()
+            logger.warning("Forwards cannot be recorded here (%s): they take longer.", first_line(error))
+    sizes = SIZES[-1:] if alike else SIZES
+    return FixedSizeForward(lean, None, device=accelerator.device, vocabulary=None, sizes=sizes)
 
 
 def _placed(

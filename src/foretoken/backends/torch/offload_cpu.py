@@ -34,7 +34,7 @@ class CpuDevice:
         """With `count` buffers of `size` bytes."""
         return ThreadCopier(size, count, self._seconds_per_byte)
 
-    def by_rows(self, dtype: Any, heads: int, groups: int, size: int) -> None:
+    def by_rows(self, dtype: Any, **shape: int) -> None:
         """A processor has attention of its own that is exact."""
 
     def recorder(self) -> Recorder:

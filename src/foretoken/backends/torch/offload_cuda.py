@@ -64,9 +64,9 @@ class CudaDevice:
         """With `count` buffers of `size` bytes."""
         return CudaCopier(self.device, size, count)
 
-    def by_rows(self, dtype: Any, heads: int, groups: int, size: int) -> Kernels | None:
+    def by_rows(self, dtype: Any, **shape: int) -> Kernels | None:
         """Triton's, where it works."""
-        return find_row_kernels(self.device, dtype, heads, groups, size)
+        return find_row_kernels(self.device, dtype, **shape)
 
     def recorder(self) -> Recorder:
         """CUDA graphs."""

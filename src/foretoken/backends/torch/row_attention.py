@@ -39,7 +39,8 @@ def turn_rows(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -
     cos, sin = angles or (qk, qk)
     turn[count, heads](
         qk, qk.stride(0), cos, sin, cos.stride(0), qk if norms is None else norms, eps,
-        size=size, padded=triton.next_power_of_2(size), normed=norms is not None, turned=angles is not None,
+        half=size // 2, padded=triton.next_power_of_2(size // 2),
+        normed=norms is not None, turned=angles is not None, num_warps=1,
     )  # fmt: skip
 
 
@@ -57,8 +58,8 @@ def attend_rows(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) ->
         kv, *kv.stride()[:2], *cells, numbers, count,
         size=size, padded=padded, sequence=SEQUENCE, to=CELL,
     )  # fmt: skip
-    plan = batch.scratch.get("rows") or batch.scratch.setdefault(
-        "rows", plan_rows(batch, q, cells=layer.keys.shape[2], shared=shared)
+    plan = batch.scratch.get("row plan") or batch.scratch.setdefault(
+        "row plan", plan_rows(batch, q, cells=layer.keys.shape[2], shared=shared)
     )
     out = q.new_empty(count, heads, size)
     for part in plan.parts:

@@ -13,28 +13,33 @@ import triton.language as tl
 @triton.jit
 def turn(
     heads, heads_row, cos, sin, turn_row, norms, eps,
-    size: tl.constexpr, padded: tl.constexpr, normed: tl.constexpr, turned: tl.constexpr,
+    half: tl.constexpr, padded: tl.constexpr, normed: tl.constexpr, turned: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row, in its place: divided by its root mean square, then turned. Rounded where torch
-    rounds when it does one thing after the other.
+    """One head of one row, in its place: divided by its root mean square, then turned. Each number and the
+    one half a head away from it belong to one thread, which reads both before it writes them.
     """
-    row, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, padded)
-    inside, across = at < size, (at + size // 2) % size
-    start = heads + row * heads_row + head * size
-    own = tl.load(start + at, mask=inside, other=0.0)
-    other = tl.load(start + across, mask=inside, other=0.0)
-    kind = own.dtype
+    row, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, padded)
+    inside = at < half
+    start = heads + row * heads_row + head * 2 * half + at
+    low = tl.load(start, mask=inside, other=0.0)
+    high = tl.load(start + half, mask=inside, other=0.0)
+    kind = low.dtype
     if normed:
-        number = own.to(tl.float32)
-        share = tl.rsqrt(tl.sum(number * number, 0) / size + eps)
-        weights = norms + head * size
-        own = (number * share).to(kind) * tl.load(weights + at, mask=inside, other=0.0)
-        other = (other.to(tl.float32) * share).to(kind) * tl.load(weights + across, mask=inside, other=0.0)
+        first, second = low.to(tl.float32), high.to(tl.float32)
+        squares = tl.sum(first * first + second * second, 0)
+        share = tl.rsqrt(squares / (2 * half) + eps)
+        weights = norms + head * 2 * half + at
+        low = (first * share).to(kind) * tl.load(weights, mask=inside, other=0.0)
+        high = (second * share).to(kind) * tl.load(weights + half, mask=inside, other=0.0)
     if turned:
-        straight = tl.load(cos + row * turn_row + at, mask=inside, other=0.0)
-        crossed = tl.load(sin + row * turn_row + at, mask=inside, other=0.0)
-        own = own * straight + (other * crossed).to(kind)
-    tl.store(start + at, own.to(kind), mask=inside)
+        along, across = cos + row * turn_row + at, sin + row * turn_row + at
+        new_low = low * tl.load(along, mask=inside, other=0.0)
+        new_high = high * tl.load(along + half, mask=inside, other=0.0)
+        new_low += (high * tl.load(across, mask=inside, other=0.0)).to(kind)
+        new_high += (low * tl.load(across + half, mask=inside, other=0.0)).to(kind)
+        low, high = new_low, new_high
+    tl.store(start, low.to(kind), mask=inside)
+    tl.store(start + half, high.to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -43,7 +48,8 @@ def write(
     size: tl.constexpr, padded: tl.constexpr, sequence: tl.constexpr, to: tl.constexpr,
 ):  # fmt: skip
     """A row's keys and values of one head to its cell; rows of padding have none."""
-    row, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, padded)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    at = tl.arange(0, padded)
     cell = tl.load(numbers + to * count + row)
     inside = (at < size) & (cell >= 0)
     place = tl.load(numbers + sequence * count + row) * cache_seq + head * cache_head + cell * size + at
@@ -62,7 +68,7 @@ def partial(
     precision: tl.constexpr,
 ):  # fmt: skip
     """One stretch of the cells of the rows of a tile, for the query heads that share a head of keys."""
-    group, part = tl.program_id(1), tl.program_id(2)
+    group, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if tiled:
         first, rows = tl.load(tiles + 2 * tl.program_id(0)), tl.load(tiles + 2 * tl.program_id(0) + 1)
     else:
@@ -120,7 +126,8 @@ def combine(
     stretch: tl.constexpr,
 ):  # fmt: skip
     """The stretches of one row and query head, one after the other; zeros for a row of padding."""
-    row, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, padded)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, padded)
     seen = tl.load(numbers + position * count + origin + row) + 1
     inside = at < size
     top, weight, total = float("-inf"), 0.0, tl.zeros([padded], tl.float32)

@@ -49,6 +49,14 @@ class Plan:
     tops: Any
 
 
+def stretch_of(cells: int) -> int:
+    """Cells of a stretch in a cache with so many for each sequence."""
+    stretch = SHORTEST
+    while stretch * MOST_STRETCHES < cells:
+        stretch *= 2
+    return stretch
+
+
 def plan_rows(batch: Batch, q: Any, *, cells: int, shared: int) -> Plan:
     """For queries of shape (rows, query heads, size), `shared` of which look at the same keys, over sequences
     of `cells`.
@@ -57,9 +65,7 @@ def plan_rows(batch: Batch, q: Any, *, cells: int, shared: int) -> Plan:
     stretch of the cache.
     """
     count, heads, size = q.shape
-    stretch = SHORTEST
-    while stretch * MOST_STRETCHES < cells:
-        stretch *= 2
+    stretch = stretch_of(cells)
     if not batch.segments:
         stretches, parts = -(-cells // stretch), [Part(0, count, count, None)]
     else:

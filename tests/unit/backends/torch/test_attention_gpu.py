@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foretoken.backends.torch.attention import Style, attend_masked
-from foretoken.backends.torch.batch import ancestors, make_batch
+from foretoken.backends.torch.batch import PATH, Batch, ancestors, make_batch
 from foretoken.backends.torch.kv import KVCache
 from foretoken.backends.torch.lean import Kernels, turn_heads
 from foretoken.backends.torch.offload_cuda import CudaDevice
@@ -38,7 +38,8 @@ def by_rows() -> Any:
 
 
 def kernels() -> Kernels:
-    found = CudaDevice().by_rows(torch.bfloat16, *SHAPES[0])
+    heads, groups, size = SHAPES[0]
+    found = CudaDevice().by_rows(torch.bfloat16, heads=heads, groups=groups, size=size, context_length=LENGTH)
     assert found is not None
     return found
 
@@ -134,6 +135,22 @@ def test_the_bits_do_not_depend_on_how_a_prompt_is_divided() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_programs_of_one_row_and_of_several_give_the_same_bits(dtype: Any) -> None:
+    text = Text(by_rows(), dtype)
+    rows = range(100, 140)
+    text.chain(range(100))
+    batch = make_batch([Rows(0, 100, rows, 0)], text.device)
+    static = Batch(
+        batch.numbers, batch.wanted, (), {"paths": torch.zeros(40, PATH, dtype=torch.long, device="cuda")}
+    )
+    layer = text.cache.layer(0, text.groups, text.size, text.size)
+    q, kv, style = text.q[batch.tokens], text.kv[batch.tokens], Style(text.size**-0.5)
+    with torch.inference_mode():
+        found = [text.attention(layer, one, q, kv, style=style) for one in (batch, static)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [64, 80])
 @pytest.mark.parametrize(("normed", "turned"), [(True, True), (True, False), (False, True)])
 def test_heads_are_turned_as_torch_does_it(dtype: Any, size: int, normed: bool, turned: bool) -> None:
@@ -151,7 +168,7 @@ def test_heads_are_turned_as_torch_does_it(dtype: Any, size: int, normed: bool, 
     apart = (expected.float() - found.float()).abs().max()
     assert float(apart) <= 8 * torch.finfo(dtype).eps * float(expected.float().abs().max())
     assert torch.equal(found[:, 12:], heads[:, 12:]), "values are left alone"
-    for row in range(30):
+    for row in [*range(30)] * 20:
         single = heads[row : row + 1].clone()
         turn(single.narrow(1, 0, 12), arguments[0], 1e-5, (cos[row:], sin[row:]) if turned else None)
         assert torch.equal(single, found[row : row + 1])

@@ -57,7 +57,7 @@ def attend(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
 class Device(CpuDevice):
     """As a GPU for which there are kernels."""
 
-    def by_rows(self, *_: object) -> Any:
+    def by_rows(self, dtype: Any, **shape: int) -> Any:
         return Kernels(attend)
 
     def recorder(self) -> Any:
@@ -69,9 +69,6 @@ class Again:
 
     def record(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         return compute
-
-    def wait(self) -> None:
-        pass
 
     def close(self) -> None:
         pass
@@ -106,7 +103,7 @@ def test_a_model_computes_what_it_does_without(folder: Make, architecture: str, 
 
 
 def test_the_sizes_are_those_in_which_this_machine_adds_up_alike(folder: Make) -> None:
-    model = load(folder("llama", **WIDE), Device(10**9))
+    model = load(folder("llama", **WIDE), Device(10**9), dtype="bf16")
     model.forward([Rows(0, 0, TEXT[:100], 0)])
     single = np.concatenate([model.forward([Rows(0, 100 + i, TEXT[100 + i : 101 + i], 1)]) for i in range(9)])
     for count in range(2, 10):
@@ -124,7 +121,6 @@ def test_what_is_streamed_has_one_size(folder: Make) -> None:
 def test_where_there_is_no_triton_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    find_row_kernels.cache_clear()
 
     def missing(*_: object) -> None:
         raise ImportError("No module named 'triton'")
@@ -132,6 +128,6 @@ def test_where_there_is_no_triton_it_is_said(
     monkeypatch.setattr(by_rows, "KVCache", missing)
     monkeypatch.setitem(__import__("sys").modules, "foretoken.backends.torch.row_attention", None)
     with caplog.at_level(logging.WARNING):
-        assert find_row_kernels(torch.device("cpu"), torch.float32, 4, 2, 16) is None
-    find_row_kernels.cache_clear()
+        shape = {"heads": 4, "groups": 2, "size": 16, "context_length": 64}
+        assert find_row_kernels(torch.device("cpu"), torch.float32, **shape) is None
     assert "Triton cannot compile kernels here" in caplog.text

@@ -52,15 +52,13 @@ class Recorder:
     def record(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         return compute
 
-    def wait(self) -> None:
-        pass
-
     def close(self) -> None:
         self.closed = True
 
 
 def sized(forward: Forward, recorder: Recorder | None = None, **options: Any) -> FixedSizeForward:
-    made = FixedSizeForward(forward, recorder, device=CPU, **options)
+    chosen = {"vocabulary": VOCABULARY if recorder else None, **options}
+    made = FixedSizeForward(forward, recorder, device=CPU, **chosen)
     forward.seen.clear()
     return made
 
@@ -110,21 +108,14 @@ def test_a_prompt_is_computed_as_it_comes() -> None:
         (lambda size: float(size in {4, 64}), "64 rows"),
     ],
 )
-def test_sizes_that_change_bits_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, rounding: Callable[[int], float], sizes: str
-) -> None:
-    monkeypatch.setattr(FixedSizeForward, "_time", lambda *_: 1.0)
+def test_sizes_that_change_bits_are_left_out(rounding: Callable[[int], float], sizes: str) -> None:
     forward = sized(Forward(rounding), Recorder())
     assert forward.describe() == sizes + ", recorded"
 
 
-def test_unless_what_is_left_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {1: 1.0, 64: 2.01}
-    monkeypatch.setattr(FixedSizeForward, "_time", lambda _self, size, _recorder: times[size])
-    forward = sized(Forward(float), Recorder())
+def test_unless_they_are_to_be_kept() -> None:
+    forward = sized(Forward(float), Recorder(), vocabulary=None)
     assert forward.describe() == "1, 2, 4, 8, 16, 32, 64 rows, recorded"
-    times[64] = 1.99
-    assert sized(Forward(float), Recorder()).describe() == "64 rows, recorded"
 
 
 def test_rows_that_differ_within_a_batch_are_no_ground_to_leave_others_out() -> None:
@@ -133,7 +124,7 @@ def test_rows_that_differ_within_a_batch_are_no_ground_to_leave_others_out() -> 
 
 def test_what_is_not_recorded_is_not_measured() -> None:
     forward = Forward(float)
-    made = FixedSizeForward(forward, None, device=CPU, sizes=(64,))
+    made = FixedSizeForward(forward, None, device=CPU, vocabulary=None, sizes=(64,))
     assert not forward.seen
     assert made.describe() == "64 rows"
 
@@ -147,6 +138,7 @@ def test_what_is_not_recorded_is_not_measured() -> None:
         ([65], [[0]]),
         ([8] * 9, [[0, 1, 2, 3, 4, 5, 6, 7], [8]]),
         ([3, 200, 5, 100], [[1, 3], [0, 2]]),
+        ([0, 5], [[0, 1]]),
     ],
 )
 def test_prompts_are_computed_by_themselves(counts: Sequence[int], groups: list[list[int]]) -> None:
@@ -167,3 +159,25 @@ def test_logits_come_in_the_order_they_were_asked_for() -> None:
     model.close()
     assert recorder.closed
     assert forward.closed
+
+
+def test_drafts_have_no_more_rows_than_the_largest_size() -> None:
+    cells = KVCache(1, 400, dtype=torch.float32, device=CPU)
+    info, tokenizer = FakeModel(VOCABULARY).info, None
+    model = FixedSizeModel(sized(Forward()), cells, tokenizer, info, device=CPU, max_batch=512)  # type: ignore[arg-type]
+    assert model.with_capabilities(max_rows=129).capabilities.max_rows == 64
+    assert model.with_capabilities(max_rows=8).capabilities.max_rows == 8
+
+
+@pytest.mark.parametrize("vocabulary", [4, 5, 223])
+def test_tokens_that_are_compared_are_in_the_vocabulary(vocabulary: int) -> None:
+    met: list[int] = []
+
+    class Listening(Forward):
+        def __call__(self, batch: Batch) -> Any:
+            met.extend(batch.tokens.tolist())
+            return super().__call__(batch)
+
+    FixedSizeForward(Listening(), Recorder(), device=CPU, vocabulary=vocabulary)
+    assert len(set(met)) == 4
+    assert max(met) < vocabulary
