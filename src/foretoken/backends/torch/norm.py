@@ -14,10 +14,6 @@ def rms_norm(rows: Any, weight: Any, eps: float) -> Any:
     with a kernel of its own that is no longer in the caches: a seventh of a forward with one row. A layer
     norm is one call, and of (x, -x), whose mean is zero, it is the same function of x.
     """
-    if rows.device.type != "cpu":
-        rows = (
-            rows.contiguous()
-        )  # or torch writes the norm out, rounded elsewhere: heads of one row have no gap
     if rows.dtype == torch.float32 or rows.device.type != "cpu":
         return torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=eps).mul_(weight)
     size = rows.shape[-1]

@@ -5,6 +5,7 @@ GPU, and attention written out for Triton's kernels.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 import torch
 
 import torch_factory
-from foretoken.backends.torch import by_rows
 from foretoken.backends.torch.attention import Style
 from foretoken.backends.torch.batch import CELL, POSITION, SEQUENCE, UNBROKEN, Batch, paths_of
 from foretoken.backends.torch.by_rows import find_row_kernels
@@ -118,16 +118,25 @@ def test_what_is_streamed_has_one_size(folder: Make) -> None:
     model.close()
 
 
+def test_what_cannot_be_recorded_has_the_size_that_is_alike(
+    folder: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_recorder: Again, _compute: Callable[[], Any]) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Again, "record", fail)
+    with caplog.at_level(logging.WARNING):
+        model = load(folder("llama"), Device(10**9), dtype="bf16")
+    assert model.info.settings["batches"] == "64 rows"
+    assert "Forwards cannot be recorded here (CUDA out of memory.)" in caplog.text
+    model.close()
+
+
 def test_where_there_is_no_triton_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-
-    def missing(*_: object) -> None:
-        raise ImportError("No module named 'triton'")
-
-    monkeypatch.setattr(by_rows, "KVCache", missing)
-    monkeypatch.setitem(__import__("sys").modules, "foretoken.backends.torch.row_attention", None)
+    monkeypatch.setitem(sys.modules, "foretoken.backends.torch.row_attention", None)
+    shape = {"heads": 4, "groups": 2, "size": 16, "context_length": 64}
     with caplog.at_level(logging.WARNING):
-        shape = {"heads": 4, "groups": 2, "size": 16, "context_length": 64}
         assert find_row_kernels(torch.device("cpu"), torch.float32, **shape) is None
     assert "Triton cannot compile kernels here" in caplog.text
