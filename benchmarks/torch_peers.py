@@ -37,6 +37,7 @@ import transformers
 from common import parser, progress
 from foretoken.backends.cpu import physical_cores
 from foretoken.bench.live import measure, turn_ids, warm_up
+from foretoken.bench.passes import Passes
 from foretoken.bench.results import Row, broken_promises, scores
 from foretoken.bench.sides import Messages, Side
 from foretoken.bench.workloads import PromptCase, load_prompts, select
@@ -104,7 +105,7 @@ def measured(sides: Sequence[Side], cases: Sequence[PromptCase], args: argparse.
     too_long: set[str] = set()
     rows = []
     params = SamplingParams(max_tokens=args.tokens)
-    for row in measure(sides, cases, params, repeat=args.repeat, too_long=too_long):
+    for row in measure(sides, Passes(cases, args.repeat), params, too_long=too_long):
         rows.append(row)
         progress(len(rows), total, f"{row.prompt} {row.setting}")
     return [row for row in rows if row.prompt not in too_long]

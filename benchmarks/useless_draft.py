@@ -26,6 +26,7 @@ import numpy.typing as npt
 from common import parser, progress
 from foretoken import Engine, SamplingParams
 from foretoken.bench.live import measure, turn_ids, warm_up
+from foretoken.bench.passes import Passes
 from foretoken.bench.sides import EngineSide
 from foretoken.bench.workloads import load_prompts, select
 from foretoken.config import AUTO, OFF
@@ -55,7 +56,7 @@ def main() -> None:
         drafting_ms = decode_ms = 0.0
         total = len(turn_ids(cases)) * len(sides) * args.repeat
         params = SamplingParams(max_tokens=args.tokens)
-        for done, row in enumerate(measure(sides, cases, params, repeat=args.repeat), 1):
+        for done, row in enumerate(measure(sides, Passes(cases, args.repeat), params), 1):
             if row.sample.rate is not None:
                 seen = rates[row.setting].get(row.prompt, 0.0)
                 rates[row.setting][row.prompt] = max(seen, row.sample.rate)

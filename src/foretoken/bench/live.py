@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.curves import Curves
+from foretoken.bench.passes import Passes
 from foretoken.bench.results import Row, Sample
 from foretoken.bench.sides import Messages, Side
 from foretoken.bench.slices import Pausing, in_slices, turn_seconds
@@ -35,14 +36,13 @@ def warm_up(sides: Sequence[Side]) -> None:
 
 def measure(
     sides: Sequence[Side],
-    cases: Sequence[PromptCase],
+    passes: Passes,
     params: SamplingParams,
     *,
-    repeat: int,
     turns: int = 1,
     too_long: set[str] | None = None,
 ) -> Iterator[Row]:
-    """Every case answered by every side, in `repeat` passes over all cases; rows as they come.
+    """The cases of every pass, answered by every side; rows as they come.
 
     A pass begins with sides that have learnt nothing: an answer that is remembered from the pass before is
     not a speedup. Of a conversation the first `turns` turns are measured. What was answered to the turns
@@ -52,7 +52,7 @@ def measure(
     last answer says. Raises ForetokenError.
     """
     seconds = turn_seconds(None)
-    for again in range(repeat):
+    for again, cases in enumerate(passes):
         for side in sides:
             side.restart()
         for number, case in enumerate(cases):
@@ -66,6 +66,7 @@ def measure(
                         answers[name] = sample.text
                         if name == sides[0].name:
                             seconds = turn_seconds(sample.rate)
+                            passes.answered(case, sample.count)
                         yield Row(case.turn_id(turn), case.category, name, again, sample)
                 except ContextLengthError:
                     if too_long is not None:
@@ -93,7 +94,7 @@ def _answers(
 
 
 def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:
-    """The prompts of `measure`'s rows; there are (these × sides × repeats) rows if all of them fit."""
+    """The prompts of `measure`'s rows."""
     return [case.turn_id(turn) for case in cases for turn in range(min(len(case.turns), turns))]
 
 

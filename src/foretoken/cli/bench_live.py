@@ -20,6 +20,7 @@ from foretoken.bench.classic import PLACE, sweep_points
 from foretoken.bench.curves import Curves
 from foretoken.bench.expectation import deepest, expectations
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
+from foretoken.bench.passes import ENOUGH, Passes
 from foretoken.bench.report import Report, SweepPoint, live_report
 from foretoken.bench.results import (
     ALL,
@@ -102,7 +103,7 @@ def run_live(
             except KeyboardInterrupt as pressed:
                 stopped = pressed
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
-        about = _about(plan, engines[OFF]) | _noise(rows)
+        about = _about(plan, engines[OFF]) | _passes(plan, rows)
         about |= {side.name: side.about for side in servers}
         notes += [note for side in servers for note in server_notes(rows, side.name, OFF)]
         report = live_report(
@@ -151,16 +152,17 @@ def _measure(
     compare every side.
     """
     names = [side.name for side in sides]
+    passes = Passes(plan.cases, plan.repeat, min(ENOUGH, plan.params.max_tokens or ENOUGH))
+    answers = len(sides) * len(plan.prompts) / max(len(plan.cases), 1)  # to a case, in each pass
     with answers_bar(console) as bar:
-        task = bar.add_task("warming up", total=len(plan.prompts) * len(sides) * plan.repeat)
+        task = bar.add_task("warming up", total=answers * passes.count)
         try:
             warm_up(sides)
             too_long: set[str] = set()
-            for row in measure(
-                sides, plan.cases, plan.params, repeat=plan.repeat, turns=plan.turns, too_long=too_long
-            ):
+            for row in measure(sides, passes, plan.params, turns=plan.turns, too_long=too_long):
                 rows.append(row)
-                bar.update(task, advance=1, description=f"{escape(row.prompt)}  {_so_far(rows)}")
+                said = f"{escape(row.prompt)}  {_so_far(rows)}"
+                bar.update(task, advance=1, total=answers * passes.count, description=said)
             if too_long:
                 rows[:] = [row for row in rows if row.prompt not in too_long]
                 rows.sort(key=lambda row: names.index(row.setting))  # they may begin with the last one's
@@ -213,20 +215,23 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
         "exact": ("yes: " if able.batch_invariant else "no: ") + able.invariance_note,
         "prompts": plan.source,
         "answers": f"up to {params.max_tokens} tokens, {sampling}",
-        "passes": f"{plan.repeat}: rates of the fastest, speedups by their median",
         "remembered": "past outputs" if plan.loading.get("remember") else "nothing",
         "measured": f"{now}, foretoken {version('foretoken')}",
     }
     return {label: value for label, value in about.items() if value}
 
 
-def _noise(rows: Sequence[Row]) -> dict[str, str]:
-    """How much passes over a prompt differ, in words; nothing where there is only one."""
+def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:
+    """How many there were, and how much those over a prompt differ, in words."""
+    most = 1 + max(row.repeat for row in rows)
+    more = f", up to {most} over short answers" if most > plan.repeat else ""
+    passes = f"{plan.repeat}{more}: rates of the fastest, speedups by their median"
     plain, paired = noise(rows, OFF), speedup_noise(scores(rows, OFF), OFF)
     if plain is None:
-        return {}
+        return {"passes": passes}
     said = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
-    return {"noise": said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"}
+    noisy = said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"
+    return {"passes": passes, "noise": noisy}
 
 
 def connect(

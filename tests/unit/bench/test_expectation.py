@@ -12,6 +12,7 @@ from foretoken.bench.asking_cost import AskingCost
 from foretoken.bench.curves import Curve, Curves
 from foretoken.bench.expectation import FACTS, deepest, expectations, measured_asking
 from foretoken.bench.live import measure
+from foretoken.bench.passes import Passes
 from foretoken.bench.replay_model import ReplayModel
 from foretoken.bench.results import Row
 from foretoken.bench.sides import EngineSide
@@ -40,7 +41,7 @@ def rows() -> list[Row]:
 def answered(tokens: int) -> list[Row]:
     sides = [EngineSide(name, engine()) for name in ("off", *SETTINGS)]
     cases = [PromptCase(name, "chat", (name,)) for name in ("abc", "fed")]
-    found = list(measure(sides, cases, SamplingParams(max_tokens=tokens, ignore_eos=True), repeat=2))
+    found = list(measure(sides, Passes(cases, 2), SamplingParams(max_tokens=tokens, ignore_eos=True)))
     return [replace(row, sample=replace(row.sample, decode_ms=950.0, spent_ms={})) for row in found]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from foretoken import Engine
 from foretoken.bench.curves import Curves
 from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
+from foretoken.bench.passes import Passes
 from foretoken.bench.results import Sample, scores
 from foretoken.bench.sides import EngineSide, Messages
 from foretoken.bench.workloads import PromptCase
@@ -22,11 +23,14 @@ PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 class Scribe:
     """A side that writes down what it was asked."""
 
-    def __init__(self, name: str, log: list[str], most: int = 1000) -> None:
+    def __init__(
+        self, name: str, log: list[str], most: int = 1000, tokens: Mapping[str, int] | None = None
+    ) -> None:
         self.name = name
         self.asked: list[list[str]] = []
         self._log = log
         self._most = most
+        self._tokens = tokens or {}
 
     def restart(self) -> None:
         self._log.append(f"{self.name} restarts")
@@ -37,7 +41,8 @@ class Scribe:
             raise ContextLengthError("too long")
         self.asked.append(words)
         self._log.append(f"{self.name} {messages[-1]['content']}")
-        return Sample(text=f"{self.name}'s answer", count=9, decode_ms=8.0)
+        count = self._tokens.get(messages[-1]["content"], 9)
+        return Sample(text=f"{self.name}'s answer", count=count, decode_ms=8.0)
 
     def close(self) -> None:
         self._log.append(f"{self.name} closes")
@@ -50,7 +55,7 @@ def cases(*names: str) -> list[PromptCase]:
 def test_sides_take_turns_in_an_order_that_alternates() -> None:
     log: list[str] = []
     sides = [Scribe("a", log), Scribe("b", log)]
-    rows = list(measure(sides, cases("1", "2"), PARAMS, repeat=2))
+    rows = list(measure(sides, Passes(cases("1", "2"), 2), PARAMS))
     assert log == [
         *("a restarts", "b restarts", "a 1", "b 1", "b 2", "a 2"),
         *("a restarts", "b restarts", "b 1", "a 1", "a 2", "b 2"),
@@ -61,9 +66,23 @@ def test_sides_take_turns_in_an_order_that_alternates() -> None:
     ]
 
 
+def test_short_answers_are_measured_in_further_passes_of_their_own() -> None:
+    """Each begins with sides that have learnt nothing, and the order goes on alternating."""
+    log: list[str] = []
+    sides = [Scribe("a", log, tokens={"2": 20}), Scribe("b", log)]
+    rows = list(measure(sides, Passes(cases("1", "2"), 1, enough=20), PARAMS))
+    assert log == [
+        *("a restarts", "b restarts", "a 1", "b 1", "b 2", "a 2"),
+        *("a restarts", "b restarts", "b 1", "a 1"),
+        *("a restarts", "b restarts", "a 1", "b 1"),
+    ]
+    assert [row.repeat for row in rows if row.prompt == "1"] == [0, 0, 1, 1, 2, 2]
+    assert [len(score.passes) for score in scores(rows, "a")] == [3, 3, 1, 1]
+
+
 def test_rows_come_as_they_are_measured() -> None:
     log: list[str] = []
-    rows = measure([Scribe("a", log)], cases("1", "2"), PARAMS, repeat=1)
+    rows = measure([Scribe("a", log)], Passes(cases("1", "2"), 1), PARAMS)
     next(rows)
     assert log == ["a restarts", "a 1"]
 
@@ -72,7 +91,7 @@ def test_rows_come_as_they_are_measured() -> None:
 def test_all_sides_are_asked_the_same_conversation(turns: int, asked: int) -> None:
     sides = [Scribe("a", []), Scribe("b", [])]
     talk = [PromptCase("talk", "chat", ("One?", "Two?", "Three?"))]
-    rows = list(measure(sides, talk, PARAMS, repeat=1, turns=turns))
+    rows = list(measure(sides, Passes(talk, 1), PARAMS, turns=turns))
     assert sides[0].asked == sides[1].asked
     assert len(sides[0].asked) == asked
     assert list(dict.fromkeys(row.prompt for row in rows)) == turn_ids(talk, turns)
@@ -84,7 +103,7 @@ def test_all_sides_are_asked_the_same_conversation(turns: int, asked: int) -> No
 def test_what_does_not_fit_is_left_out() -> None:
     talk = [PromptCase("long", "chat", ("x" * 99,)), PromptCase("talk", "chat", ("One?", "y" * 99, "Three?"))]
     side = Scribe("a", [], most=50)
-    rows = list(measure([side], talk, PARAMS, repeat=1, turns=3))
+    rows = list(measure([side], Passes(talk, 1), PARAMS, turns=3))
     assert [row.prompt for row in rows] == ["talk"]
 
 
@@ -93,7 +112,7 @@ def test_what_does_not_fit_into_one_of_several_contexts_is_named() -> None:
     sides = [Scribe("a", []), Scribe("b", [], most=50)]
     too_long: set[str] = set()
     talk = [PromptCase("long", "chat", ("x" * 99,)), PromptCase("talk", "chat", ("One?",))]
-    rows = list(measure(sides, talk, PARAMS, repeat=1, too_long=too_long))
+    rows = list(measure(sides, Passes(talk, 1), PARAMS, too_long=too_long))
     assert too_long == {"long"}
     assert [(row.prompt, row.setting) for row in rows] == [("long", "a"), ("talk", "b"), ("talk", "a")]
 
@@ -106,7 +125,7 @@ def test_engines_in_turns_give_the_same_tokens() -> None:
     settings: Sequence[str] = ("off", "auto", "ngram-simple:n=3,m=4")
     sides = [EngineSide(name, engine()) for name in settings]
     warm_up(sides)
-    rows = list(measure(sides, cases("abc", "fed"), PARAMS, repeat=2))
+    rows = list(measure(sides, Passes(cases("abc", "fed"), 2), PARAMS))
     assert len(rows) == 2 * 3 * 2
     found = scores(rows, "off")
     assert [score.different for score in found] == [False] * 6

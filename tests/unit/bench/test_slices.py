@@ -8,6 +8,7 @@ import pytest
 
 from foretoken import Engine
 from foretoken.bench.live import measure
+from foretoken.bench.passes import Passes
 from foretoken.bench.results import Sample
 from foretoken.bench.sides import EngineSide, Side
 from foretoken.bench.slices import LONGEST_TURN, TURN_ROUNDS, Turns, in_slices, turn_seconds
@@ -129,7 +130,7 @@ def test_engines_are_measured_in_turns_and_others_one_by_one() -> None:
         def close(self) -> None: ...
 
     sides: list[Side] = [Watched("off", engine()), Whole(), Watched("auto", engine())]
-    rows = list(measure(sides, [PromptCase("1", "chat", ("1",))], PARAMS, repeat=1))
+    rows = list(measure(sides, Passes([PromptCase("1", "chat", ("1",))], 1), PARAMS))
     assert begun == ["off begins", "auto begins", *(["off 0.5", "auto 0.5"] * 2), "whole"]
     assert [row.setting for row in rows] == ["off", "auto", "whole"]
 
@@ -147,7 +148,8 @@ def test_turns_are_as_long_as_the_first_sides_last_answer_says() -> None:
             return Sample(text="", count=101, decode_ms=1000.0 if self.name == "off" else 200.0)
 
     sides: list[Side] = [Fast("off", engine()), Fast("auto", engine())]
-    list(measure(sides, [PromptCase("1", "chat", ("1",)), PromptCase("2", "chat", ("2",))], PARAMS, repeat=1))
+    cases = [PromptCase(name, "chat", (name,)) for name in ("1", "2")]
+    list(measure(sides, Passes(cases, 1), PARAMS))
     assert turns[:2] == [LONGEST_TURN] * 2
     assert turns[2:] == [pytest.approx(TURN_ROUNDS / 100)] * 2
 
