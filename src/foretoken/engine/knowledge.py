@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.profile import Profile, ProfileStore, key_of
@@ -36,8 +37,16 @@ class Knowledge:
         if self._known is None:
             return False
         learnt = self._known.learnt if self._remember else {}
-        planner.recall(self._known.curve, learnt, resize=self._known.resize)
-        return self._known.thorough or self._known.rounds >= TRUSTED
+        known = self._known
+        plain_ms = known.curve[min(known.curve)][1]
+        planner.recall(
+            known.curve,
+            learnt,
+            resize=known.resize,
+            asking={name: ms / plain_ms for name, ms in known.draft_ms.items()},
+            choosing_ms=known.overhead_ms,
+        )
+        return known.thorough or known.rounds >= TRUSTED
 
     def keep(self, planner: AdaptivePlanner) -> None:
         """Store what a planner has learnt since. A failure is logged."""
@@ -49,11 +58,20 @@ class Knowledge:
             known,
             curve=curve,
             resize=round(planner.resize, 4),
+            **_asking(planner),
             measured_at=_now(),
             rounds=known.rounds + planner.rounds,
             learnt=planner.knowledge() if self._remember else known.learnt,
         )
         self._store.save(self._known)
+
+
+def _asking(planner: AdaptivePlanner) -> dict[str, Any]:
+    """What asking takes, as fields of a profile; none before anybody was asked."""
+    if not planner.asking_ms:
+        return {}
+    draft_ms = {name: round(ms, 4) for name, ms in planner.asking_ms.items()}
+    return {"draft_ms": draft_ms, "overhead_ms": round(planner.choosing_ms, 4)}
 
 
 def _now() -> datetime:

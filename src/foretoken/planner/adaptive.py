@@ -9,19 +9,21 @@ than its stake (`stake`). Who is asked for a draft at all is `asking`'s question
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import Attention, times
+from foretoken.planner.attention import Attention
 from foretoken.planner.beta import caution
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
-from foretoken.planner.hints import FRESH, Hints
+from foretoken.planner.hints import Hints
 from foretoken.planner.income import INCOME
 from foretoken.planner.lengths import best_lengths, lengths_in_passes
 from foretoken.planner.merge import Merger, Tree, may_merge
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.prices import Prices
+from foretoken.planner.question import Question
 from foretoken.planner.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
 from foretoken.planner.rest import Rest
@@ -32,6 +34,7 @@ from foretoken.types import Draft, DraftLimit, Load, Round
 MARGIN = 1.03
 """How much better than plain decoding the cautious estimate must be."""
 
+_UNKNOWN: Mapping[str, float] = MappingProxyType({})
 _NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
@@ -47,6 +50,7 @@ class AdaptivePlanner:
         self._asking = Asking(self._curve, MARGIN)
         self._attention = Attention()
         self._overhead = Overhead()
+        self._question = Question(self._curve, self._asking, self._overhead)
         self._stakes = Stakes()
         self._hints = Hints(self._curve, self._stakes, self._survival.lexical)
         self._names: Sequence[str] = ()
@@ -58,8 +62,6 @@ class AdaptivePlanner:
         self._drafting = False
         self._rest = Rest()
         self._resting_next = False
-        self._settled: tuple[tuple[int, Sequence[str], int], float] | None = None
-        """`_asked_for` and `_cost` of the last question: when the next can be paid for is to hold."""
         self._promising: set[int] = set()
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
@@ -72,9 +74,16 @@ class AdaptivePlanner:
         learnt: Mapping[str, object],
         *,
         resize: float | None = None,
+        asking: Mapping[str, float] = _UNKNOWN,
+        choosing_ms: float | None = None,
     ) -> None:
-        """Begin with what an earlier run has learnt: a stored curve and `resize`, and `knowledge`."""
+        """Begin with what an earlier run has learnt: a stored curve and `resize`, what asking took, in plain
+        rounds, and choosing, and `knowledge`.
+        """
         self._curve.seed(curve, resize)
+        self._asking.recall(asking)
+        if choosing_ms is not None:
+            self._overhead.recall(choosing_ms)
         self._survival.recall(learnt)
         answers = learnt.get("answers")
         if isinstance(answers, Sequence):
@@ -183,26 +192,15 @@ class AdaptivePlanner:
         return self._asking.limits(requests, drafters, load, awake, promising)
 
     def _weigh(self, load: Load) -> float:
-        """`_cost` in turns of one request (`CostCurve.turn`), with which hints are compared from now on."""
-        cost = self._cost(load)
+        """What a question takes in turns of one request (`CostCurve.turn`); hints are compared with it from
+        now on.
+        """
+        cost = self._question.cost(self._names, load)
         if cost > INCOME:
             self._hints.weigh(cost, load.decoding)
         else:
             self._hints.rest()
         return cost / self._curve.turn(load.decoding)
-
-    def _cost(self, load: Load) -> float:
-        """What it takes to ask for one of so many requests, in V(1). The overhead is mostly that of rounds in
-        which all of them were asked.
-        """
-        if self._settled is not None and self._settled[0] == self._asked_for(load):
-            return self._settled[1]
-        single, each_ms = self._curve.single_ms, self._overhead.ms(load.decoding) / times(load.decoding)
-        return self._asking.cost(self._names) + (each_ms / single if single else 0.0)
-
-    def _asked_for(self, load: Load) -> tuple[int, Sequence[str], int]:
-        """How many requests, by whom, and when, as long as hints hold."""
-        return load.decoding, self._names, self._curve.rounds // FRESH
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
@@ -235,7 +233,7 @@ class AdaptivePlanner:
         self._found = any(it is not None for it in chosen) if self._asking.asked else self._found
         self._drafting = any(lengths) or any(whole)
         if self._drafting:
-            self._settled = None
+            self._question.renew()
         return [
             draft.cut(max(length, all_of_it)) if draft and length + all_of_it else None
             for draft, length, all_of_it in zip(chosen, lengths, whole, strict=True)
@@ -353,8 +351,7 @@ class AdaptivePlanner:
         self._asking.passed(measured.forward_ms + measured.sample_ms, len(measured.outcomes))
 
     def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
-        self._settled = None
-        self._settled = self._asked_for(load), self._cost(load)
+        self._question.hold(self._names, load)
         self._resting_next = self._doze([request.id for request in requests], load, self._curve.rounds + 1)
         return self._resting_next
 
@@ -362,7 +359,7 @@ class AdaptivePlanner:
         """Rest from round number `first` on, as long as nobody would be asked at what it takes now: finding
         that out in the next round takes half a question. Whether there is such a round.
         """
-        cost = self._cost(load)
+        cost = self._question.cost(self._names, load)
         turns = cost / self._curve.turn(load.decoding)
         rounds = self._attention.rest(ids, turns, self._hints.lasts(first))
         return rounds > 0 and self._asking.asleep(self._names) and self._rest.begin(ids, load, rounds)

@@ -98,17 +98,32 @@ class Asking:
         self._curve = curve
         self._margin = margin
         self._drafters: dict[str, _Asked] = {}
+        self._recalled: dict[str, float] = {}
         self._answers = Answers()
         self._total_ms = 0.0
         self._probe_ms = 0.0
         self._limit: DraftLimit | None = None
         """Of free drafters in this round, once it was needed."""
 
+    def recall(self, asking: Mapping[str, float]) -> None:
+        """Begin with what asking each of the drafters that cost next to nothing took in an earlier run, in
+        plain rounds.
+        """
+        self._recalled = dict(asking)
+
+    def _known(self, name: str) -> _Asked | None:
+        """What is kept of a drafter, if it was asked before, in an earlier run if not in this one."""
+        drafter = self._drafters.get(name)
+        if drafter is None and name in self._recalled:
+            drafter = self._drafters[name] = _Asked()
+            drafter.worth.recall(self._recalled[name])
+        return drafter
+
     def cost(self, drafters: Sequence[str]) -> float:
         """What it takes, in V(1), to ask those of these that are free and would be asked, for one request."""
         total = 0.0
         for name in drafters:
-            drafter = self._drafters.get(name)
+            drafter = self._known(name)
             if drafter is not None and drafter.worth.free and drafter.affordable:
                 total += drafter.worth.asking
         return total
@@ -150,7 +165,7 @@ class Asking:
         limits: dict[str, Limits] = {}
         self._limit = None
         for name in drafters:
-            drafter = self._drafters.get(name)
+            drafter = self._known(name)
             if drafter is None:
                 drafter = self._drafters[name] = _Asked()
             limits[name] = self._limits(drafter, requests, load, awake, promising)

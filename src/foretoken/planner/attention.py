@@ -21,12 +21,8 @@ from dataclasses import dataclass
 from foretoken.planner.income import INCOME, Income
 
 START = 0.12
-"""Credit a request begins with."""
-
-FIRST = 0.2
-"""What a request's first question may take: what that is more than `START` is paid for by nobody. Such a dear
-one waits for the second round: an answer of one token has no two that stood somewhere before, and there is
-credit for no other question soon.
+"""Credit a request begins with, where a question takes no more than that. A dearer one has to be earned: of
+an answer of ten tokens it would take two rounds in a hundred.
 """
 
 EARNED = 0.25
@@ -89,12 +85,8 @@ class _Request:
     highest: float = 0.0
 
     def pays(self, share: float) -> float:
-        """What it pays of a question that takes so much."""
-        return share if self.asked or share <= START else max(START, share - FIRST + START)
-
-    def waits(self, share: float) -> bool:
-        """Whether it is too early for a question that takes so much."""
-        return not self.asked and share > START and self.idle < 1
+        """What it must have for a question that takes so much."""
+        return share if self.asked or share <= START else share + START
 
 
 class Attention:
@@ -123,7 +115,7 @@ class Attention:
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
-        self._most = max(MOST, cost)
+        self._most = _most(cost)
         income = self._income.of(len(states))
         for state in states.values():
             state.credit = min(self._most, state.credit + income)
@@ -151,7 +143,7 @@ class Attention:
             return 0
         known = [(it, self._requests[it]) for it in requests]
         states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
-        most, saved_up, income = min(most, LONGEST_REST), max(MOST, cost), self._income.of(len(requests))
+        most, saved_up, income = min(most, LONGEST_REST), _most(cost), self._income.of(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
@@ -205,6 +197,11 @@ class Attention:
         self._requests.pop(request, None)
 
 
+def _most(cost: float) -> float:
+    """The credit that is saved up at most: any first question can be paid for."""
+    return max(MOST, cost + START)
+
+
 def _share(cost: float, asked: int) -> float:
     """What each of so many requests pays."""
     return cost * times(asked) / asked if asked else 0.0
@@ -222,11 +219,7 @@ def _askers(
     """
     all_of_them = _share(cost, len(states))
     due = not now % (1 + int(all_of_them / (SAVED * income)))
-    wanted = {
-        it: state
-        for it, state in states.items()
-        if it in promising or ((due or state.idle <= PATIENCE) and not state.waits(all_of_them))
-    }
+    wanted = {it: state for it, state in states.items() if it in promising or due or state.idle <= PATIENCE}
     while wanted:
         share = _share(cost, len(wanted))
         able = {

@@ -12,7 +12,8 @@ WINDOW = 15
 
 
 PRIOR_MS = 0.3
-"""What asking is taken to add before it was measured: a CPU's. If every round asked, it would never be."""
+"""What asking is taken to add before it was ever measured: a CPU's. If every round asked, it never would be.
+"""
 
 FEWEST = 3
 """Rounds in which drafters were asked, from which it is believed that asking takes more than that."""
@@ -26,8 +27,9 @@ dear to be asked is not measured any more: a busy moment would have the last wor
 class _Rounds:
     """Rounds of as many requests: what those took in which drafters were asked, and the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: float) -> None:
         self.of: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
+        self._prior = prior
         self.more: float | None = None
         self._unasked = 0
 
@@ -35,7 +37,7 @@ class _Rounds:
         """What asking adds is another value now."""
         if self.of[True] and self.of[False]:
             more = max(0.0, median(self.of[True]) - median(self.of[False]))
-            self.more = more if len(self.of[True]) >= FEWEST else min(more, PRIOR_MS)
+            self.more = more if len(self.of[True]) >= FEWEST else min(more, self._prior)
 
     def passed(self, *, asked: bool) -> None:
         """A round is over."""
@@ -47,7 +49,7 @@ class _Rounds:
             if kept:
                 self.changed()
             elif self.more is not None:
-                self.more = min(self.more, PRIOR_MS)
+                self.more = min(self.more, self._prior)
 
 
 class Overhead:
@@ -56,17 +58,22 @@ class Overhead:
     def __init__(self) -> None:
         self._rounds: dict[int, _Rounds] = {}
         self._latest: deque[float] | None = None
+        self._prior = PRIOR_MS
+
+    def recall(self, ms: float) -> None:
+        """What an earlier run has measured of one request, until this one has."""
+        self._prior = ms
 
     def ms(self, requests: int) -> float:
         """What asking adds to a round of so many requests, in milliseconds: as it was of so many, or fewer,
-        or more; `PRIOR_MS` before rounds of both kinds were seen.
+        or more; what was recalled, or `PRIOR_MS`, before rounds of both kinds were seen.
         """
         seen = self._rounds.get(requests)
         if seen is not None and seen.more is not None:
             return seen.more
         known = {number: it.more for number, it in self._rounds.items() if it.more is not None}
         if not known:
-            return PRIOR_MS
+            return self._prior
         return known[max([number for number in known if number < requests], default=min(known))]
 
     def learn(self, measured: Round) -> None:
@@ -84,7 +91,7 @@ class Overhead:
             self._latest[-1] += late_ms
         rounds = self._rounds.get(requests)
         if rounds is None:
-            rounds = self._rounds[requests] = _Rounds()
+            rounds = self._rounds[requests] = _Rounds(self._prior)
         self._latest = rounds.of[asked]
         self._latest.append(ms)
         rounds.passed(asked=asked)

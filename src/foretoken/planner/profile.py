@@ -84,11 +84,12 @@ class Profile:
     """What one model costs with one setting; times in milliseconds.
 
     `curve[depth][rows]` is V(rows) with `depth` tokens in the KV cache; every depth has V(1). A curve has
-    steps and may fall where rows are added. `draft_ms` is the cost of a drafted token by drafter,
-    `overhead_ms` what a round takes besides forward and drafting, `snapshot_ms` and `restore_ms` what saving
-    and bringing back a sequence of the largest depth takes; None where it was not measured. `resize` is what
-    a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1) does not. `rounds` counts
-    the measurements behind `curve`; `thorough` says that they were made on purpose, every size several times.
+    steps and may fall where rows are added. `draft_ms` is what asking a model-free drafter for one request
+    takes, by drafter, `overhead_ms` what such a round takes besides forward and drafting, `snapshot_ms` and
+    `restore_ms` what saving and bringing back a sequence of the largest depth takes; None where it was not
+    measured. `resize` is what a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1)
+    does not. `rounds` counts the measurements behind `curve`; `thorough` says that they were made on purpose,
+    every size several times.
     `learnt` belongs to the planner: a JSON object, stored as it is.
     """
 

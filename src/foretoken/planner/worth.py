@@ -78,6 +78,12 @@ class DrafterWorth:
         if tokens:
             self._token_costs.append(cost / tokens)
 
+    def recall(self, asking: float) -> None:
+        """It is one of those that cost next to nothing: asking it took so much in an earlier run."""
+        self._asks.append(asking)
+        self.asking = asking
+        self.free = asking <= STAYS_FREE
+
     def scored(self, right: int, wrong: int) -> None:
         """Of its proposals so many were right and wrong, of those whose ancestors were right."""
         self._right = FORGET * self._right + right

@@ -12,7 +12,7 @@ from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.profile import ProfileStore, key_of
 from foretoken.protocols import RequestView
 from foretoken.testing import FakeModel
-from foretoken.types import Draft
+from foretoken.types import Draft, Load
 from planner_rounds import Game, all_right, chain, linear, teach
 
 INFO = FakeModel().info
@@ -82,6 +82,42 @@ def test_without_remembering_costs_are_kept_and_counts_are_not(tmp_path: Path) -
     fresh = AdaptivePlanner()
     Knowledge(store, INFO, remember=False).recall(fresh)
     assert first_chance(fresh) == first_chance(AdaptivePlanner()), "nor are they read"
+
+
+def test_what_asking_takes_is_kept(tmp_path: Path) -> None:
+    """So that the first question of the next run has its price."""
+    before, load = experienced(40), Load(1, 0, 100)
+    Knowledge(ProfileStore(tmp_path), INFO, remember=False).keep(before)
+    profile = ProfileStore(tmp_path).load(key_of(INFO))
+    assert profile is not None
+    assert profile.draft_ms == pytest.approx(before.asking_ms)
+    assert profile.overhead_ms == pytest.approx(before.choosing_ms)
+    again = AdaptivePlanner()
+    Knowledge(ProfileStore(tmp_path), INFO, remember=False).recall(again)
+    teach(again, linear(0.1))
+    names = list(before.asking_ms)
+    price = before._question.cost(names, load)
+    assert 0.0 < again._question.cost(names, load) == pytest.approx(price, rel=0.1)
+    assert again._asking.asleep(names), "it need not be found out that these cost next to nothing"
+    nobody = AdaptivePlanner()
+    teach(nobody, linear(0.1))
+    assert not nobody._asking.asleep(names)
+
+
+def test_what_asking_took_stays_known_where_nobody_was_asked(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    Knowledge(store, INFO, remember=True).keep(experienced(40))
+    before = store.load(key_of(INFO))
+    knowledge, planner = Knowledge(store, INFO, remember=True), AdaptivePlanner()
+    knowledge.recall(planner)
+    teach(planner, linear(0.1))
+    knowledge.keep(planner)
+    after = store.load(key_of(INFO))
+    assert before is not None
+    assert after is not None
+    assert before.draft_ms
+    assert after.draft_ms == before.draft_ms
+    assert after.overhead_ms == before.overhead_ms
 
 
 def test_nothing_is_written_where_nothing_was_learnt(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 
-from foretoken.planner.attention import EARNED, FIRST, LENT, OWED, PATIENCE, START, Attention, times
+from foretoken.planner.attention import EARNED, LENT, LONGEST_REST, OWED, PATIENCE, START, Attention, times
 from foretoken.planner.income import INCOME, LEAST
 
 DEAR = 0.07
@@ -54,25 +56,21 @@ def test_a_first_question_that_is_cheap_is_asked_at_once() -> None:
     assert asked(Attention(), 1, START)[0]
 
 
-def test_a_dear_first_question_waits_for_the_second_round_and_is_partly_given() -> None:
-    attention, cost = Attention(), (START + FIRST) / 2
+def test_a_dear_first_question_has_to_be_earned() -> None:
+    attention, cost = Attention(), START + 0.05
     attention.begin(1)
-    assert attention.rest([1], cost) == 1
-    assert asked(attention, 2, cost) == [False, True]
-    assert attention._requests[1].credit == pytest.approx(2 * INCOME), "what it began with is spent, no more"
-    again = asked(attention, 200, cost).index(True)
-    assert 2 * INCOME + again * INCOME >= cost - 2 * INCOME, "the next one is paid for in full"
-
-
-def test_of_a_very_dear_first_question_the_rest_has_to_be_earned() -> None:
-    attention, cost = Attention(), FIRST + 0.1
-    assert not any(asked(attention, 9, cost))
-    assert any(asked(attention, 100, cost))
-    assert attention._requests[1].credit >= 0.0
+    needed = ceil(cost / INCOME)
+    rests = attention.rest([1], cost)
+    rounds = asked(attention, 300, cost)
+    assert needed - 1 <= rounds.index(True) < 3 * needed
+    assert rests == min(rounds.index(True), LONGEST_REST)
+    assert all(sum(rounds[:end]) * cost <= INCOME * end for end in range(1, 301)), (
+        "what it began with is not for later ones either"
+    )
 
 
 def test_a_dear_first_question_that_is_likely_to_pay_does_not_wait() -> None:
-    attention, cost = Attention(), (START + FIRST) / 2
+    attention, cost = Attention(), START + 0.05
     assert attention.tick([1], cost, {1}) == {1}
 
 

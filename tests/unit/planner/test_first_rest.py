@@ -87,11 +87,11 @@ def test_what_a_question_costs_holds_for_a_while(monkeypatch: pytest.MonkeyPatch
     planner, request, load = ready(), view(1), Load(1, 0, 3)
     planner.start(request, ["s"])
     planner.rests_next([request], load)
-    before = planner._cost(load)
+    before = planner._question.cost(["s"], load)
     monkeypatch.setattr(planner._asking, "cost", lambda _: 7.0)
     costs = []
     for _ in range(2 * FRESH):
-        costs.append(planner._cost(load))
+        costs.append(planner._question.cost(["s"], load))
         planner.observe(Round(load, 1, {}, PLAIN_MS, 0.0, ((1, Outcome(3, (10,))),)))
     held = costs.count(before)
     assert costs[:held] == [before] * held
