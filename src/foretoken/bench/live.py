@@ -14,7 +14,7 @@ from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.curves import Curves
 from foretoken.bench.passes import Passes
 from foretoken.bench.results import Row, Sample
-from foretoken.bench.sides import Messages, Side
+from foretoken.bench.sides import Knowledge, Learning, Messages, Side
 from foretoken.bench.slices import Pausing, in_slices, turn_seconds
 from foretoken.bench.workloads import PromptCase
 from foretoken.engine.engine import Engine
@@ -45,34 +45,78 @@ def measure(
     """The cases of every pass, answered by every side; rows as they come.
 
     A pass begins with sides that have learnt nothing: an answer that is remembered from the pass before is
-    not a speedup. Of a conversation the first `turns` turns are measured. What was answered to the turns
-    before is the first side's text for all sides, so that all are asked the same. A turn that does not fit
-    into the context of some side is left out, with those after it; `too_long` gets its name: the rows of
-    sides that had answered it by then are to be left out, too. A turn is as long as the first side's
-    last answer says. Raises ForetokenError.
+    not a speedup. In further passes each case begins with what the sides had learnt before it in the first
+    one, as far as they can tell.
+
+    Of a conversation the first `turns` turns are measured. What was answered to the turns before is the first
+    side's text for all sides, so that all are asked the same. A turn that does not fit into the context of
+    some side is left out, with those after it; `too_long` gets its name: the rows of sides that had answered
+    it by then are to be left out, too. Engines' turns with one another are as long as the first side's last
+    answer says. Raises ForetokenError.
     """
-    seconds = turn_seconds(None)
+    memory, interview = _Memory(sides), _Interview(sides[0], params, turns)
     for again, cases in enumerate(passes):
         for side in sides:
             side.restart()
         for number, case in enumerate(cases):
+            if again == 0:
+                memory.keep(case)
+            elif again >= passes.repeat:
+                memory.bring_back(case)
             order = sides if (number + again) % 2 == 0 else list(reversed(sides))
-            said: list[dict[str, str]] = []
-            for turn, text in enumerate(case.turns[:turns]):
-                said.append({"role": "user", "content": text})
-                answers: dict[str, str] = {}
-                try:
-                    for name, sample in _answers(order, said, params, seconds):
-                        answers[name] = sample.text
-                        if name == sides[0].name:
-                            seconds = turn_seconds(sample.rate)
-                            passes.answered(case, sample.count)
-                        yield Row(case.turn_id(turn), case.category, name, again, sample)
-                except ContextLengthError:
-                    if too_long is not None:
-                        too_long.add(case.turn_id(turn))
-                    break
-                said.append({"role": "assistant", "content": answers[sides[0].name]})
+            for turn, name, sample in interview.conversation(case, order):
+                if sample is not None:
+                    if name == sides[0].name:
+                        passes.answered(case, sample.count)
+                    yield Row(case.turn_id(turn), case.category, name, again, sample)
+                elif too_long is not None:
+                    too_long.add(case.turn_id(turn))
+
+
+class _Interview:
+    """Asks sides up to so many turns of conversations. `first`: whose answers all sides are told."""
+
+    def __init__(self, first: Side, params: SamplingParams, turns: int) -> None:
+        self._first = first.name
+        self._params = params
+        self._turns = turns
+        self._seconds = turn_seconds(None)
+
+    def conversation(
+        self, case: PromptCase, order: Sequence[Side]
+    ) -> Iterator[tuple[int, str, Sample | None]]:
+        """Number of the turn, name of the side and its answer, as they come; a turn that does not fit into
+        the context of some side is the last one, and ends without an answer.
+        """
+        said: list[dict[str, str]] = []
+        for turn, text in enumerate(case.turns[: self._turns]):
+            said.append({"role": "user", "content": text})
+            answers: dict[str, str] = {}
+            try:
+                for name, sample in _answers(order, said, self._params, self._seconds):
+                    answers[name] = sample.text
+                    if name == self._first:
+                        self._seconds = turn_seconds(sample.rate)
+                    yield turn, name, sample
+            except ContextLengthError:
+                yield turn, self._first, None
+                return
+            said.append({"role": "assistant", "content": answers[self._first]})
+
+
+class _Memory:
+    """What the sides had learnt before each case was first answered."""
+
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self._sides = [side for side in sides if isinstance(side, Learning)]
+        self._before: dict[str, list[Knowledge]] = {}
+
+    def keep(self, case: PromptCase) -> None:
+        self._before[case.id] = [side.learnt() for side in self._sides]
+
+    def bring_back(self, case: PromptCase) -> None:
+        for side, learnt in zip(self._sides, self._before[case.id], strict=True):
+            side.restart_with(learnt)
 
 
 def _answers(

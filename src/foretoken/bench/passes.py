@@ -23,14 +23,14 @@ class Passes:
 
     def __init__(self, cases: Sequence[PromptCase], repeat: int, enough: int = 0) -> None:
         self._cases = cases
-        self._repeat = repeat
+        self.repeat = repeat
         self._tokens = repeat * enough
         self._shortest: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Sequence[PromptCase]]:
-        for _ in range(self._repeat):
+        for _ in range(self.repeat):
             yield self._cases
-        done = self._repeat
+        done = self.repeat
         while short := [case for case in self._cases if self._needed(case) > done]:
             yield short
             done += 1
@@ -43,7 +43,7 @@ class Passes:
     def _needed(self, case: PromptCase) -> int:
         """Passes over this case, as far as is known."""
         tokens = self._shortest.get(case.id)
-        return self._repeat if tokens is None else max(self._repeat, -(-self._tokens // tokens))
+        return self.repeat if tokens is None else max(self.repeat, -(-self._tokens // tokens))
 
     @property
     def count(self) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from foretoken.bench.results import Run, Sample
 from foretoken.bench.slices import Turns, whole
 from foretoken.engine.engine import Engine
 from foretoken.engine.fold import fold
 from foretoken.errors import BackendError
+from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.types import TARGET, Completion, Event, Message, SamplingParams
 
 Messages = Sequence[Message]
+Knowledge = Mapping[str, object]
+"""What a side has learnt of texts."""
 
 
 class Side(Protocol):
@@ -32,6 +35,17 @@ class Side(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A side that can begin anew with what it had learnt once."""
+
+    def learnt(self) -> Knowledge: ...
+
+    def restart_with(self, learnt: Knowledge) -> None:
+        """`restart`, and then what is passed is known again."""
+        ...
 
 
 class EngineAnswer:
@@ -66,6 +80,17 @@ class EngineSide:
     def restart(self) -> None:
         """New drafters and a new planner; the model and its KV cache stay."""
         self.engine.set_speculation(self.name)
+
+    def learnt(self) -> Knowledge:
+        """What the planner has learnt of texts; what drafters remember of them is no part of it."""
+        planner = self.engine.planner
+        return planner.knowledge() if isinstance(planner, AdaptivePlanner) else {}
+
+    def restart_with(self, learnt: Knowledge) -> None:
+        self.restart()
+        planner = self.engine.planner
+        if isinstance(planner, AdaptivePlanner):
+            planner.recall({}, learnt)
 
     def begin(self, messages: Messages, params: SamplingParams) -> EngineAnswer:
         """An answer that waits for its first turn."""

@@ -109,7 +109,7 @@ class Asking:
         """Begin with what asking each of the drafters that cost next to nothing took in an earlier run, in
         plain rounds.
         """
-        self._recalled = dict(asking)
+        self._recalled.update(asking)
 
     def _known(self, name: str) -> _Asked | None:
         """What is kept of a drafter, if it was asked before, in an earlier run if not in this one."""

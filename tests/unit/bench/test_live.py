@@ -80,6 +80,48 @@ def test_short_answers_are_measured_in_further_passes_of_their_own() -> None:
     assert [len(score.passes) for score in scores(rows, "a")] == [3, 3, 1, 1]
 
 
+class Pupil(Scribe):
+    """A side that learns how many answers it gave."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__(name, log)
+        self._answers = 0
+
+    def restart(self) -> None:
+        self._answers = 0
+
+    def learnt(self) -> Mapping[str, object]:
+        return {"answers": self._answers}
+
+    def restart_with(self, learnt: Mapping[str, object]) -> None:
+        self._log.append(f"{self.name} knows {learnt['answers']}")
+
+    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        self._answers += 1
+        return super().answer(messages, params)
+
+
+def test_in_further_passes_sides_know_what_they_knew_in_the_first() -> None:
+    log: list[str] = []
+    list(measure([Pupil("a", log), Scribe("b", [])], Passes(cases("1", "2", "3"), 1, enough=18), PARAMS))
+    assert log == ["a 1", "a 2", "a 3", "a knows 0", "a 1", "a knows 1", "a 2", "a knows 2", "a 3"]
+
+
+def test_an_engine_knows_again_what_it_had_learnt() -> None:
+    side = EngineSide("auto", engine())
+    side.restart()
+    side.answer([{"role": "user", "content": "abcabc"}], PARAMS)
+    learnt = side.learnt()
+    assert learnt["answers"] == [24]
+    side.restart()
+    assert side.learnt()["answers"] == []
+    side.restart_with(learnt)
+    assert side.learnt()["answers"] == [24]
+    plain = EngineSide("off", engine())
+    plain.restart_with(plain.learnt())
+    assert plain.learnt() == {}
+
+
 def test_rows_come_as_they_are_measured() -> None:
     log: list[str] = []
     rows = measure([Scribe("a", log)], Passes(cases("1", "2"), 1), PARAMS)
