@@ -25,6 +25,11 @@ START = 0.12
 an answer of ten tokens it would take two rounds in a hundred.
 """
 
+SHORT = 0.7
+"""Share of the income that is left where a question is dearer than `START`: forwards are short there, and
+what every round takes beside them, asked or not (30 µs of 5 ms), counts as asking.
+"""
+
 EARNED = 0.25
 """Share of what drafting saved that may be spent on asking; a request's is what it saved on balance (`OWED`).
 """
@@ -98,6 +103,8 @@ class Attention:
         self._dear = False
         self._most = MOST
         self._income = Income()
+        self._left = 1.0
+        """Of the income, at what a question took last."""
         self._together = 0
 
     def begin(self, request: int) -> None:
@@ -116,7 +123,8 @@ class Attention:
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
         self._most = _most(cost)
-        income = self._income.of(len(states))
+        self._left = _left(cost, len(states))
+        income = self._earned(len(states))
         for state in states.values():
             state.credit = min(self._most, state.credit + income)
         asked = _askers(states, cost, income, self._round, promising)
@@ -133,7 +141,7 @@ class Attention:
         requests.
         """
         state = self._requests.get(request)
-        return state is None or state.credit >= -self._income.of(together) * (1 + rested)
+        return state is None or state.credit >= -self._earned(together) * (1 + rested)
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
         """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of
@@ -143,7 +151,8 @@ class Attention:
             return 0
         known = [(it, self._requests[it]) for it in requests]
         states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
-        most, saved_up, income = min(most, LONGEST_REST), _most(cost), self._income.of(len(requests))
+        self._left = _left(cost, len(requests))
+        most, saved_up, income = min(most, LONGEST_REST), _most(cost), self._earned(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
@@ -155,13 +164,17 @@ class Attention:
     def rested(self, requests: Sequence[int], rounds: int) -> None:
         """So many rounds of a rest have gone by."""
         self._round += rounds
-        income = self._income.of(len(requests))
+        income = self._earned(len(requests))
         for request in requests:
             state = self._requests.get(request)
             if state is not None:
                 state.idle += rounds
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
                     state.credit = min(self._most, state.credit + income)
+
+    def _earned(self, together: int) -> float:
+        """What a request earns with a round, where so many decode."""
+        return self._left * self._income.of(together)
 
     def saved(self, request: int, rounds: float) -> None:
         """A draft saved the request so many plain rounds, or fewer than none."""
@@ -195,6 +208,11 @@ class Attention:
     def forget(self, request: int) -> None:
         """The request is over."""
         self._requests.pop(request, None)
+
+
+def _left(cost: float, together: int) -> float:
+    """Of the income, where a question costs so much."""
+    return SHORT if _share(cost, together) > START else 1.0
 
 
 def _most(cost: float) -> float:

@@ -28,8 +28,8 @@ def test_what_brings_nothing_takes_its_share_of_the_time_and_no_more() -> None:
 
 def test_a_question_that_takes_longer_than_a_round_is_asked_now_and_then() -> None:
     """Beside forwards of half a millisecond it does, and a draft of eight tokens pays for it all the same."""
-    spent = 2.5 * sum(asked(Attention(), 2000, 2.5))
-    assert 0.25 * INCOME * 2000 < spent <= START + INCOME * 2000
+    spent, rounds = 2.5 * sum(asked(Attention(), 4000, 2.5)), 4000
+    assert 0.25 * INCOME * rounds < spent <= START + INCOME * rounds
 
 
 def test_what_is_paid_is_what_it_costs() -> None:
@@ -67,6 +67,13 @@ def test_a_dear_first_question_has_to_be_earned() -> None:
     assert all(sum(rounds[:end]) * cost <= INCOME * end for end in range(1, 301)), (
         "what it began with is not for later ones either"
     )
+
+
+def test_where_questions_are_dear_less_is_spent_on_them() -> None:
+    """What every round takes there counts, too."""
+    cheap, dear = START, START + 0.02
+    spent = {cost: cost * sum(asked(Attention(), 5000, cost)[1000:]) / 4000 for cost in (cheap, dear)}
+    assert spent[dear] < 0.8 * spent[cheap]
 
 
 def test_a_dear_first_question_that_is_likely_to_pay_does_not_wait() -> None:
