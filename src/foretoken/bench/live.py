@@ -14,7 +14,7 @@ from foretoken.bench.cost_measure import QUICK, measure_profile
 from foretoken.bench.curves import Curves
 from foretoken.bench.passes import Passes
 from foretoken.bench.results import Row, Sample
-from foretoken.bench.sides import Knowledge, Learning, Messages, Side
+from foretoken.bench.sides import Learning, Learnt, Messages, Side
 from foretoken.bench.slices import Pausing, in_slices, turn_seconds
 from foretoken.bench.workloads import PromptCase
 from foretoken.engine.engine import Engine
@@ -109,7 +109,7 @@ class _Memory:
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = [side for side in sides if isinstance(side, Learning)]
-        self._before: dict[str, list[Knowledge]] = {}
+        self._before: dict[str, list[Learnt]] = {}
 
     def keep(self, case: PromptCase) -> None:
         self._before[case.id] = [side.learnt() for side in self._sides]

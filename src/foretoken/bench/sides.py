@@ -16,7 +16,7 @@ from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.types import TARGET, Completion, Event, Message, SamplingParams
 
 Messages = Sequence[Message]
-Knowledge = Mapping[str, object]
+Learnt = Mapping[str, object]
 """What a side has learnt of texts."""
 
 
@@ -41,9 +41,9 @@ class Side(Protocol):
 class Learning(Protocol):
     """A side that can begin anew with what it had learnt once."""
 
-    def learnt(self) -> Knowledge: ...
+    def learnt(self) -> Learnt: ...
 
-    def restart_with(self, learnt: Knowledge) -> None:
+    def restart_with(self, learnt: Learnt) -> None:
         """`restart`, and then what is passed is known again."""
         ...
 
@@ -81,12 +81,12 @@ class EngineSide:
         """New drafters and a new planner; the model and its KV cache stay."""
         self.engine.set_speculation(self.name)
 
-    def learnt(self) -> Knowledge:
+    def learnt(self) -> Learnt:
         """What the planner has learnt of texts; what drafters remember of them is no part of it."""
         planner = self.engine.planner
         return planner.knowledge() if isinstance(planner, AdaptivePlanner) else {}
 
-    def restart_with(self, learnt: Knowledge) -> None:
+    def restart_with(self, learnt: Learnt) -> None:
         self.restart()
         planner = self.engine.planner
         if isinstance(planner, AdaptivePlanner):

@@ -89,8 +89,7 @@ class Profile:
     `restore_ms` what saving and bringing back a sequence of the largest depth takes; None where it was not
     measured. `resize` is what a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1)
     does not. `rounds` counts the measurements behind `curve`; `thorough` says that they were made on purpose,
-    every size several times.
-    `learnt` belongs to the planner: a JSON object, stored as it is.
+    every size several times. `learnt` belongs to the planner: a JSON object, stored as it is.
     """
 
     key: ProfileKey

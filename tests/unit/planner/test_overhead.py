@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+import pytest
+
 from foretoken.planner.attention import Attention
 from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, WINDOW, Overhead
 
 PLAIN_MS = 4.0
 """Of a plain forward."""
+
+
+def test_what_was_recalled_holds_until_enough_was_measured() -> None:
+    overhead = Overhead()
+    overhead.recall(0.8)
+    assert overhead.ms(1) == 0.8
+    overhead.add(0.1, asked=False)
+    overhead.add(2.1, asked=True)
+    assert overhead.ms(1) == 0.8, "a single round may have been a busy moment"
+    for _ in range(FEWEST):
+        overhead.add(1.1, asked=True)
+    assert overhead.ms(1) == pytest.approx(1.0)
 
 
 def test_it_is_supposed_to_cost_something_until_rounds_of_both_kinds_were_seen() -> None:
