@@ -93,6 +93,10 @@ class _Request:
         """What it must have for a question that takes so much."""
         return share if self.asked or share <= START else share + START
 
+    def can_pay(self, share: float, *, promising: bool, earned: float = 0.0) -> bool:
+        """Whether it has that, with what it `earned` meanwhile. Of a `promising` question a part is lent."""
+        return self.credit + earned >= max(0.0, self.pays(share) - (LENT if promising else 0.0))
+
 
 class Attention:
     """The credit of all requests, and how long it is since their drafts were promising."""
@@ -103,8 +107,9 @@ class Attention:
         self._dear = False
         self._most = MOST
         self._income = Income()
+        self._cost = 0.0
         self._left = 1.0
-        """Of the income, at what a question took last."""
+        """Of the income, at what a question took last, which is `_cost`."""
         self._together = 0
 
     def begin(self, request: int) -> None:
@@ -122,7 +127,7 @@ class Attention:
             state.idle += 1
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
-        self._most = _most(cost)
+        self._most, self._cost = _most(cost), cost
         self._left = _left(cost, len(states))
         income = self._earned(len(states))
         for state in states.values():
@@ -137,11 +142,12 @@ class Attention:
         return asked
 
     def solvent(self, request: int, together: int, rested: int) -> bool:
-        """Whether a request could ask if something was promising, after so many rounds of a rest of so many
-        requests.
+        """Whether a request could ask by itself if something was promising, at what a question took last,
+        after so many rounds of a rest of so many requests. To find out in vain takes half a question.
         """
         state = self._requests.get(request)
-        return state is None or state.credit >= -self._earned(together) * (1 + rested)
+        earned = self._earned(together) * (1 + rested)
+        return state is None or state.can_pay(_share(self._cost, 1), promising=True, earned=earned)
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
         """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of
@@ -151,7 +157,7 @@ class Attention:
             return 0
         known = [(it, self._requests[it]) for it in requests]
         states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
-        self._left = _left(cost, len(requests))
+        self._cost, self._left = cost, _left(cost, len(requests))
         most, saved_up, income = min(most, LONGEST_REST), _most(cost), self._earned(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
@@ -240,11 +246,7 @@ def _askers(
     wanted = {it: state for it, state in states.items() if it in promising or due or state.idle <= PATIENCE}
     while wanted:
         share = _share(cost, len(wanted))
-        able = {
-            it: state
-            for it, state in wanted.items()
-            if state.credit >= max(0.0, state.pays(share) - (LENT if it in promising else 0.0))
-        }
+        able = {it: state for it, state in wanted.items() if state.can_pay(share, promising=it in promising)}
         if len(able) == len(wanted):
             break
         wanted = able

@@ -156,6 +156,27 @@ def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further(
     assert 1 in attention.tick([1], DEAR, {1})
 
 
+@pytest.mark.parametrize("cost", [0.07, 0.17, 0.5, 1.2])
+@pytest.mark.parametrize("together", [1, 4])
+def test_who_is_called_solvent_is_asked_if_something_is_promising(cost: float, together: int) -> None:
+    """To wake from a rest and find that nobody can pay takes half a question."""
+    requests, found = list(range(together)), set()
+    for rounds in (*range(1, 9), *range(9, 1000, 9)):
+        attention = Attention()
+        for _ in range(400 + rounds % 7):
+            attention.tick(requests, cost, requests)
+        attention.rest(requests, cost)
+        solvent = attention.solvent(0, together, rounds)
+        attention.rested(requests, rounds)
+        assert attention.solvent(0, together, 0) is solvent
+        asks = 0 in attention.tick(requests, cost, [0])
+        assert asks or not solvent
+        if together == 1:
+            assert solvent or not asks, "among others its turn may have come all the same"
+        found.add(solvent)
+    assert found == {True, False}
+
+
 def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_promising() -> None:
     """In company a draft may be another pass over the weights: that it begins right is not enough."""
     attention = Attention()

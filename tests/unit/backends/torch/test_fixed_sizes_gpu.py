@@ -74,7 +74,7 @@ def test_what_is_replayed_is_what_would_be_computed(folder: Make, monkeypatch: p
     found = []
     for recorded in (True, False):
         if not recorded:
-            monkeypatch.setattr(CudaDevice, "by_rows", lambda *_: None)
+            monkeypatch.setattr(CudaDevice, "by_rows", lambda *_, **__: None)
         model = load(path, "fp32")
         assert isinstance(model, FixedSizeModel) is recorded
         model.forward([Rows(0, 0, TEXT[:100], 0)])
