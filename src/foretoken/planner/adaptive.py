@@ -192,10 +192,11 @@ class AdaptivePlanner:
         return self._asking.limits(requests, drafters, load, awake, promising)
 
     def _weigh(self, load: Load) -> float:
-        """What a question takes in turns of one request (`CostCurve.turn`); hints are compared with it from
-        now on.
+        """What a question takes in turns of one request (`CostCurve.turn`). Hints are compared with it from
+        now on, and stakes grow by what rounds without one leave of them.
         """
         cost = self._question.cost(self._names, load)
+        self._stakes.spend(self._overhead.resting())
         if cost > INCOME:
             self._hints.weigh(cost, load.decoding)
         else:

@@ -59,6 +59,7 @@ class Overhead:
         self._rounds: dict[int, _Rounds] = {}
         self._latest: deque[float] | None = None
         self._prior = PRIOR_MS
+        self._resting: deque[float] = deque(maxlen=WINDOW)
 
     def recall(self, ms: float) -> None:
         """What an earlier run has measured of one request, until this one has."""
@@ -82,6 +83,14 @@ class Overhead:
         if requests:
             ms, asked = measured.plan_ms + measured.sample_ms, bool(measured.draft_ms)
             self.add(ms, asked=asked, requests=requests, late_ms=measured.late_ms)
+            if not asked and measured.forward_ms > 0:
+                self._resting.append(measured.plan_ms / measured.forward_ms)
+
+    def resting(self) -> float:
+        """What a round in which nobody is asked takes before its forward, for example to look at the text's
+        end: the share of that forward. 0 before such a round was seen.
+        """
+        return median(self._resting) if self._resting else 0.0
 
     def add(self, ms: float, *, asked: bool, requests: int = 1, late_ms: float = 0.0) -> None:
         """A round of so many requests took `ms` until it was learnt from, and the one before it `late_ms`

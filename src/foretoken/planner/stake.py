@@ -4,7 +4,8 @@ A chance estimate is right on average and wrong on some prompts; a short answer 
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
 share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
 requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
-of any request, whatever the estimates say.
+of any request, whatever the estimates say. Where forwards are so short that a round without a question takes a
+share of its time, too, that comes off what drafts may lose (`Stakes.spend`).
 
 A copy at the beginning of a long answer would wait for its stake. So drafts that look certain get an advance
 on what the answer has still to come: of the earlier answers that were longer than this one is by now, the
@@ -21,7 +22,10 @@ START = 0.03
 """Plain rounds that a request may lose before it has won anything."""
 
 SHARE = 0.018
-"""Share of its time that a request may lose by drafts in the long run."""
+"""Share of its time that a request may lose by drafts in the long run, and by what rounds take besides."""
+
+LEAST = 0.004
+"""What is left of it for drafts in any case."""
 
 DOUBTED = 4
 """Power of a chance: a draft that pays for its rows with chance P is taken to be lost with 1 - P^4, as
@@ -61,12 +65,18 @@ class Stakes:
         self._longest: dict[int, int] = {}
         self._lengths: deque[int] = deque(maxlen=KEPT)
         self._sorted: list[int] = []
+        self.share = SHARE
+        """Share of its time by which a request's stake grows."""
 
     def start(self, request: int, most: int | None = None) -> None:
         """A request begins, which will write at most `most` tokens."""
         self._written[request] = 1
         if most is not None:
             self._longest[request] = most
+
+    def spend(self, share: float) -> None:
+        """Every round takes this share of its time, drafts or not: what they may lose from now on is less."""
+        self.share = max(LEAST, SHARE - share)
 
     def export(self) -> list[int]:
         """How long the last answers were, in tokens, the oldest first."""
@@ -102,7 +112,7 @@ class Stakes:
         with what chance 1, 2, … of its tokens are `paying`. `rested`: plain rounds that were not settled yet.
         """
         those = together or (request,)
-        stake = sum(self._stakes.get(it, START) for it in those) + SHARE * rested * len(those)
+        stake = sum(self._stakes.get(it, START) for it in those) + self.share * rested * len(those)
         advance = sum(self._advance(it, rested) for it in those)
         for length in range(len(survivals), 0, -1):
             cost = extra[length]
@@ -130,7 +140,7 @@ class Stakes:
 
     def settle(self, request: int, committed: int, cost: float) -> None:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
-        stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
+        stake = self._stakes.get(request, START) + committed * (1.0 + self.share) - cost
         self._stakes[request] = min(stake, MOST)
         if request in self._written:
             self._written[request] += committed

@@ -4,6 +4,7 @@ import pytest
 
 from foretoken.planner.attention import Attention
 from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, WINDOW, Overhead
+from foretoken.types import Load, Outcome, Round
 
 PLAIN_MS = 4.0
 """Of a plain forward."""
@@ -46,6 +47,20 @@ def test_a_stall_does_not_change_it() -> None:
         overhead.add(0.2, asked=False)
     overhead.add(50.0, asked=True)
     assert round(overhead.ms(1), 6) == 0.3
+
+
+def test_what_a_round_without_a_question_takes_before_its_forward() -> None:
+    def learn(plan_ms: float, draft_ms: dict[str, float], forward_ms: float = PLAIN_MS) -> None:
+        outcomes = ((1, Outcome(1, (2,))),)
+        overhead.learn(Round(Load(1, 0, 0), 1, draft_ms, forward_ms, 0.1, outcomes, plan_ms=plan_ms))
+
+    overhead = Overhead()
+    assert overhead.resting() == 0.0
+    for _ in range(5):
+        learn(0.04, {})
+        learn(0.9, {"suffix": 0.2})
+    learn(30.0, {})
+    assert overhead.resting() == pytest.approx(0.01), "neither a question nor a stall"
 
 
 def test_asking_is_never_a_gain() -> None:

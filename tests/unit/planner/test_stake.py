@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.planner.stake import LEFT, MOST, SHARE, START, Stakes
+from foretoken.planner.stake import LEAST, LEFT, MOST, SHARE, START, Stakes
 
 
 def linear(slope: float) -> list[float]:
@@ -54,6 +54,17 @@ def test_the_slowdown_is_bounded_whatever_the_estimates_say(chance: float) -> No
         stakes.settle(1, accepted + 1, 1.0 + extra[length])
     # One draft may overdraw the stake by what its rows cost; then nothing is drafted until that is earned.
     assert cost <= tokens * (1 + SHARE) + START + 1.0 + extra[8]
+
+
+def test_what_rounds_take_besides_is_not_for_drafts_to_lose() -> None:
+    """Rests that were not settled yet count as they will be."""
+    for taken, left in ((0.0, SHARE), (0.006, SHARE - 0.006), (0.5, LEAST)):
+        stakes = Stakes()
+        stakes.spend(taken)
+        stakes.settle(1, committed=100, cost=100.0)
+        for rested in (0, 100):
+            allowed = stakes.cut(1, [0.0] * 1000, linear(0.01), rested=rested)
+            assert allowed == pytest.approx((START + left * (100 + rested)) / 0.01, abs=1)
 
 
 def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
