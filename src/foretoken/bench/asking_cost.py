@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from foretoken.errors import ConfigError
 
-OTHER, CHOOSING = "other", "choosing"
+OTHER, CHOOSING, RESTING = "other", "choosing", "resting"
 
 _MEASURED_AT = 4.0
 """Milliseconds of a plain round of the smaller of two models where the figures below were measured, llama.cpp
@@ -42,12 +42,14 @@ _CHOOSING_MS = 0.23
 @dataclass(frozen=True, slots=True)
 class AskingCost:
     """Milliseconds for one request and round: of each of the `drafters` that is asked, by name, of any
-    `other`, and of `choosing` among what they found, which `auto` does.
+    `other`, and of `choosing` among what they found, which `auto` does. `resting`: of every round of `auto`,
+    also if nobody is asked in it, beyond one without speculation.
     """
 
     drafters: Mapping[str, float] = field(default_factory=dict)
     other: float = 0.0
     choosing: float = 0.0
+    resting: float = 0.0
 
     def of(self, drafter: str) -> float:
         """What asking this drafter takes."""
@@ -55,7 +57,9 @@ class AskingCost:
 
     def describe(self, drafters: Iterable[str], *, choosing: bool) -> str:
         """In words, what these drafters take and, where somebody chooses, that."""
-        named = {name: self.of(name) for name in drafters} | {"choosing": self.choosing if choosing else 0.0}
+        named = {name: self.of(name) for name in drafters}
+        if choosing:
+            named |= {CHOOSING: self.choosing, RESTING: self.resting}
         parts = [f"{name} {ms:.2g}" for name, ms in named.items() if ms]
         return f"{', '.join(parts)} ms a round" if parts else "nothing"
 
@@ -79,9 +83,10 @@ def parse_asking(value: object, where: str) -> AskingCost:
     ):
         raise ConfigError(
             f"{where}: 'asking_ms' must map drafters to milliseconds.",
-            hint=f'For example {{"suffix": 0.3, "{OTHER}": 0.1, "{CHOOSING}": 0.4}}.',
+            hint=f'For example {{"suffix": 0.3, "{OTHER}": 0.1, "{CHOOSING}": 0.4, "{RESTING}": 0.03}}.',
         )
     if not all(isfinite(ms) and ms >= 0 for ms in value.values()):
         raise ConfigError(f"{where}: milliseconds in 'asking_ms' are finite and not negative.")
-    named = {name: float(ms) for name, ms in value.items() if name not in (OTHER, CHOOSING)}
-    return AskingCost(named, float(value.get(OTHER, 0.0)), float(value.get(CHOOSING, 0.0)))
+    general = (OTHER, CHOOSING, RESTING)
+    named = {name: float(ms) for name, ms in value.items() if name not in general}
+    return AskingCost(named, *(float(value.get(name, 0.0)) for name in general))

@@ -2,7 +2,8 @@
 
 A replay knows nothing of caches that are cold and threads that wait. So what a live run falls short of it is
 what the engine loses, and what both fall short of is the policy's. Asking drafters takes what it took in the
-run: as `auto`'s planner has measured it, and of other settings what their rounds took beyond plain ones.
+run: as `auto`'s planner has measured it, with what its rounds took before their forward beyond those of plain
+decoding, and of other settings what their rounds took beyond plain ones.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def expectations(
         ]
         if not traces or needs_a_model(setting):
             continue
-        overhead_ms = _overhead_ms([plain[trace.id].sample for trace in traces])
-        asking = measured_asking(planners[setting]) if setting in planners else None
+        samples = [plain[trace.id].sample for trace in traces]
+        overhead_ms = _overhead_ms(samples)
+        asking = measured_asking(planners[setting], samples) if setting in planners else None
         if asking is None:
             asking = _beyond_plain(rows, setting, overhead_ms)
 
@@ -85,11 +87,16 @@ def expectations(
     return facts
 
 
-def measured_asking(planner: Planner) -> AskingCost | None:
-    """What asking took as a planner knows it; None if it does not."""
+def measured_asking(planner: Planner, plain: Sequence[Sample] = ()) -> AskingCost | None:
+    """What asking took as a planner knows it; None if it does not. A round without a question is charged with
+    what it took before its forward beyond `plain` ones, which are not charged if there are none.
+    """
     if not isinstance(planner, AdaptivePlanner) or not planner.asking_ms:
         return None
-    return AskingCost(planner.asking_ms, choosing=planner.choosing_ms)
+    rounds = sum(sample.count - 1 for sample in plain)
+    before_ms, forward_ms = (sum(it.spent_ms.get(part, 0.0) for it in plain) for part in ("other", "verify"))
+    resting_ms = max(0.0, planner.resting * forward_ms - before_ms) / rounds if rounds else 0.0
+    return AskingCost(planner.asking_ms, choosing=planner.choosing_ms, resting=resting_ms)
 
 
 def _beyond_plain(rows: Sequence[Row], setting: str, overhead_ms: float) -> AskingCost | None:

@@ -9,13 +9,18 @@ from foretoken.planner.attention import times
 
 class Toll:
     """Moves a replay's clock for every drafter that is asked and, with `choosing`, for comparing what was
-    found, as `model.asking` says. `seconds` is what that was in all.
+    found and for seeing whom to ask, as `model.asking` says. `seconds` is what that was in all.
     """
 
     def __init__(self, model: ReplayModel, *, choosing: bool) -> None:
         self.model = model
         self._choosing = choosing
         self.seconds = 0.0
+
+    def began(self) -> None:
+        """A round begins, whoever is asked in it."""
+        if self._choosing:
+            self._pass(self.model.asking.resting, 1)
 
     def asked(self, drafter: str, requests: int) -> None:
         """A drafter was asked for so many requests."""

@@ -17,7 +17,13 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Toll(Protocol):
-    """What asking takes where the clock is a virtual one: it hears of every question, and moves the clock."""
+    """What asking takes where the clock is a virtual one: it hears of every round and question, and moves the
+    clock.
+    """
+
+    def began(self) -> None:
+        """A round begins in which drafters may be asked."""
+        ...
 
     def asked(self, drafter: str, requests: int) -> None:
         """A drafter was asked for so many requests."""

@@ -107,6 +107,8 @@ class RoundRunner:
         self._planner_ms = 0.0
         if not drafters or not decoding:
             return plain(len(decoding), resting=not drafters)
+        if drafters.toll is not None:
+            drafters.toll.began()
         views = [request.view for request in decoding]
         began = perf_counter()  # the planner's own time, also where the engine's clock is a virtual one
         resting = planner.rests(views, load)

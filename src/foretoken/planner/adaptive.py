@@ -117,6 +117,11 @@ class AdaptivePlanner:
         return self._overhead.ms(1)
 
     @property
+    def resting(self) -> float:
+        """What a round in which nobody is asked takes before its forward: the share of that forward."""
+        return self._overhead.resting()
+
+    @property
     def reliability(self) -> ReliabilityTable:
         """How good the estimates were that drafts were chosen by."""
         return self._survival.reliability
@@ -192,9 +197,7 @@ class AdaptivePlanner:
         return self._asking.limits(requests, drafters, load, awake, promising)
 
     def _weigh(self, load: Load) -> float:
-        """What a question takes in turns of one request (`CostCurve.turn`). Hints are compared with it from
-        now on, and stakes grow by what rounds without one leave of them.
-        """
+        """What a question takes, in turns of one request; hints and stakes go by what is measured now."""
         cost = self._question.cost(self._names, load)
         self._stakes.spend(self._overhead.resting())
         if cost > INCOME:

@@ -59,13 +59,13 @@ def test_a_curve_without_the_figure_has_the_usual_cost(tmp_path: Path) -> None:
 
 def test_a_file_may_say_what_asking_takes(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    asking = {"suffix": 0.2, "other": 0.1, "choosing": 0.3}
+    asking = {"suffix": 0.2, "other": 0.1, "choosing": 0.3, "resting": 0.04}
     path.write_text(
         json.dumps({"curves": {"mine": {"points": {"1": 1, "2": 1.5}, "asking_ms": asking}}}),
         encoding="utf-8",
     )
     found = find_curve(str(path)).asking
-    assert found == AskingCost({"suffix": 0.2}, other=0.1, choosing=0.3)
+    assert found == AskingCost({"suffix": 0.2}, other=0.1, choosing=0.3, resting=0.04)
     assert [found.of("suffix"), found.of("recycle")] == [0.2, 0.1]
 
 
@@ -135,6 +135,15 @@ def test_auto_pays_for_asking_and_for_choosing_and_asks_less_where_that_is_dear(
     assert asked[1] < 0.5 * asked[0], "the planner hears what asking takes, and holds back"
     assert choosy[0].asking > dear[0].asking
     assert dear[1].speedup > 0.97
+
+
+def test_auto_pays_for_rounds_in_which_nobody_is_asked_and_static_settings_have_none() -> None:
+    curve = Curve("c", POINTS, asking_ms=AskingCost({}, resting=0.2))
+    [row] = replay(NOISE, curve, "auto").rows
+    assert row.rounds == 100
+    assert row.asking == pytest.approx(100 * 0.02)
+    [static] = replay(NOISE, curve, "ngram-simple:n=3,m=4").rows
+    assert static.asking == 0.0
 
 
 def test_the_bounds_ask_nobody() -> None:

@@ -143,8 +143,20 @@ def test_what_asking_took_is_known_to_the_planner_of_the_run() -> None:
     assert found is not None
     assert [found.of("suffix"), found.of("recycle")] == pytest.approx([0.3, 0.1], rel=0.05)
     assert found.choosing == pytest.approx(0.2, rel=0.05)
+    assert found.resting == 0.0
     assert measured_asking(AdaptivePlanner()) is None
     assert measured_asking(FixedPlanner()) is None
+
+
+def test_a_round_without_a_question_took_what_it_did_beyond_a_plain_one(rows: list[Row]) -> None:
+    """Before its forward of 10 ms 0.3 ms, and a plain one 0.1."""
+    plain = [row.sample for row in rows if row.setting == "off"]
+    rounds = sum(sample.count - 1 for sample in plain)
+    spent = {"verify": 10.0 * rounds / len(plain), "other": 0.1 * rounds / len(plain)}
+    samples = [replace(sample, spent_ms=spent) for sample in plain]
+    found = measured_asking(learnt(AskingCost({"suffix": 0.3}, choosing=0.2, resting=0.3)), samples)
+    assert found is not None
+    assert found.resting == pytest.approx(0.2, rel=0.05)
 
 
 def test_auto_is_charged_what_its_planner_measured() -> None:
