@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import Attention
+from foretoken.planner.attention import DEAR, Attention
 from foretoken.planner.beta import caution
 from foretoken.planner.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
@@ -138,9 +138,7 @@ class AdaptivePlanner:
         self._hints.start(request)
 
     def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
-        """When an answer that begins alone can first pay for a question, found out before its prompt is read:
-        between its first tokens that takes a tenth of a forward.
-        """
+        """When an answer that begins alone can first pay for a question: later that takes a tenth of a forward."""
         self._catch_up()
         self._names, load = drafters, Load(1, 0, len(request.tokens))
         self._curve.focus(load.depth, 1)
@@ -199,12 +197,14 @@ class AdaptivePlanner:
     def _weigh(self, load: Load) -> float:
         """What a question takes, in turns of one request; hints and stakes go by what is measured now."""
         cost = self._question.cost(self._names, load)
-        self._stakes.spend(self._overhead.resting())
+        turns = cost / self._curve.turn(load.decoding)
+        dear = load.decoding == 1 and turns > DEAR
+        self._stakes.spend(self._overhead.resting(), dear=dear)
         if cost > INCOME:
-            self._hints.weigh(cost, load.decoding)
+            self._hints.weigh(cost, load.decoding, dear=dear)
         else:
             self._hints.rest()
-        return cost / self._curve.turn(load.decoding)
+        return turns
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load

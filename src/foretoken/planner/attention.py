@@ -20,14 +20,19 @@ from dataclasses import dataclass
 
 from foretoken.planner.income import INCOME, Income
 
-START = 0.12
-"""Credit a request begins with, where a question takes no more than that. A dearer one has to be earned: of
-an answer of ten tokens it would take two rounds in a hundred.
+DEAR = 0.12
+"""A question that takes more plain rounds is dear: forwards are short then, and the rest that an answer of ten
+tokens may lose is soon lost.
+"""
+
+START = DEAR
+"""Credit a request begins with, where a question is not dear. A dear one has to be earned: of an answer of ten
+tokens it would take two rounds in a hundred.
 """
 
 SHORT = 0.7
-"""Share of the income that is left where a question is dearer than `START`: forwards are short there, and
-what every round takes beside them, asked or not (30 µs of 5 ms), counts as asking.
+"""Share of the income that is left where a question is dear: what every round takes beside its forward there,
+asked or not (30 µs of 5 ms), counts as asking.
 """
 
 EARNED = 0.25
@@ -91,7 +96,7 @@ class _Request:
 
     def pays(self, share: float) -> float:
         """What it must have for a question that takes so much."""
-        return share if self.asked or share <= START else share + START
+        return share if self.asked or share <= DEAR else share + START
 
     def can_pay(self, share: float, *, promising: bool, earned: float = 0.0) -> bool:
         """Whether it has that, with what it `earned` meanwhile. Of a `promising` question a part is lent."""
@@ -218,7 +223,7 @@ class Attention:
 
 def _left(cost: float, together: int) -> float:
     """Of the income, where a question costs so much."""
-    return SHORT if _share(cost, together) > START else 1.0
+    return SHORT if _share(cost, together) > DEAR else 1.0
 
 
 def _most(cost: float) -> float:

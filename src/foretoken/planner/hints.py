@@ -65,13 +65,17 @@ class Hints:
         self._extra: list[float] = []
         self._told: dict[int, tuple[int, int]] = {}  # the match's length last seen, and the next promising
         self._turn = 0
+        self._seldom = self._looked = False
 
-    def weigh(self, cost: float, decoding: int) -> None:
-        """From now on asking for one request costs `cost` plain rounds, where so many decode together.
+    def weigh(self, cost: float, decoding: int, *, dear: bool = False) -> None:
+        """From now on asking for one request costs `cost` plain rounds, where so many decode together. Where
+        that is `dear` looking at a text's end takes half a percent of a round, too: it is done in every other
+        one.
 
         Of each length of a match it is worked out how likely the next token must be, so that the best draft
         brings more than its rows and the question take; the tokens after that one are as likely as usual.
         """
+        self._seldom = dear
         now = self._curve.rounds // FRESH, decoding
         if now == self._weighed:
             return
@@ -106,6 +110,9 @@ class Hints:
         worth a question goes on for some rounds.
         """
         if self._weighed is None or self._never or not requests:
+            return None
+        self._looked = not self._looked
+        if self._seldom and not self._looked:
             return None
         turn = self._turn % len(requests)
         request, self._turn = requests[turn], turn + 1

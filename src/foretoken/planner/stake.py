@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 
 START = 0.03
-"""Plain rounds that a request may lose before it has won anything."""
+"""Plain rounds that a request may lose before it has won anything, where asking for drafts costs little of one:
+elsewhere a question or two have lost as much."""
 
 SHARE = 0.018
 """Share of its time that a request may lose by drafts in the long run, and by what rounds take besides."""
@@ -65,8 +66,10 @@ class Stakes:
         self._longest: dict[int, int] = {}
         self._lengths: deque[int] = deque(maxlen=KEPT)
         self._sorted: list[int] = []
+        self.start_with = START
+        """Plain rounds that the stake of a request begins with."""
         self.share = SHARE
-        """Share of its time by which a request's stake grows."""
+        """Share of its time by which it grows."""
 
     def start(self, request: int, most: int | None = None) -> None:
         """A request begins, which will write at most `most` tokens."""
@@ -74,9 +77,12 @@ class Stakes:
         if most is not None:
             self._longest[request] = most
 
-    def spend(self, share: float) -> None:
-        """Every round takes this share of its time, drafts or not: what they may lose from now on is less."""
+    def spend(self, share: float, *, dear: bool = False) -> None:
+        """Every round takes this share of its time, drafts or not, and questions may be `dear` besides: what
+        drafts may lose from now on is less.
+        """
         self.share = max(LEAST, SHARE - share)
+        self.start_with = 0.0 if dear else START
 
     def export(self) -> list[int]:
         """How long the last answers were, in tokens, the oldest first."""
@@ -112,7 +118,7 @@ class Stakes:
         with what chance 1, 2, … of its tokens are `paying`. `rested`: plain rounds that were not settled yet.
         """
         those = together or (request,)
-        stake = sum(self._stakes.get(it, START) for it in those) + self.share * rested * len(those)
+        stake = sum(self._stakes.get(it, self.start_with) for it in those) + self.share * rested * len(those)
         advance = sum(self._advance(it, rested) for it in those)
         for length in range(len(survivals), 0, -1):
             cost = extra[length]
@@ -140,14 +146,14 @@ class Stakes:
 
     def settle(self, request: int, committed: int, cost: float) -> None:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
-        stake = self._stakes.get(request, START) + committed * (1.0 + self.share) - cost
+        stake = self._stakes.get(request, self.start_with) + committed * (1.0 + self.share) - cost
         self._stakes[request] = min(stake, MOST)
         if request in self._written:
             self._written[request] += committed
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens. What it has won is left to the others."""
-        left = self._stakes.pop(request, START) - START
+        left = self._stakes.pop(request, self.start_with) - self.start_with
         if left > 0 and self._stakes:
             each = left / len(self._stakes)
             for other, stake in self._stakes.items():

@@ -109,6 +109,25 @@ def test_requests_are_looked_at_in_turns() -> None:
     assert sorted(seen, key=min) == [{view.id} for view in views]
 
 
+@pytest.mark.parametrize("dear", [False, True])
+def test_where_questions_are_dear_every_other_round_is_looked_at(dear: bool) -> None:
+    stakes = Stakes()
+    stakes.settle(1, committed=1000, cost=1.0)
+    hints, passage = Hints(known(0.05), stakes, Lexical()), list(range(100, 200))
+    hints.weigh(DEAR, 1, dear=dear)
+    view, likely, lengths = RequestView(1, [*passage, 1]), [], []
+    for token in passage[:40]:
+        view.tokens.append(token)
+        likely.append(hints.likely([view]) is not None)
+        lengths.append(hints._echo._texts[1].length)
+    if dear:
+        assert likely[10:] in ([True, False] * 15, [False, True] * 15)
+        assert lengths[-1] in {39, 40}, "what came meanwhile was read"
+    else:
+        assert all(likely[10:])
+        assert lengths[-1] == 40
+
+
 def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=100, cost=1.0)

@@ -67,6 +67,20 @@ def test_what_rounds_take_besides_is_not_for_drafts_to_lose() -> None:
             assert allowed == pytest.approx((START + left * (100 + rested)) / 0.01, abs=1)
 
 
+def test_where_questions_are_dear_a_request_begins_with_nothing_to_lose() -> None:
+    stakes = Stakes()
+    assert stakes.cut(1, [0.9] * 4, linear(0.05)) > 0
+    stakes.spend(0.0, dear=True)
+    assert stakes.cut(1, [0.9] * 4, linear(0.05)) == 0
+    stakes.settle(1, committed=3, cost=1.0)
+    stakes.settle(2, committed=1, cost=1.0)
+    assert stakes.cut(1, [0.9] * 4, linear(0.05)) == 4, "what was won is another matter"
+    stakes.forget(1)
+    assert stakes._stakes[2] == pytest.approx(LEFT), "of what is left over nothing was given"
+    stakes.spend(0.0)
+    assert stakes.cut(3, [0.9] * 4, linear(0.05)) > 0
+
+
 def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
     stakes = Stakes()
     for request in range(1, 30):
