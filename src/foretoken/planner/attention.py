@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from foretoken.planner.income import INCOME, Income
 
 DEAR = 0.12
-"""A question that takes more plain rounds is dear: forwards are short then, and the rest that an answer of ten
-tokens may lose is soon lost.
+"""A question that takes more plain rounds is dear: forwards are short then, and what an answer of ten tokens
+may lose is soon lost.
 """
 
 START = DEAR
-"""Credit a request begins with, where a question is not dear. A dear one has to be earned: of an answer of ten
-tokens it would take two rounds in a hundred.
+"""Credit a request begins with, where a question is not dear. A dear one has to be earned: of an answer of
+ten tokens it would take two rounds in a hundred.
 """
 
 SHORT = 0.7

@@ -4,8 +4,8 @@ A chance estimate is right on average and wrong on some prompts; a short answer 
 few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
 share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
 requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
-of any request, whatever the estimates say. Where forwards are so short that a round without a question takes a
-share of its time, too, that comes off what drafts may lose (`Stakes.spend`).
+of any request, whatever the estimates say. Where forwards are so short that what a round without a question
+takes counts, that comes off what drafts may lose (`Stakes.spend`).
 
 A copy at the beginning of a long answer would wait for its stake. So drafts that look certain get an advance
 on what the answer has still to come: of the earlier answers that were longer than this one is by now, the
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 
 START = 0.03
-"""Plain rounds that a request may lose before it has won anything, where asking for drafts costs little of one:
+"""Plain rounds that a request may lose before it has won anything, where a question costs little of one:
 elsewhere a question or two have lost as much."""
 
 SHARE = 0.018
