@@ -138,7 +138,7 @@ class AdaptivePlanner:
         self._hints.start(request)
 
     def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
-        """When an answer that begins alone can first pay for a question: later that takes longer to find out."""
+        """When an answer that begins alone can first pay for a question: later this takes longer to say."""
         self._catch_up()
         self._names, load = drafters, Load(1, 0, len(request.tokens))
         self._curve.focus(load.depth, 1)
