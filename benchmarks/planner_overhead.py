@@ -95,8 +95,6 @@ def timed_rounds(engine: Engine, work: Sequence[tuple[list[int], int]], level: i
             for event in engine.step():
                 if isinstance(event, FinishEvent) and event.error:
                     raise SystemExit(f"Generation failed: {event.error}")
-            if engine.idle:
-                break
         for decision in engine.decisions.latest():
             chose = any(choice.candidates for choice in decision.choices)
             rounds[decision.number] = len(decision.choices), 1e3 * decision.planner_ms, chose

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.planner.stake import LEAST, LEFT, MOST, SHARE, START, Stakes
+from foretoken.planner.stake import LEFT, MOST, SHARE, START, Stakes
 
 
 def linear(slope: float) -> list[float]:
@@ -54,31 +54,6 @@ def test_the_slowdown_is_bounded_whatever_the_estimates_say(chance: float) -> No
         stakes.settle(1, accepted + 1, 1.0 + extra[length])
     # One draft may overdraw the stake by what its rows cost; then nothing is drafted until that is earned.
     assert cost <= tokens * (1 + SHARE) + START + 1.0 + extra[8]
-
-
-def test_what_rounds_take_besides_is_not_for_drafts_to_lose() -> None:
-    """Rests that were not settled yet count as they will be."""
-    for taken, left in ((0.0, SHARE), (0.006, SHARE - 0.006), (0.5, LEAST)):
-        stakes = Stakes()
-        stakes.spend(taken)
-        stakes.settle(1, committed=100, cost=100.0)
-        for rested in (0, 100):
-            allowed = stakes.cut(1, [0.0] * 1000, linear(0.01), rested=rested)
-            assert allowed == pytest.approx((START + left * (100 + rested)) / 0.01, abs=1)
-
-
-def test_where_questions_are_dear_a_request_begins_with_nothing_to_lose() -> None:
-    stakes = Stakes()
-    assert stakes.cut(1, [0.9] * 4, linear(0.05)) > 0
-    stakes.spend(0.0, dear=True)
-    assert stakes.cut(1, [0.9] * 4, linear(0.05)) == 0
-    stakes.settle(1, committed=3, cost=1.0)
-    stakes.settle(2, committed=1, cost=1.0)
-    assert stakes.cut(1, [0.9] * 4, linear(0.05)) == 4, "what was won is another matter"
-    stakes.forget(1)
-    assert stakes._stakes[2] == pytest.approx(LEFT), "of what is left over nothing was given"
-    stakes.spend(0.0)
-    assert stakes.cut(3, [0.9] * 4, linear(0.05)) > 0
 
 
 def test_where_answers_are_long_certain_drafts_get_an_advance() -> None:
