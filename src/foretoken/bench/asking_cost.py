@@ -43,7 +43,7 @@ _CHOOSING_MS = 0.23
 class AskingCost:
     """Milliseconds for one request and round: of each of the `drafters` that is asked, by name, of any
     `other`, and of `choosing` among what they found, which `auto` does. `resting`: of every round of `auto`,
-    also if nobody is asked in it, beyond one without speculation.
+    however many requests and also if nobody is asked in it, beyond one without speculation.
     """
 
     drafters: Mapping[str, float] = field(default_factory=dict)

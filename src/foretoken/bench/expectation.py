@@ -95,7 +95,7 @@ def measured_asking(planner: Planner, plain: Sequence[Sample] = ()) -> AskingCos
         return None
     rounds = sum(sample.count - 1 for sample in plain)
     before_ms, forward_ms = (sum(it.spent_ms.get(part, 0.0) for it in plain) for part in ("other", "verify"))
-    resting_ms = max(0.0, planner.resting * forward_ms - before_ms) / rounds if rounds else 0.0
+    resting_ms = max(0.0, planner.resting_share * forward_ms - before_ms) / rounds if rounds else 0.0
     return AskingCost(planner.asking_ms, choosing=planner.choosing_ms, resting=resting_ms)
 
 

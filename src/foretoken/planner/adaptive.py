@@ -117,9 +117,9 @@ class AdaptivePlanner:
         return self._overhead.ms(1)
 
     @property
-    def resting(self) -> float:
+    def resting_share(self) -> float:
         """What a round in which nobody is asked takes before its forward: the share of that forward."""
-        return self._overhead.resting()
+        return self._overhead.resting_share()
 
     @property
     def reliability(self) -> ReliabilityTable:
@@ -138,7 +138,7 @@ class AdaptivePlanner:
         self._hints.start(request)
 
     def _rest_first(self, request: RequestView, drafters: Sequence[str]) -> None:
-        """When an answer that begins alone can first pay for a question: later this takes longer to say."""
+        """When an answer that begins alone can first pay for a question, seen before its prompt is read."""
         self._catch_up()
         self._names, load = drafters, Load(1, 0, len(request.tokens))
         self._curve.focus(load.depth, 1)

@@ -32,7 +32,7 @@ ten tokens it would take two rounds in a hundred.
 
 SHORT = 0.7
 """Share of the income that is left where a question is dear: what every round takes beside its forward there,
-asked or not (30 µs of 5 ms), counts as asking.
+asked or not (30 µs of 5 ms), counts in part as asking.
 """
 
 EARNED = 0.25
@@ -162,12 +162,12 @@ class Attention:
             return 0
         known = [(it, self._requests[it]) for it in requests]
         states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
-        self._cost, self._left = cost, _left(cost, len(requests))
-        most, saved_up, income = min(most, LONGEST_REST), _most(cost), self._earned(len(requests))
+        self._most, self._cost, self._left = _most(cost), cost, _left(cost, len(requests))
+        most, income = min(most, LONGEST_REST), self._earned(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
-                state.credit = min(saved_up, state.credit + income)
+                state.credit = min(self._most, state.credit + income)
             if _askers(states, cost, income, self._round + rounds):
                 return rounds - 1
         return most

@@ -86,7 +86,7 @@ class Overhead:
             if not asked and measured.forward_ms > 0:
                 self._resting.append(measured.plan_ms / measured.forward_ms)
 
-    def resting(self) -> float:
+    def resting_share(self) -> float:
         """What a round in which nobody is asked takes before its forward, for example to look at the text's
         end: the share of that forward. 0 before such a round was seen.
         """

@@ -142,6 +142,13 @@ def test_auto_pays_for_rounds_in_which_nobody_is_asked_and_static_settings_have_
     [row] = replay(NOISE, curve, "auto").rows
     assert row.rounds == 100
     assert row.asking == pytest.approx(100 * 0.02)
+    dear = replace(curve, asking_ms=AskingCost({}, other=0.5, resting=0.2))
+    [resting], [without] = (
+        replay(NOISE, which, "auto").rows
+        for which in (dear, replace(dear, asking_ms=AskingCost({}, other=0.5)))
+    )
+    assert without.asking < 0.5 * 100 * 0.05, "most rounds are rests"
+    assert resting.asking - without.asking == pytest.approx(100 * 0.02)
     [static] = replay(NOISE, curve, "ngram-simple:n=3,m=4").rows
     assert static.asking == 0.0
 

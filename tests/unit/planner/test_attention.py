@@ -9,7 +9,7 @@ import pytest
 from foretoken.planner.attention import EARNED, LENT, LONGEST_REST, OWED, PATIENCE, START, Attention, times
 from foretoken.planner.income import INCOME, LEAST
 
-DEAR = 0.07
+COST = 0.07
 
 
 def asked(attention: Attention, rounds: int, cost: float, request: int = 1) -> list[bool]:
@@ -21,7 +21,7 @@ def test_what_costs_hardly_anything_is_asked_in_every_round() -> None:
 
 
 def test_what_brings_nothing_takes_its_share_of_the_time_and_no_more() -> None:
-    spent = DEAR * sum(asked(Attention(), 1000, DEAR))
+    spent = COST * sum(asked(Attention(), 1000, COST))
     assert spent <= START + INCOME * 1000
     assert spent > 0.25 * INCOME * 1000
 
@@ -34,11 +34,11 @@ def test_a_question_that_takes_longer_than_a_round_is_asked_now_and_then() -> No
 
 def test_what_is_paid_is_what_it_costs() -> None:
     attention = Attention()
-    assert attention.tick([1], DEAR) == {1}
-    assert START + INCOME - attention._requests[1].credit == pytest.approx(DEAR)
-    assert attention.tick([2, 3, 4], DEAR) == {2, 3, 4}
+    assert attention.tick([1], COST) == {1}
+    assert START + INCOME - attention._requests[1].credit == pytest.approx(COST)
+    assert attention.tick([2, 3, 4], COST) == {2, 3, 4}
     paid = [START + INCOME - attention._requests[request].credit for request in (2, 3, 4)]
-    assert sum(paid) == pytest.approx(DEAR * times(3))
+    assert sum(paid) == pytest.approx(COST * times(3))
     before = attention._requests[2].credit
     assert attention.tick([1, 2], INCOME) == {1, 2}, "next to nothing"
     assert attention._requests[2].credit == before
@@ -47,9 +47,9 @@ def test_what_is_paid_is_what_it_costs() -> None:
 def test_what_saves_time_is_asked_in_every_round() -> None:
     attention = Attention()
     for _ in range(200):
-        assert attention.tick([1], DEAR)
+        assert attention.tick([1], COST)
         attention.note(1, 0.9, 0.5)
-        attention.saved(1, 1.1 * DEAR / EARNED)
+        attention.saved(1, 1.1 * COST / EARNED)
 
 
 def test_a_first_question_that_is_cheap_is_asked_at_once() -> None:
@@ -85,75 +85,75 @@ def test_losses_are_not_earnings() -> None:
     attention, other = Attention(), Attention()
     rounds = []
     for which in (attention, other):
-        rounds.append(asked(which, 50, DEAR))
+        rounds.append(asked(which, 50, COST))
         which.saved(1, -5.0 if which is other else 0.0)
-        rounds.append(asked(which, 50, DEAR))
+        rounds.append(asked(which, 50, COST))
     assert rounds[:2] == rounds[2:]
 
 
 def test_a_promising_draft_is_followed_up_with_what_was_saved() -> None:
     attention = Attention()
-    asked(attention, 200, DEAR)
+    asked(attention, 200, COST)
     attention.note(1, 0.9, 0.5)
-    assert asked(attention, 2, DEAR) == [True, True]
+    assert asked(attention, 2, COST) == [True, True]
 
 
 @pytest.mark.parametrize("turn", ["note", "wake"])
 def test_a_quiet_request_is_asked_seldom_until_something_turns_up(turn: str) -> None:
     attention = Attention()
-    attention.tick([1], DEAR)
+    attention.tick([1], COST)
     attention.saved(1, 100.0)  # so credit is not what limits it
-    asked(attention, PATIENCE + 1, DEAR)
-    assert sum(asked(attention, 10, DEAR)) <= 1
+    asked(attention, PATIENCE + 1, COST)
+    assert sum(asked(attention, 10, COST)) <= 1
     attention.note(1, 0.9, 0.5) if turn == "note" else attention.wake(1)
-    assert attention.tick([1], DEAR)
+    assert attention.tick([1], COST)
 
 
 def test_a_request_leaves_no_credit_behind() -> None:
     attention = Attention()
-    first = sum(asked(attention, 100, DEAR))
+    first = sum(asked(attention, 100, COST))
     attention.forget(1)
-    assert abs(sum(asked(attention, 100, DEAR)) - first) <= 1
+    assert abs(sum(asked(attention, 100, COST)) - first) <= 1
 
 
 def test_those_with_nothing_to_look_for_are_asked_together_and_share_what_that_takes() -> None:
     attention = Attention()
     requests = [1, 2, 3, 4]
     for request in requests:  # they come one after another
-        asked(attention, 9, DEAR, request)
+        asked(attention, 9, COST, request)
     ticks = []
     for _ in range(2000):
-        ticks.append(attention.tick(requests, DEAR))
+        ticks.append(attention.tick(requests, COST))
         if ticks[-1]:
-            attention.saved(9, DEAR * times(4))  # for one that is gone: so asking pays among so many
+            attention.saved(9, COST * times(4))  # for one that is gone: so asking pays among so many
     ticks = ticks[200:]
     assert {len(asked_now) for asked_now in ticks} == {0, 4}
     often = sum(map(bool, ticks))
-    assert 0.25 * INCOME * 1800 * 4 < DEAR * times(4) * often <= INCOME * 1800 * 4
-    alone = sum(asked(Attention(), 2000, DEAR)[200:])
+    assert 0.25 * INCOME * 1800 * 4 < COST * times(4) * often <= INCOME * 1800 * 4
+    alone = sum(asked(Attention(), 2000, COST)[200:])
     assert often > 2 * alone
 
 
 def test_who_has_seen_something_promising_is_asked_without_the_others() -> None:
     attention = Attention()
     for _ in range(100):
-        attention.tick([1, 2], DEAR)
+        attention.tick([1, 2], COST)
     attention.saved(1, 10.0)
     attention.note(1, 0.9, 0.5)
-    assert [attention.tick([1, 2], DEAR) for _ in range(2)] in ([{1}, {1}], [{1, 2}, {1}], [{1}, {1, 2}])
+    assert [attention.tick([1, 2], COST) for _ in range(2)] in ([{1}, {1}], [{1, 2}, {1}], [{1}, {1, 2}])
 
 
 def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further() -> None:
     attention = Attention()
-    asked(attention, 40, DEAR)
-    spent = [1 in attention.tick([1], DEAR, {1}) for _ in range(1 + int((START + LENT) / (DEAR - INCOME)))]
+    asked(attention, 40, COST)
+    spent = [1 in attention.tick([1], COST, {1}) for _ in range(1 + int((START + LENT) / (COST - INCOME)))]
     assert spent[0]
     assert not spent[-1]
-    rounds = [1 in attention.tick([1], DEAR, {1}) for _ in range(1000)]
-    assert DEAR * sum(rounds) <= DEAR + INCOME * 1000
-    assert DEAR * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
+    rounds = [1 in attention.tick([1], COST, {1}) for _ in range(1000)]
+    assert COST * sum(rounds) <= COST + INCOME * 1000
+    assert COST * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
     attention.saved(1, 10.0)
-    assert 1 in attention.tick([1], DEAR, {1})
+    assert 1 in attention.tick([1], COST, {1})
 
 
 @pytest.mark.parametrize("cost", [0.07, 0.17, 0.5, 1.2])
@@ -177,31 +177,48 @@ def test_who_is_called_solvent_is_asked_if_something_is_promising(cost: float, t
     assert found == {True, False}
 
 
+@pytest.mark.parametrize("cost", [0.07, 0.17, 0.5, 1.2])
+def test_who_was_never_asked_is_solvent_when_a_first_question_can_be_paid(cost: float) -> None:
+    """At what it takes at the beginning of the rest, whatever it took before."""
+    for rounds in range(1, 200, 3):
+        attention = Attention()
+        attention.tick([2], 0.03)
+        attention.begin(1)
+        attention.rest([1], cost)
+        solvent = attention.solvent(1, 1, rounds)
+        attention.rested([1], rounds)
+        assert (1 in attention.tick([1], cost, [1])) is solvent
+        if solvent:
+            break
+    assert solvent
+    assert (rounds > 1) is (cost > LENT), "for what is promising 0.3 rounds are lent"
+
+
 def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_promising() -> None:
     """In company a draft may be another pass over the weights: that it begins right is not enough."""
     attention = Attention()
     for _ in range(3):
-        asked(attention, 40, DEAR)
+        asked(attention, 40, COST)
         attention.saved(1, 10.0)
         attention.note(1, 1.0, 2.5)
         attention.wake(1)
-        assert sum(asked(attention, 5, DEAR)) <= 1
+        assert sum(asked(attention, 5, COST)) <= 1
     attention.note(1, 0.4, 2.5, pays=True)
-    assert all(asked(attention, PATIENCE, DEAR))
+    assert all(asked(attention, PATIENCE, COST))
     attention.note(1, 0.0, 0.5)
-    asked(attention, 40, DEAR)
+    asked(attention, 40, COST)
     attention.saved(1, 10.0)
     attention.wake(1)
-    assert attention.tick([1], DEAR), "one more row is not as dear any more"
+    assert attention.tick([1], COST), "one more row is not as dear any more"
 
 
 def test_in_company_that_drafts_never_help_less_is_asked() -> None:
     attention, requests = Attention(), list(range(8))
-    rounds = [attention.tick(requests, DEAR) for _ in range(4000)]
+    rounds = [attention.tick(requests, COST) for _ in range(4000)]
     late = sum(map(bool, rounds[-2000:]))
-    assert 0 < DEAR * times(8) * late / (8 * 2000) <= LEAST * INCOME
+    assert 0 < COST * times(8) * late / (8 * 2000) <= LEAST * INCOME
     attention.saved(3, 30.0)
-    after = [attention.tick(requests, DEAR) for _ in range(500)]
+    after = [attention.tick(requests, COST) for _ in range(500)]
     assert sum(map(bool, after)) > 2 * late / 4, "a draft that saved much"
 
 
@@ -209,12 +226,12 @@ def test_what_is_rested_through_in_company_is_what_would_have_been_earned() -> N
     awake, resting = Attention(), Attention()
     requests = [1, 2, 3]
     for attention in (awake, resting):
-        attention.tick(requests, DEAR)
-        while not attention.rest(requests, DEAR):
-            attention.tick(requests, DEAR)
-    rounds = resting.rest(requests, DEAR)
+        attention.tick(requests, COST)
+        while not attention.rest(requests, COST):
+            attention.tick(requests, COST)
+    rounds = resting.rest(requests, COST)
     assert rounds > 0
-    assert not any(awake.tick(requests, DEAR) for _ in range(rounds))
+    assert not any(awake.tick(requests, COST) for _ in range(rounds))
     resting.rested(requests, rounds)
     earned = [[which._requests[it].credit for it in requests] for which in (awake, resting)]
     assert earned[0] == earned[1]
@@ -224,7 +241,7 @@ def asked_running(attention: Attention) -> int:
     """Rounds running in which request 1 is asked: its drafts are promising, until its credit is spent."""
     count = 0
     attention.note(1, 0.9, 0.5)
-    while attention.tick([1], DEAR):
+    while attention.tick([1], COST):
         attention.note(1, 0.9, 0.5)
         count += 1
     return count
@@ -233,23 +250,23 @@ def asked_running(attention: Attention) -> int:
 def test_what_drafts_lost_has_to_be_saved_again_before_it_earns() -> None:
     steady, wavering = Attention(), Attention()
     for attention in (steady, wavering):
-        attention.tick([1], DEAR)
+        attention.tick([1], COST)
     steady.saved(1, 2.0)
     for _ in range(20):
         wavering.saved(1, 1.0)
         wavering.saved(1, -1.0)
     often = [asked_running(attention) for attention in (steady, wavering)]
     assert often[0] > 1.7 * often[1]
-    assert often[1] <= (START + EARNED * 1.0) / (DEAR - INCOME)
+    assert often[1] <= (START + EARNED * 1.0) / (COST - INCOME)
 
 
 def test_long_losses_are_not_paid_for_for_ever() -> None:
     attention = Attention()
-    attention.tick([1], DEAR)
+    attention.tick([1], COST)
     for _ in range(100):
         attention.saved(1, -1.0)
     asked_running(attention)
     attention.saved(1, OWED)
     assert asked_running(attention) <= 1, "what was lost comes first"
     attention.saved(1, 0.5 / EARNED)
-    assert asked_running(attention) >= int(0.5 / DEAR), "no more of it than that"
+    assert asked_running(attention) >= int(0.5 / COST), "no more of it than that"

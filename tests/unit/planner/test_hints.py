@@ -12,18 +12,18 @@ from foretoken.bench.trace import Trace
 from foretoken.drafters.suffix import SuffixDrafter
 from foretoken.engine.engine import Engine
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.attention import START
+from foretoken.planner.attention import DEAR, START
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.income import INCOME
 from foretoken.planner.lexical import Lexical
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
-from foretoken.types import Draft, DraftLimit
+from foretoken.types import Draft, DraftLimit, Load
 from planner_rounds import linear, teach
 from virtual_time import CountingModel, ask, curve, noise, trace_set
 
-DEAR = 0.08
+COST = 0.08
 LONGEST = 64
 SHARE = 0.045
 
@@ -43,7 +43,7 @@ def promising(hints: Hints, requests: Sequence[RequestView]) -> set[int]:
 
 
 def shortest(
-    slope: float, *, cost: float = DEAR, decoding: int = 1, won: int = 1000, lexical: Lexical | None = None
+    slope: float, *, cost: float = COST, decoding: int = 1, won: int = 1000, lexical: Lexical | None = None
 ) -> int:
     """The shortest match that is promising; LONGEST if none is."""
     stakes = Stakes()
@@ -104,7 +104,7 @@ def test_requests_are_looked_at_in_turns() -> None:
     for view in views:
         stakes.settle(view.id, committed=1000, cost=1.0)
     hints = Hints(known(0.05), stakes, Lexical())
-    hints.weigh(DEAR, 5)
+    hints.weigh(COST, 5)
     seen = [promising(hints, views) for _ in views]
     assert sorted(seen, key=min) == [{view.id} for view in views]
 
@@ -114,7 +114,7 @@ def test_where_questions_are_dear_every_other_round_is_looked_at(dear: bool) -> 
     stakes = Stakes()
     stakes.settle(1, committed=1000, cost=1.0)
     hints, passage = Hints(known(0.05), stakes, Lexical()), list(range(100, 200))
-    hints.weigh(DEAR, 1, dear=dear)
+    hints.weigh(COST, 1, dear=dear)
     view, likely, lengths = RequestView(1, [*passage, 1]), [], []
     for token in passage[:40]:
         view.tokens.append(token)
@@ -128,12 +128,26 @@ def test_where_questions_are_dear_every_other_round_is_looked_at(dear: bool) -> 
         assert lengths[-1] == 40
 
 
+@pytest.mark.parametrize(("price", "looks"), [(DEAR - 0.01, 20), (DEAR + 0.01, 10)])
+def test_the_planner_says_what_is_dear(price: float, looks: int) -> None:
+    planner, view = AdaptivePlanner(), RequestView(1, list(range(100, 140)), prompt_length=40)
+    planner.recall({}, {}, asking={"suffix": price}, choosing_ms=0.0)
+    teach(planner, linear(0.3))
+    planner.start(view, ["suffix"])
+    looked = []
+    for token in range(20):
+        view.tokens.append(token)
+        planner.rests([view], Load(1, 0, len(view.tokens)))
+        looked.append(planner._hints._echo._texts[1].read == len(view.tokens))
+    assert sum(looked) == looks
+
+
 def test_nobody_needs_a_hint_where_asking_costs_nothing() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=100, cost=1.0)
     hints, view = Hints(known(0.1), stakes, Lexical()), RequestView(1, [*range(50), *range(20)])
     assert not promising(hints, [view]), "nothing was weighed yet"
-    hints.weigh(DEAR, 1)
+    hints.weigh(COST, 1)
     assert promising(hints, [view, RequestView(2, [5, 6])]) == {1}
     hints.rest()
     assert not promising(hints, [view])
@@ -143,7 +157,7 @@ def test_a_match_that_brought_nothing_must_grow_first() -> None:
     stakes = Stakes()
     stakes.settle(1, committed=1000, cost=1.0)
     hints = Hints(known(0.45), stakes, Lexical())
-    hints.weigh(DEAR, 1)
+    hints.weigh(COST, 1)
     passage = list(range(100, 200))
     view = RequestView(1, [*passage, 1])
     told = []
@@ -197,7 +211,7 @@ def test_a_prompt_is_read_before_its_answer_begins() -> None:
     view = RequestView(1, [1, 2, 3, 4, 5, 1, 2])
     hints.start(view)
     assert not hints._echo._texts, "nobody needs a hint"
-    hints.weigh(DEAR, 1)
+    hints.weigh(COST, 1)
     hints.start(view)
     assert hints._echo._texts[1].read == 7
     hints.forget(1)
@@ -207,7 +221,7 @@ def test_a_prompt_is_read_before_its_answer_begins() -> None:
 def test_the_stake_grows_with_rounds_of_a_rest_that_it_was_not_told_of() -> None:
     stakes = Stakes()
     hints = Hints(known(0.4), stakes, Lexical())
-    hints.weigh(DEAR, 1)
+    hints.weigh(COST, 1)
     passage = list(range(100, 200))
     view = RequestView(1, [*passage, 1, *passage[:6]])
     stakes.settle(1, committed=0, cost=0.5)
@@ -239,11 +253,11 @@ def test_what_was_told_among_many_is_told_again_when_they_are_fewer() -> None:
     stakes.settle(1, committed=1000, cost=1.0)
     hints = Hints(known(0.45), stakes, Lexical())
     view = RequestView(1, [*range(100, 140), 1, *range(100, 130)])
-    hints.weigh(DEAR, 2)
+    hints.weigh(COST, 2)
     assert promising(hints, [view])
     view.tokens.append(130)
-    hints.weigh(DEAR, 3)
+    hints.weigh(COST, 3)
     assert not promising(hints, [view]), "nothing new, and more company"
     view.tokens.append(131)
-    hints.weigh(DEAR, 1)
+    hints.weigh(COST, 1)
     assert promising(hints, [view])

@@ -50,17 +50,17 @@ def test_a_stall_does_not_change_it() -> None:
 
 
 def test_what_a_round_without_a_question_takes_before_its_forward() -> None:
-    def learn(plan_ms: float, draft_ms: dict[str, float], forward_ms: float = PLAIN_MS) -> None:
+    def learn(plan_ms: float, draft_ms: dict[str, float]) -> None:
         outcomes = ((1, Outcome(1, (2,))),)
-        overhead.learn(Round(Load(1, 0, 0), 1, draft_ms, forward_ms, 0.1, outcomes, plan_ms=plan_ms))
+        overhead.learn(Round(Load(1, 0, 0), 1, draft_ms, PLAIN_MS, 0.1, outcomes, plan_ms=plan_ms))
 
     overhead = Overhead()
-    assert overhead.resting() == 0.0
+    assert overhead.resting_share() == 0.0
     for _ in range(5):
         learn(0.04, {})
         learn(0.9, {"suffix": 0.2})
     learn(30.0, {})
-    assert overhead.resting() == pytest.approx(0.01), "neither a question nor a stall"
+    assert overhead.resting_share() == pytest.approx(0.01), "neither a question nor a stall"
 
 
 def test_asking_is_never_a_gain() -> None:
