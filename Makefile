@@ -25,9 +25,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/foretoken bench
 
-# After a change to src/foretoken/planner, which otherwise runs from source until the next installation.
+# After a change to src/foretoken/planner or drafters/lookup, which otherwise run from source until the next
+# installation.
 compile: $(VENV)/.dev
-	$(BIN)/python scripts/compile_planner.py
+	$(BIN)/python scripts/compile_parts.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Foretoken needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -43,4 +44,4 @@ $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
-	rm -f src/foretoken/planner/*.so src/foretoken/planner/compiled.json
+	rm -f $(addprefix src/foretoken/,planner/*.so planner/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)

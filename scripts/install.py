@@ -32,7 +32,7 @@ CONSTRAINTS = ROOT / "scripts/constraints.txt"
 
 KERNELS = ROOT / "src/foretoken/backends/llamacpp/native/kernels.h"
 GUARD = ROOT / "src/foretoken/compiled.py"
-"""Says whether the planner was compiled; pip shows nothing of what a build says."""
+"""Says what was compiled; pip shows nothing of what a build says."""
 INSTRUCTIONS = {"avx2", "fma", "f16c"}
 """What the kernels need at least, by Linux's names."""
 
@@ -53,8 +53,8 @@ def main() -> int:
         print("Installing Foretoken.")
     if code := run([*PIP, "install", *wanted]):
         return code
-    if run_path(str(GUARD))["state"]() != "compiled":
-        print("The planner runs from source, which takes longer between forwards: `make compile` says why.")
+    if any(state != "compiled" for state in run_path(str(GUARD))["states"]().values()):
+        print("Parts run from source, which takes longer between forwards: `make compile` says why.")
     return 0
 
 

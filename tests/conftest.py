@@ -15,8 +15,8 @@ SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The planner runs as it is installed, compiled as a rule."""
-    parser.addoption("--source", action="store_true", help="run the planner from source")
+    """What may be compiled runs as it is installed, compiled as a rule."""
+    parser.addoption("--source", action="store_true", help="run everything from source")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that look inside the planner need its source: compiled code keeps its insides to itself."""
-    if compiled.state() is compiled.State.COMPILED:
+    if compiled.state(compiled.PLANNER) is compiled.State.COMPILED:
         skip = pytest.mark.skip(reason="looks inside the planner, which is compiled: pytest --source")
         for item in items:
             if item.get_closest_marker("source"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from foretoken.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex
+from foretoken.drafters.lookup.suffix_vote import Matches
 from foretoken.protocols import Drafter, RequestView
 from foretoken.testing import ScriptedDrafter
 from foretoken.types import Draft, DraftLimit, Outcome
@@ -38,3 +40,14 @@ def drafted_from(texts: Sequence[Sequence[int]], seed: int) -> Drafter:
         return draft
 
     return ScriptedDrafter(script)
+
+
+def occurred(lengths: Sequence[int], texts: Sequence[Sequence[int]], past: bool) -> Matches:
+    """Occurrences that match so many tokens, and went on so until their text ended: the first one's
+    continuation stands at 100, and each further one's 100 further.
+    """
+    written = [SEPARATOR] * 100 * (len(texts) + 1)
+    ends = [100 * number for number in range(1, len(texts) + 1)]
+    for end, text in zip(ends, texts, strict=True):
+        written[end : end + len(text)] = text
+    return Matches(SuffixIndex((1,), written), ends, list(lengths), past)

@@ -1,9 +1,10 @@
-"""Whether the planner runs compiled, and the guard against a compiled planner of another source.
+"""What runs compiled, and the guard against what was compiled from another source.
 
-`scripts/compile_planner.py` compiles the modules of `planner/` with mypyc: the same source, with the same
-decisions, in about two thirds of the time. It leaves a list of them with the hash of each source. Python
-prefers a compiled module to its source, so somebody who edits the source would see no change: where one of
-the hashes does not fit, all modules are taken from source.
+`scripts/compile_parts.py` compiles the planner with mypyc, and with Cython what drafters do for each token:
+the same sources, with the same decisions and drafts, in two thirds and in a fifth of the time. In each folder
+it leaves a list with the hash of each source. Python prefers a compiled module to its source, so somebody who
+edits the source would see no change: where one of the hashes does not fit, all modules of that folder are
+taken from source.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
 PLANNER = Path(__file__).parent / "planner"
+LOOKUP = Path(__file__).parent / "drafters" / "lookup"
+PARTS = (PLANNER, LOOKUP)
+"""The folders of which modules are compiled."""
 LIST = "compiled.json"
 
 
 class State(StrEnum):
-    """What the planner runs from."""
+    """What a folder's modules run from."""
 
     COMPILED = "compiled"
     SOURCE = "source"
@@ -32,10 +36,15 @@ class State(StrEnum):
 _asked_for_source = False
 
 
-def state(planner: Path = PLANNER) -> State:
-    """What the planner runs from, or will when it is imported. A list that cannot be read is a stale one."""
+def states() -> dict[str, State]:
+    """What each of `PARTS` runs from, or will when it is imported, by the folder's name."""
+    return {folder.name: state(folder) for folder in PARTS}
+
+
+def state(folder: Path) -> State:
+    """What a folder's modules run from. A list that cannot be read is a stale one."""
     try:
-        listed = json.loads((planner / LIST).read_bytes())
+        listed = json.loads((folder / LIST).read_bytes())
     except FileNotFoundError:
         return State.SOURCE
     except (OSError, ValueError):
@@ -43,7 +52,7 @@ def state(planner: Path = PLANNER) -> State:
     if _asked_for_source:
         return State.SOURCE
     listed = listed if isinstance(listed, dict) else {}
-    same = bool(listed) and all(listed[name] == fingerprint(planner / name) for name in listed)
+    same = bool(listed) and all(listed[name] == fingerprint(folder / name) for name in listed)
     return State.COMPILED if same else State.STALE
 
 
@@ -56,17 +65,18 @@ def fingerprint(source: Path) -> str:
     return hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()
 
 
-def choose(planner: Path = PLANNER) -> None:
-    """Have the modules of `planner` imported from source unless compiled ones fit. Before any is imported."""
-    if state(planner) is State.STALE:
-        _skip_compiled(planner)
+def choose(folder: Path) -> None:
+    """Have the modules of a folder imported from source unless compiled ones fit. Before any is imported."""
+    if state(folder) is State.STALE:
+        _skip_compiled(folder)
 
 
 def use_source() -> None:
-    """Have the planner imported from source in any case. Before it is imported."""
+    """Have all parts imported from source in any case. Before they are imported."""
     global _asked_for_source  # noqa: PLW0603 - a process imports a module once
     _asked_for_source = True
-    _skip_compiled(PLANNER)
+    for folder in PARTS:
+        _skip_compiled(folder)
 
 
 def _skip_compiled(folder: Path) -> None:

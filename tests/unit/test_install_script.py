@@ -19,7 +19,7 @@ UNKNOWN = "processor : 0\nflags\t\t: fpu avx f16c\n"
 def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """The script's names, with what pip was run with in `ran`; pip answers `code`."""
     names: dict[str, Any] = runpy.run_path(str(SCRIPT))
-    script = SimpleNamespace(ran=[], code=0, planner="compiled", **names)
+    script = SimpleNamespace(ran=[], code=0, compiled="compiled", **names)
 
     def run(command: list[str], **variables: str) -> int:
         script.ran.append((command, variables))
@@ -30,7 +30,11 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.delenv("CXXFLAGS", raising=False)
     monkeypatch.setattr("sys.argv", ["install.py", "dev"])
     globals_of = names["main"].__globals__
-    monkeypatch.setitem(globals_of, "run_path", lambda path: {"state": lambda: script.planner})
+    monkeypatch.setitem(
+        globals_of,
+        "run_path",
+        lambda path: {"states": lambda: {"planner": "compiled", "lookup": script.compiled}},
+    )
     monkeypatch.setitem(globals_of, "run", run)
     monkeypatch.setitem(globals_of, "find_spec", lambda name: None)
     script.set = lambda name, value: monkeypatch.setitem(globals_of, name, value)
@@ -54,12 +58,12 @@ def test_without_kernels_pip_is_run_once(install: SimpleNamespace, tmp_path: Pat
     assert not variables
 
 
-@pytest.mark.parametrize(("planner", "said"), [("compiled", False), ("source", True), ("stale", True)])
-def test_a_planner_that_was_not_compiled_is_said(
-    install: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], planner: str, said: bool
+@pytest.mark.parametrize(("state", "said"), [("compiled", False), ("source", True), ("stale", True)])
+def test_a_part_that_was_not_compiled_is_said(
+    install: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str, said: bool
 ) -> None:
     processor(install, tmp_path, UNKNOWN)
-    install.planner = planner
+    install.compiled = state
     assert install.main() == 0
     assert ("make compile" in capsys.readouterr().out) == said
 

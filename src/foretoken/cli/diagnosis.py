@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
@@ -55,12 +55,12 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What Foretoken runs on. `planner`: whether it runs compiled, from source, or from source because that
-    is not what was compiled.
+    """What Foretoken runs on. `parts`: of each part that may be compiled, whether it is, or runs from source,
+    or from source because that is not what was compiled.
     """
 
     foretoken: str
-    planner: compiled.State
+    parts: Mapping[str, compiled.State]
     python: str
     platform: str
     packages: tuple[Package, ...]
@@ -79,7 +79,7 @@ def software() -> Software:
     """Versions of everything that matters. No optional package is imported."""
     return Software(
         foretoken=version("foretoken"),
-        planner=compiled.state(),
+        parts=compiled.states(),
         python=platform.python_version(),
         platform=platform.platform(),
         packages=tuple(Package(*package, _version(package[0], package[1])) for package in _PACKAGES),

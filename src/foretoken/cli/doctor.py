@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 2
 _LABEL = 18
-_PLANNER = {
+_COMPILED = {
     State.COMPILED: "compiled",
-    State.SOURCE: "[yellow]not compiled[/], as without a C compiler: planning takes longer",
-    State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_planner.py",
+    State.SOURCE: "[yellow]not compiled[/], as without a C compiler: it takes longer",
+    State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_parts.py",
 }
 
 Row = tuple[str, str]
@@ -131,7 +131,8 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
 
 def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
     yield "foretoken", software.foretoken
-    yield "planner", _PLANNER[software.planner]
+    for part, state in software.parts.items():
+        yield part, _COMPILED[state]
     yield "Python", software.python
     yield "platform", escape(software.platform)
     for package in software.packages:

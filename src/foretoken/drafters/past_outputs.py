@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from foretoken.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex, Tokens
 from foretoken.drafters.store_thread import StoreThread
-from foretoken.drafters.suffix_index import SEPARATOR, SuffixIndex, Tokens
 from foretoken.drafters.suffix_store import SuffixStore
 
 PAST_LEVELS = (2, 8)

@@ -23,7 +23,8 @@ from itertools import count
 
 from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
-from foretoken.drafters.recycle_table import MOST_SUCCESSORS, Row, SuccessorTable
+from foretoken.drafters.lookup.recycle_chain import Reader
+from foretoken.drafters.lookup.recycle_table import MOST_SUCCESSORS, SuccessorTable
 from foretoken.drafters.scope_key import ScopeKey, ScopeKeys
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, DrafterContext, RequestView
@@ -41,17 +42,6 @@ BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""
 LARGEST_DRAFT = 64
 
-# How often the first successor was right, by how often in a row it had followed (0: an opinion). Measured on
-# greedy answers of a 135M model to prompts of six kinds; the planner learns the rest.
-_AFTER_ONE = (0.12, 0.12, 0.16, 0.18, 0.20, 0.20, 0.20, 0.20)
-_AFTER_ONE_OWN = (0.30, 0.24, 0.40, 0.57, 0.70, 0.76, 0.80, 0.84)
-_AFTER_TWO = (0.12, 0.17, 0.30, 0.38, 0.40, 0.45, 0.48, 0.53)
-_AFTER_TWO_AGREED = (0.36, 0.36, 0.50, 0.55, 0.60, 0.65, 0.70, 0.77)
-_AFTER_TWO_OWN = (0.60, 0.58, 0.84, 0.93, 0.965, 0.985, 0.99, 0.995)
-# And each further one where those before it were wrong.
-_NEXT = {1: (0.09, 0.07, 0.05), 2: (0.18, 0.12, 0.08)}
-_NEXT_OWN = {1: (0.16, 0.11, 0.07), 2: (0.45, 0.27, 0.18)}
-
 
 @dataclass(slots=True)
 class _Reading:
@@ -62,19 +52,7 @@ class _Reading:
     size: int
     number: int
     scope: ScopeKey
-
-
-@dataclass(frozen=True, slots=True)
-class _Guess:
-    """What may follow a context: tokens, best first, the chance of the first, and of each further one if
-    those before it are wrong. `matched`: the context's length.
-    """
-
-    tokens: list[int]
-    chance: float
-    further: tuple[float, ...]
-    matched: int
-    row: Row
+    reader: Reader
 
 
 class RecycleDrafter(HistoryDrafter[_Reading]):
@@ -110,9 +88,9 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         self._numbers = count(1)
 
     def build(self, request: RequestView) -> _Reading:
-        reading = _Reading(len(request.tokens), next(self._numbers), self._scopes.of(request.scope))
-        self._table.follow_all(request.tokens, reading.scope, reading.number)
-        return reading
+        number, scope = next(self._numbers), self._scopes.of(request.scope)
+        self._table.follow_all(request.tokens, scope, number)
+        return _Reading(len(request.tokens), number, scope, Reader(self._table, scope, number))
 
     def extend(self, state: _Reading, request: RequestView, outcome: Outcome) -> None:
         text = request.tokens
@@ -150,62 +128,27 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         most = min(limit.max_tokens, self._longest)
         least = max(limit.min_survival, self._min_survival)
         before, last = ([-1, *request.tokens[-2:]])[-2:]
-        first = self._guess(before, last, state)
-        if first is None:
+        reader = state.reader
+        if not reader.look(before, last):
             return None
         features = {
-            "match_length": float(first.matched),
-            "count": float(first.row.times),
-            "own": float(first.row.own),
+            "match_length": float(reader.matched),
+            "count": float(reader.times),
+            "own": float(reader.own),
         }
         if self._width == 1:
-            tokens, confidence = self._chain(first, last, state, most, least)
-            return Draft(tuple(tokens), NAME, confidence=tuple(confidence), features=features)
-        tokens, parents, confidence = self._tree(first, last, state, most, least)
+            tokens, confidence = reader.chain(last, most, least, self._end_tokens)
+            return Draft(tuple(tokens), NAME, None, tuple(confidence), features)
+        tokens, parents, confidence = self._tree(last, state, most, least)
         return Draft(tuple(tokens), NAME, tuple(parents), tuple(confidence), features)
 
-    def _guess(self, before: int, last: int, state: _Reading) -> _Guess | None:
-        """What the table has for the last two tokens, or else for the last one; -1 for none."""
-        find, scope, number = self._table.find, state.scope, state.number
-        pair = find(before, last, scope, number) if before >= 0 else None
-        if pair is not None and pair.own:
-            return _Guess(pair.tokens, _AFTER_TWO_OWN[pair.times], _NEXT_OWN[2], 2, pair)
-        single = find(-1, last, scope, number)
-        if pair is not None:
-            agreed = single is not None and single.tokens[0] == pair.tokens[0]
-            chances = _AFTER_TWO_AGREED if agreed else _AFTER_TWO
-            return _Guess(pair.tokens, chances[pair.times], _NEXT[2], 2, pair)
-        if single is None:
-            return None
-        if single.own:
-            return _Guess(single.tokens, _AFTER_ONE_OWN[single.times], _NEXT_OWN[1], 1, single)
-        return _Guess(single.tokens, _AFTER_ONE[single.times], _NEXT[1], 1, single)
-
-    def _chain(
-        self, guess: _Guess | None, last: int, state: _Reading, most: int, least: float
-    ) -> tuple[list[int], list[float]]:
-        """The best successor of the best successor …, and the estimate for each."""
-        tokens: list[int] = []
-        confidence: list[float] = []
-        survival = 1.0
-        while guess is not None:
-            survival *= guess.chance
-            if tokens and survival < least:
-                break
-            token = guess.tokens[0]
-            tokens.append(token)
-            confidence.append(guess.chance)
-            if len(tokens) == most or token in self._end_tokens:
-                break
-            guess, last = self._guess(last, token, state), token
-        return tokens, confidence
-
     def _tree(
-        self, guess: _Guess | None, last: int, state: _Reading, most: int, least: float
+        self, last: int, state: _Reading, most: int, least: float
     ) -> tuple[list[int], list[int], list[float]]:
-        """The `most` likeliest branches: the token that is likeliest to be reached and right is added next,
-        so a tree that is cut keeps its best part.
+        """The `most` likeliest branches from what the reader found after `last`: the token that is likeliest
+        to be reached and right is added next, so a tree that is cut keeps its best part.
         """
+        reader, looked = state.reader, True
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []
@@ -213,10 +156,10 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         open_: list[tuple[float, int, int, int, int, float]] = []
         found, survival, parent = 0, 1.0, -1
         while len(tokens) < most:
-            if guess is not None:
-                missed = 1.0
-                for i, token in enumerate(guess.tokens[: self._width]):
-                    share = guess.chance if i == 0 else guess.further[min(i, 3) - 1]
+            if looked:
+                missed, further = 1.0, reader.further()
+                for i, token in enumerate(self._table.row(reader.place)[: self._width]):
+                    share = reader.chance if i == 0 else further[min(i, 3) - 1]
                     chance = missed * share
                     missed -= chance
                     if survival * chance >= least or (not i and not tokens):
@@ -229,7 +172,7 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
             tokens.append(token)
             parents.append(above)
             confidence.append(chance)
-            guess = None if token in self._end_tokens else self._guess(last, token, state)
+            looked = token not in self._end_tokens and reader.look(last, token)
             last = token
         return tokens, parents, confidence
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from foretoken.drafters.suffix_index import Tokens
+from foretoken.drafters.lookup.suffix_index import Tokens
 from foretoken.drafters.suffix_store import SuffixStore
 
 Made = TypeVar("Made")

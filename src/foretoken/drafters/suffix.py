@@ -19,14 +19,15 @@ from operator import mul
 
 from foretoken.config import read_options
 from foretoken.drafters.base import HistoryDrafter
+from foretoken.drafters.lookup.suffix_branches import LONGEST_BRANCH, MIN_BRANCH, branches
+from foretoken.drafters.lookup.suffix_index import REACH, SuffixIndex
+from foretoken.drafters.lookup.suffix_tree import Branch, grow
+from foretoken.drafters.lookup.suffix_vote import longest_matches, vote
 from foretoken.drafters.past_outputs import PastOutputs
 from foretoken.drafters.resync import CONFIDENCE as RESYNC
 from foretoken.drafters.resync import STEADY, Copying, confidence_of
 from foretoken.drafters.store_thread import StoreThread
-from foretoken.drafters.suffix_index import REACH, SuffixIndex
 from foretoken.drafters.suffix_store import SuffixStore
-from foretoken.drafters.suffix_tree import Branch, grow
-from foretoken.drafters.suffix_vote import LONGEST_BRANCH, MIN_BRANCH, longest_matches, vote
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, DrafterContext, RequestView
 from foretoken.types import Draft, DraftLimit, Outcome
@@ -157,7 +158,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             if past is not None:
                 found.append(past)
         most, least = min(limit.max_tokens, self._longest), max(self._min_survival, limit.min_survival)
-        chosen = vote(found, most, least, branches=self._branches) if found else None
+        chosen = vote(found, most, least) if found else None
         if chosen is None or (not self._branches and chosen.confidence[0] < RESYNC[0]):
             changed = self._after_a_change(state, request, limit)
             if changed is not None:
@@ -173,7 +174,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             "from_store": float(chosen.past),
             "from_prompt": float(not chosen.past and chosen.place < state.prompt_length),
         }
-        others = list(chosen.branches)
+        others = list(branches(found, chosen, self._branches, least)) if self._branches else []
         if self._branches and chosen.confidence[0] < RESYNC[0]:
             others += self._changed(state, request)
         if others:
@@ -181,7 +182,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             tree = grow(chosen.tokens, chosen.confidence, others, limit=most, min_survival=least)
             forks = tree.parents != tuple(range(-1, len(tree.tokens) - 1))
             return Draft(tree.tokens, self.name, tree.parents if forks else None, tree.confidence, features)
-        return Draft(tuple(chosen.tokens), self.name, confidence=tuple(chosen.confidence), features=features)
+        return Draft(tuple(chosen.tokens), self.name, None, tuple(chosen.confidence), features)
 
     @staticmethod
     def _changed(state: _State, request: RequestView) -> list[Branch]:

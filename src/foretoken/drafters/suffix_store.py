@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretoken.drafters.suffix_index import SEPARATOR, Tokens
+from foretoken.drafters.lookup.suffix_index import SEPARATOR, Tokens
 
 if sys.platform != "win32":
     import fcntl

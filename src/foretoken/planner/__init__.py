@@ -2,4 +2,4 @@
 
 from foretoken import compiled
 
-compiled.choose()  # before any module of this folder is imported
+compiled.choose(compiled.PLANNER)  # before any module of this folder is imported

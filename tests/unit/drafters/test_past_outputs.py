@@ -11,9 +11,9 @@ import pytest
 from drafter_cases import commit, draft, start
 from foretoken import Engine, SamplingParams
 from foretoken.drafters import suffix_store
+from foretoken.drafters.lookup.suffix_index import SEPARATOR, Tokens
 from foretoken.drafters.store_thread import StoreThread
 from foretoken.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
-from foretoken.drafters.suffix_index import SEPARATOR, Tokens
 from foretoken.drafters.suffix_store import SuffixStore
 from foretoken.testing import FakeModel, drafter_context
 

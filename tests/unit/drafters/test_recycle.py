@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from foretoken.drafters.lookup.recycle_table import SuccessorTable
 from foretoken.drafters.recycle import BULK, RecycleDrafter, create
-from foretoken.drafters.recycle_table import SuccessorTable
 from foretoken.errors import SpeculationStringError
 from foretoken.protocols import Drafter, RequestView
 from foretoken.testing import FakeModel, drafter_context, run_drafter

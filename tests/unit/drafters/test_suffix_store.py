@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.drafters import suffix_store
-from foretoken.drafters.suffix_index import SEPARATOR
+from foretoken.drafters.lookup.suffix_index import SEPARATOR
 from foretoken.drafters.suffix_store import FLUSH_TOKENS, SuffixStore, describe, forget
 
 

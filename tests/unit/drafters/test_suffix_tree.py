@@ -8,22 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafter_cases import commit, draft, start
+from drafter_cases import commit, draft, occurred, start
+from foretoken.drafters.lookup.suffix_branches import MIN_BRANCH, branches
+from foretoken.drafters.lookup.suffix_tree import Branch, grow
+from foretoken.drafters.lookup.suffix_vote import vote
 from foretoken.drafters.suffix import SuffixDrafter, create
-from foretoken.drafters.suffix_index import REACH, SEPARATOR
-from foretoken.drafters.suffix_tree import Branch, grow
-from foretoken.drafters.suffix_vote import MIN_BRANCH, Matches, vote
 from foretoken.testing import FakeModel, drafter_context, run_drafter
 from foretoken.types import Draft
 
 TEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=60)
 DISPUTED = [50, 1, 2, 3, 7, 9, 51, 1, 2, 3, 8, 9, 52, 1, 2, 3, 7, 9, 53, 1, 2, 3]
 """Its end was seen three times: 7 followed twice and 8 once."""
-
-
-def rows(*texts: Sequence[int]) -> list[list[int]]:
-    """What followed each occurrence, filled up to REACH."""
-    return [[*text, *[SEPARATOR] * (REACH - len(text))] for text in texts]
 
 
 def survival(tree: Draft) -> list[float]:
@@ -56,21 +51,22 @@ def test_a_tree_has_the_likeliest_nodes_that_there_is_room_for() -> None:
 
 
 def test_who_outvotes_whom_is_as_without_branches() -> None:
-    matches = [Matches([4, 4, 4], rows([5, 6, 7], [5, 6, 8], [9, 9, 9]), False, [9, 19, 29])]
-    chain, tree = vote(matches, 3), vote(matches, 3, branches=4)
+    matches = [occurred([4, 4, 4], [[5, 6, 7], [5, 6, 8], [9, 9, 9]], False)]
+    chain = vote(matches, 3)
     assert chain is not None
-    assert tree is not None
-    assert (tree.tokens, tree.confidence) == (chain.tokens, chain.confidence)
-    assert not chain.branches
-    assert {(branch.after, tuple(branch.tokens)[:1]) for branch in tree.branches} == {(2, (8,)), (0, (9,))}
-    assert len(vote(matches, 3, branches=1).branches) == 1  # type: ignore[union-attr]
+    assert chain.tokens == [5, 6, 7]
+    others = branches(matches, chain, 4)
+    assert {(branch.after, tuple(branch.tokens)[:1]) for branch in others} == {(2, (8,)), (0, (9,))}
+    assert len(branches(matches, chain, 1)) == 1
 
 
 def test_a_branch_is_surer_the_more_go_that_way() -> None:
     def second(*texts: Sequence[int]) -> float:
-        found = vote([Matches([6] * len(texts), rows(*texts), False, range(len(texts)))], 2, branches=2)
-        assert found is not None
-        return next(branch.confidence[0] for branch in found.branches if branch.tokens[0] == 9)
+        matches = [occurred([6] * len(texts), texts, False)]
+        chosen = vote(matches, 2)
+        assert chosen is not None
+        others = branches(matches, chosen, 2)
+        return next(branch.confidence[0] for branch in others if branch.tokens[0] == 9)
 
     assert second([5, 6], [9, 9], [9, 9], [5, 6]) > second([5, 6], [9, 9], [5, 6], [5, 6])
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
-from foretoken.drafters.suffix_vote import (
+from drafter_cases import occurred
+from foretoken.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foretoken.drafters.lookup.suffix_vote import (
     COUNT_WEIGHT,
     DISSENT,
     OFFSET,
     PAST_UNCERTAINTY,
     SHARPNESS,
     UNCERTAINTY,
-    Matches,
     longest_matches,
     vote,
 )
@@ -43,10 +43,11 @@ def test_finds_the_longest_match(text: list[int]) -> None:
     expected = longest_match(text)
     assert (0 if found is None else max(found.lengths)) == expected
     if found is not None:
-        longest = [row for row, length in zip(found.rows, found.lengths, strict=True) if length == expected]
+        said = [index.after(end, 0) for end in found.ends]
+        longest = [token for token, length in zip(said, found.lengths, strict=True) if length == expected]
         followers = [text[end] for end in range(1, len(text)) if shared(text, end) == expected]
         if expected < REACH - 1:
-            assert [row[0] for row in longest] == followers[::-1]
+            assert longest == followers[::-1]
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), TEXTS)
@@ -69,16 +70,7 @@ def test_an_output_that_ended_is_not_continued_by_the_next_one() -> None:
     query = SuffixIndex((2,), [1, 2])
     found = longest_matches(index, query, shortest=1, limit=9, past=True)
     assert found is not None
-    assert [spoken(row) for row in found.rows] == [[5, 6, 7], [5]]
-
-
-def rows(*texts: list[int]) -> list[list[int]]:
-    return [text + [SEPARATOR] * (REACH - len(text)) for text in texts]
-
-
-def occurred(lengths: Sequence[int], texts: Sequence[Sequence[int]], past: bool) -> Matches:
-    """Occurrences of which the first one's continuation stands at 100, and each further one's 100 further."""
-    return Matches(lengths, texts, past, [100 * number for number in range(1, len(texts) + 1)])
+    assert [spoken(index.following(end).tolist()) for end in found.ends] == [[5, 6, 7], [5]]
 
 
 def spoken(row: Sequence[int]) -> list[int]:
@@ -87,7 +79,7 @@ def spoken(row: Sequence[int]) -> list[int]:
 
 
 def test_nothing_to_say_where_nothing_followed() -> None:
-    assert vote([occurred([3, 2], rows([], []), True)], 5) is None
+    assert vote([occurred([3, 2], [[], []], True)], 5) is None
 
 
 def fitted(raw: float, count: int = 1) -> float:
@@ -96,8 +88,8 @@ def fitted(raw: float, count: int = 1) -> float:
 
 
 def test_of_two_equally_long_matches_the_more_frequent_is_surer() -> None:
-    once = vote([occurred([4], rows([5, 6]), False)], 2)
-    thrice = vote([occurred([4, 4, 4], rows([5, 6], [5, 6], [5, 6]), False)], 2)
+    once = vote([occurred([4], [[5, 6]], False)], 2)
+    thrice = vote([occurred([4, 4, 4], [[5, 6], [5, 6], [5, 6]], False)], 2)
     assert once is not None
     assert thrice is not None
     assert thrice.confidence[0] == pytest.approx(fitted(1 - UNCERTAINTY / 4, 3))
@@ -115,11 +107,11 @@ def test_a_least_chance_drops_only_what_is_below_it(text: list[int], least: floa
 
 
 def test_confidence_is_the_share_and_the_length() -> None:
-    found = vote([occurred([4, 4], rows([5, 6], [5, 7]), True)], 2)
+    found = vote([occurred([4, 4], [[5, 6], [5, 7]], True)], 2)
     assert found is not None
     assert found.tokens == [5, 6]
     assert found.agree == 1
-    alone = vote([occurred([4], rows([5, 6]), False)], 2)
+    alone = vote([occurred([4], [[5, 6]], False)], 2)
     assert alone is not None
     assert alone.confidence == pytest.approx([fitted(1 - UNCERTAINTY / 4), fitted(1 - UNCERTAINTY / 5)])
     assert found.confidence[0] < alone.confidence[0]
@@ -128,7 +120,7 @@ def test_confidence_is_the_share_and_the_length() -> None:
 
 
 def test_the_requests_text_goes_round_and_a_past_output_ends() -> None:
-    text = rows([5, 6, 7])
+    text = [[5, 6, 7]]
     own = vote([occurred([9], text, False)], 7)
     past = vote([occurred([9], text, True)], 7)
     assert own is not None
@@ -140,7 +132,7 @@ def test_the_requests_text_goes_round_and_a_past_output_ends() -> None:
 
 
 def test_a_much_longer_match_in_the_past_wins() -> None:
-    own, past = occurred([2], rows([5]), False), occurred([6], rows([8]), True)
+    own, past = occurred([2], [[5]], False), occurred([6], [[8]], True)
     found = vote([own, past], 1)
     assert found is not None
     assert found.tokens == [8]
@@ -148,13 +140,13 @@ def test_a_much_longer_match_in_the_past_wins() -> None:
 
 
 def test_it_says_where_the_chosen_text_stands() -> None:
-    disputed = vote([occurred([4, 4, 4], rows([5, 6], [7, 8], [7, 9]), False)], 2)
+    disputed = vote([occurred([4, 4, 4], [[5, 6], [7, 8], [7, 9]], False)], 2)
     assert disputed is not None
     assert (disputed.tokens[0], disputed.place) == (5, 100), "weights 1 and 1/2 + 1/3"
-    outvoted = vote([occurred([4, 6, 4], rows([5, 6], [7, 8], [7, 9]), False)], 2)
+    outvoted = vote([occurred([4, 6, 4], [[5, 6], [7, 8], [7, 9]], False)], 2)
     assert outvoted is not None
     assert (outvoted.tokens[0], outvoted.place) == (7, 200)
-    other = vote([occurred([2], rows([5]), False), occurred([3, 6], rows([1], [8]), True)], 1)
+    other = vote([occurred([2], [[5]], False), occurred([3, 6], [[1], [8]], True)], 1)
     assert other is not None
     assert (other.past, other.place) == (True, 200), "in the other index"
 
@@ -164,7 +156,7 @@ def test_it_says_where_the_chosen_text_stands() -> None:
 )
 def test_shares_equal_brute_force(found: list[tuple[int, list[int]]]) -> None:
     lengths, texts = [length for length, _ in found], [text for _, text in found]
-    chosen = vote([occurred(lengths, rows(*texts), True)], REACH)
+    chosen = vote([occurred(lengths, texts, True)], REACH)
     if chosen is None:
         assert not any(texts)
         return
@@ -185,8 +177,8 @@ def test_one_occurrence_says_what_two_equal_ones_do_but_for_their_number(
     text: list[int], length: int, limit: int, past: bool
 ) -> None:
     """The short way for one and the long way for several are the same estimate."""
-    alone = vote([occurred([length], rows(text), past)], limit)
-    both = vote([occurred([length, length], rows(text, text), past)], limit)
+    alone = vote([occurred([length], [text], past)], limit)
+    both = vote([occurred([length, length], [text, text], past)], limit)
     if alone is None or both is None:
         assert alone is both is None
         return

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Where the last tokens of a text occurred before: hash chains over k-grams, newest first.
 
 The structure is LZ77's as zlib builds it (Deutsch, RFC 1951 §4), over tokens and at several gram lengths: a
@@ -28,7 +29,7 @@ _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # odd and without structure; any such number makes a polynomial hash mod 2^64
 _MIX = 0xD6E8FEB86659FD93
 _ROOM = 2048  # tokens of capacity that an index begins with
-_STRIDE = 8  # tokens that are compared at once
+_BEFORE = 64  # REACH, for compiled code
 
 
 class SuffixIndex:
@@ -41,7 +42,8 @@ class SuffixIndex:
 
     def __init__(self, levels: Sequence[int], text: Tokens | Sequence[int] = ()) -> None:
         self.levels = tuple(levels)
-        self._powers = [pow(_BASE, level, 1 << 64) for level in self.levels]
+        self._widths = np.array(self.levels, np.int64).data
+        self._powers = np.array([pow(_BASE, level, 1 << 64) for level in levels], np.uint64).data
         self._index(np.asarray(text, np.int32))
 
     def _index(self, text: Tokens) -> None:
@@ -52,18 +54,17 @@ class SuffixIndex:
         self._buffer: Tokens = np.full(REACH + size + room + REACH, SEPARATOR, np.int32)
         self._buffer[:REACH] = _LEFT_PAD
         self._buffer[REACH : REACH + size] = text
-        self._view = memoryview(self._buffer.data)
+        self._view = self._buffer.data
         bits = (size + room - 1).bit_length()
         self._shift = 64 - bits
-        self._heads: list[memoryview] = []
-        self._links: list[memoryview] = []
-        self.hashes: list[int] = []
-        for level, hashes in zip(self.levels, _gram_hashes(text, self.levels), strict=True):
-            heads, links = np.zeros(1 << bits, np.int32), np.zeros(size + room + 1, np.int32)
-            _chain(heads, links, hashes, level)
-            self._heads.append(memoryview(heads.data))
-            self._links.append(memoryview(links.data))
-            self.hashes.append(int(hashes[-1]) if len(hashes) else _hash(text.tolist()))
+        heads = np.zeros((len(self.levels), 1 << bits), np.int32)
+        links = np.zeros((len(self.levels), size + room + 1), np.int32)
+        newest: list[int] = []
+        for i, (level, hashes) in enumerate(zip(self.levels, _gram_hashes(text, self.levels), strict=True)):
+            _chain(heads[i], links[i], hashes, level)
+            newest.append(int(hashes[-1]) if len(hashes) else _hash(text.tolist()))
+        self._heads, self._links = heads.data, links.data
+        self._hashes = np.array(newest, np.uint64).data
 
     def __len__(self) -> int:
         return self._size
@@ -72,74 +73,81 @@ class SuffixIndex:
     def capacity(self) -> int:
         return self._capacity
 
+    @property
+    def hashes(self) -> list[int]:
+        """Of the text's last tokens, as many as each level has."""
+        return [int(value) for value in self._hashes]
+
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens (or separators)."""
         if self._size + len(tokens) > self._capacity:
             self._index(np.concatenate([self.text(), np.asarray(tokens, np.int32)]))
             return
-        view, hashes, shift = self._view, self.hashes, self._shift
         for token in tokens:
-            at = self._size + REACH
-            view[at] = token
-            self._size = end = self._size + 1
-            for i, level in enumerate(self.levels):
-                leaving = view[at - level] if end > level else 0
-                value = (hashes[i] * _BASE + token - leaving * self._powers[i]) & _MASK
-                hashes[i] = value
-                if end >= level:
-                    bucket = ((value * _MIX) & _MASK) >> shift
-                    head = self._heads[i]
-                    self._links[i][end] = head[bucket]
-                    head[bucket] = end
+            self._append(token)
+
+    def _append(self, token: int) -> None:
+        at = self._size + _BEFORE
+        end = self._size + 1
+        self._view[at] = token
+        self._size = end
+        for i in range(len(self._widths)):
+            width = self._widths[i]
+            leaving = self._view[at - width] if end > width else 0
+            value = (self._hashes[i] * _BASE + token - leaving * self._powers[i]) & _MASK
+            self._hashes[i] = value
+            if end >= width:
+                bucket = ((value * _MIX) & _MASK) >> self._shift
+                self._links[i, end] = self._heads[i, bucket]
+                self._heads[i, bucket] = end
 
     def text(self) -> Tokens:
         """What was appended: a view."""
         return self._buffer[REACH : REACH + self._size]
 
-    def tail(self) -> memoryview:
-        """The last REACH tokens, padded on the left: what `lengths` compares with."""
-        return self._view[self._size : self._size + REACH]
+    def occurrences(self, level: int, text: SuffixIndex, limit: int) -> list[int]:
+        """Ends of the newest occurrences of the last `levels[level]` tokens of `text`, newest first, at most
+        `limit` looked at.
 
-    def occurrences(self, level: int, gram: Sequence[int], hashed: int, limit: int) -> list[int]:
-        """Ends of the newest occurrences of a gram, newest first, at most `limit` looked at.
-
-        `gram` is a text's last tokens (at least `levels[level]` of them) and `hashed` its hash, as the
-        index of that text has it in `hashes[level]`. This text's own end is left out, and so are nearly
-        all ends that share a bucket with another gram (`lengths` finds the rest).
+        `text` may be this one; it has at least so many tokens, and a level of that width. This text's own
+        end is left out, and so are nearly all ends that share a bucket with another gram (`lengths` finds
+        the rest).
         """
-        width = self.levels[level]
-        view, link = self._view, self._links[level]
-        first, last = gram[-width], gram[-1]
-        end = self._heads[level][((hashed * _MIX) & _MASK) >> self._shift]
+        width = self._widths[level]
+        theirs = 0
+        while text._widths[theirs] != width:
+            theirs += 1
+        last = text._view[text._size + _BEFORE - 1]
+        first = text._view[text._size + _BEFORE - width]
+        end = self._heads[level, ((text._hashes[theirs] * _MIX) & _MASK) >> self._shift]
         if end == self._size:  # nothing follows there; in the index of the text itself it is no match at all
-            end = link[end]
+            end = self._links[level, end]
         found: list[int] = []
         while end and limit:
-            if view[end + REACH - 1] == last and view[end + REACH - width] == first:
+            if self._view[end + _BEFORE - 1] == last and self._view[end + _BEFORE - width] == first:
                 found.append(end)
-            end = link[end]
+            end = self._links[level, end]
             limit -= 1
         return found
 
-    def lengths(self, ends: Sequence[int], tail: memoryview) -> list[int]:
-        """How many tokens before each end equal those before the end of `tail`, at most REACH - 1."""
-        view = self._view
+    def lengths(self, ends: Sequence[int], text: SuffixIndex) -> list[int]:
+        """How many tokens before each end equal the last ones of `text`, at most REACH - 1."""
         found: list[int] = []
+        last = text._size + _BEFORE - 1
         for end in ends:
-            after, length = end + REACH, 0
-            while length + _STRIDE < REACH:
-                left, right = length + _STRIDE, length
-                if view[after - left : after - right] != tail[REACH - left : REACH - right]:
-                    break
-                length = left
-            while length < REACH - 1 and view[after - 1 - length] == tail[REACH - 1 - length]:
+            before, length = end + _BEFORE - 1, 0
+            while length < _BEFORE - 1 and self._view[before - length] == text._view[last - length]:
                 length += 1
             found.append(length)
         return found
 
-    def following(self, end: int) -> memoryview:
-        """What followed an end: REACH tokens, SEPARATOR past the end of the text."""
-        return self._view[end + REACH : end + 2 * REACH]
+    def after(self, end: int, place: int) -> int:
+        """The token `place` (< REACH) tokens behind an end, SEPARATOR past the end of the text."""
+        return self._view[end + _BEFORE + place]
+
+    def following(self, end: int) -> Tokens:
+        """What followed an end: REACH tokens, SEPARATOR past the end of the text. A view."""
+        return self._buffer[end + REACH : end + 2 * REACH]
 
 
 def _chain(heads: Tokens, links: Tokens, hashes: npt.NDArray[np.uint64], level: int) -> None:

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
 
 One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
@@ -14,22 +15,23 @@ first token followed, and which request wrote it last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from foretoken.drafters.scope_key import MASK, ScopeKey
+from foretoken.drafters.scope_key import ScopeKey
 
 MAX_BYTES = 8_000_000
 MOST_SUCCESSORS = 15
 MOST_COUNTED = 7
 
+_MASK = (1 << 64) - 1
 _PAIR = 0x9E3779B97F4A7C15
 _SINGLE = 0xD6E8FEB86659FD93
 """Odd numbers without structure. The key of (a, b) is ((a + 1)·PAIR + b + 1)·SINGLE; a is -1 for b alone."""
 
 _EMPTY = -1
+_NONE = -1  # no row
 _KNOWN = 15  # of a row's note: how many of its tokens are text
 _TIMES = 4  # and, from this bit on, how often the first of them followed, and from the next on, the request
 _REQUEST = 8
@@ -37,16 +39,6 @@ _REQUESTS = (1 << (31 - _REQUEST)) - 1
 
 Ids = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
-
-
-class Row(NamedTuple):
-    """The successors of a context. `times`: how often in a row the first one followed, 0 for an opinion, at
-    most MOST_COUNTED; `own`: it was last written by the request that asks.
-    """
-
-    tokens: list[int]
-    times: int
-    own: bool
 
 
 class SuccessorTable:
@@ -60,7 +52,7 @@ class SuccessorTable:
         self.k = k
         bits = (max_bytes // (12 + 4 * k)).bit_length() - 1
         self.rows = 1 << bits
-        self._shift = 64 - bits
+        self._shift = 63 - bits  # after one place more: no shift may be of all 64
         self._key_array: Keys = np.zeros(self.rows, np.uint64)
         self._note_array: Ids = np.zeros(self.rows, np.int32)
         self._cell_array: Ids = np.zeros((self.rows, k), np.int32)
@@ -69,64 +61,82 @@ class SuccessorTable:
         self._notes = self._note_array.data
         self._cells = self._cell_array.reshape(-1).data
 
-    def find(self, before: int, last: int, scope: ScopeKey, request: int) -> Row | None:
-        """The row after `before`, `last`, or with `before` = -1 after `last` alone."""
-        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & MASK
-        slot = ((key + scope.offset) & MASK) >> self._shift
-        if self._keys[slot] != (key + scope.secret) & MASK:
-            return None
-        note, at = self._notes[slot], slot * self.k
-        tokens = self._cells[at : at + self.k].tolist()
-        while tokens[-1] == _EMPTY:
-            tokens.pop()
-        return Row(tokens, (note >> _TIMES) & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
+    @property
+    def nbytes(self) -> int:
+        """The memory of a full table, in bytes."""
+        return int(self._key_array.nbytes + self._note_array.nbytes + self._cell_array.nbytes)
+
+    def row(self, place: int) -> list[int]:
+        """The tokens of a row, best first."""
+        at = place * self.k
+        return [token for token in self._cells[at : at + self.k] if token != _EMPTY]
+
+    def place(self, before: int, last: int, offset: int, secret: int) -> int:
+        """Where that row is; -1 if there is none. `offset`, `secret`: of the scope's key."""
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+        slot = ((key + offset) & _MASK) >> 1 >> self._shift
+        return slot if self._keys[slot] == (key + secret) & _MASK else _NONE
+
+    def first(self, place: int) -> int:
+        """The first token of a row."""
+        return self._cells[place * self.k]
+
+    def times(self, place: int) -> int:
+        """How often in a row that one followed, 0 for an opinion, at most MOST_COUNTED."""
+        return (self._notes[place] >> _TIMES) & MOST_COUNTED
+
+    def own(self, place: int, request: int) -> bool:
+        """Whether a row was last written by this request."""
+        return self._notes[place] >> _REQUEST == request & _REQUESTS
 
     def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
         """Learn what followed what in `text` from position `start` on, one by one."""
-        note = (request & _REQUESTS) << _REQUEST
+        offset, secret, note = scope.offset, scope.secret, (request & _REQUESTS) << _REQUEST
         for position in range(max(1, start), len(text)):
             last, token = text[position - 1], text[position]
-            self._follow(((last + 1) * _SINGLE) & MASK, token, scope, note)
+            self._follow(((last + 1) * _SINGLE) & _MASK, token, offset, secret, note)
             if position > 1:
-                key = ((text[position - 2] + 1) * _PAIR + last + 1) * _SINGLE
-                self._follow(key & MASK, token, scope, note)
+                before = text[position - 2]
+                key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+                self._follow(key, token, offset, secret, note)
 
-    def _follow(self, key: int, token: int, scope: ScopeKey, request: int) -> None:
-        slot = ((key + scope.offset) & MASK) >> self._shift
-        stored, cells, at, k = (key + scope.secret) & MASK, self._cells, slot * self.k, self.k
-        known, times = 0, 0
+    def _follow(self, key: int, token: int, offset: int, secret: int, request: int) -> None:
+        slot = ((key + offset) & _MASK) >> 1 >> self._shift
+        stored, k = (key + secret) & _MASK, self.k
+        at, known, times = slot * k, 0, 0
         if self._keys[slot] != stored:
             self._keys[slot] = stored
             for i in range(at + 1, at + k):
-                cells[i] = _EMPTY
+                self._cells[i] = _EMPTY
         else:
             note = self._notes[slot]
             known = note & _KNOWN
-            if cells[at] == token:
+            if self._cells[at] == token:
                 times = min((note >> _TIMES) & MOST_COUNTED, MOST_COUNTED - 1)
                 known -= known > 0
             else:
-                row = cells[at : at + k].tolist()
-                place = row.index(token) if token in row else k - 1
-                for i in range(place):
-                    cells[at + i + 1] = row[i]
+                place = min(1, k - 1)
+                while place < k - 1 and self._cells[at + place] != token:
+                    place += 1
+                for i in range(at + place, at, -1):
+                    self._cells[i] = self._cells[i - 1]
                 known -= place < known
-        cells[at] = token
+        self._cells[at] = token
         self._notes[slot] = request | (times + 1) << _TIMES | known + 1
 
     def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
         """The target holds `successors` likeliest after a context, best first. They take the places that text
         leaves, before older opinions; a row that holds another context's text is left alone.
         """
-        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & MASK
-        slot = ((key + scope.offset) & MASK) >> self._shift
-        stored, cells, at, k = (key + scope.secret) & MASK, self._cells, slot * self.k, self.k
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+        slot = ((key + scope.offset) & _MASK) >> 1 >> self._shift
+        stored, cells, at, k = (key + scope.secret) & _MASK, self._cells, slot * self.k, self.k
         known = self._notes[slot] & _KNOWN
         row: list[int] = []
         if self._keys[slot] == stored:
             if known == k:
                 return
-            row = cells[at : at + k].tolist()
+            row = [cells[i] for i in range(at, at + k)]
         elif known:
             return
         else:
@@ -156,7 +166,7 @@ class SuccessorTable:
 
     def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
         contexts, newest, times = _latest(keys, tokens, self.k)
-        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(self._shift)
+        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(1) >> np.uint64(self._shift)
         stored = contexts + np.uint64(scope.secret)
         same = self._key_array[slots] == stored
         old = np.where(same[:, None], self._cell_array[slots], np.int32(_EMPTY))
