@@ -147,14 +147,12 @@ class SuffixDrafter(HistoryDrafter[_State]):
         state.catch_up()
         text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
         found = []
-        own = longest_matches(text, text, shortest=shortest, limit=count, past=False, min_chance=chance)
+        own = longest_matches(text, text, shortest, count, chance)
         if own is not None:
             found.append(own)
         remembered = state.past.index if state.past is not None else None
         if remembered is not None and (own is None or max(own.lengths) < CONTENT):
-            past = longest_matches(
-                remembered, text, shortest=shortest, limit=count, past=True, min_chance=chance
-            )
+            past = longest_matches(remembered, text, shortest, count, chance)
             if past is not None:
                 found.append(past)
         most, least = min(limit.max_tokens, self._longest), max(self._min_survival, limit.min_survival)

@@ -39,7 +39,7 @@ def longest_match(text: list[int]) -> int:
 @given(TEXTS)
 def test_finds_the_longest_match(text: list[int]) -> None:
     index = SuffixIndex((1, 2, 4, 8, 16), text)
-    found = longest_matches(index, index, shortest=1, limit=1000, past=False)
+    found = longest_matches(index, index, shortest=1, limit=1000)
     expected = longest_match(text)
     assert (0 if found is None else max(found.lengths)) == expected
     if found is not None:
@@ -53,7 +53,7 @@ def test_finds_the_longest_match(text: list[int]) -> None:
 @given(st.lists(st.integers(0, 2), max_size=60), TEXTS)
 def test_finds_the_longest_match_in_another_text(past: list[int], text: list[int]) -> None:
     index, query = SuffixIndex((1, 2, 8), [SEPARATOR, *past]), SuffixIndex((1, 2, 4, 8, 16), text)
-    found = longest_matches(index, query, shortest=1, limit=1000, past=True)
+    found = longest_matches(index, query, shortest=1, limit=1000)
     expected = max(
         (
             n
@@ -68,7 +68,7 @@ def test_finds_the_longest_match_in_another_text(past: list[int], text: list[int
 def test_an_output_that_ended_is_not_continued_by_the_next_one() -> None:
     index = SuffixIndex((2,), [SEPARATOR, 1, 2, 5, SEPARATOR, SEPARATOR, 9, 9, SEPARATOR, 1, 2, 5, 6, 7])
     query = SuffixIndex((2,), [1, 2])
-    found = longest_matches(index, query, shortest=1, limit=9, past=True)
+    found = longest_matches(index, query, shortest=1, limit=9)
     assert found is not None
     assert [spoken(index.following(end).tolist()) for end in found.ends] == [[5, 6, 7], [5]]
 
@@ -99,8 +99,8 @@ def test_of_two_equally_long_matches_the_more_frequent_is_surer() -> None:
 @given(TEXTS, st.floats(0.0, 1.0))
 def test_a_least_chance_drops_only_what_is_below_it(text: list[int], least: float) -> None:
     index = SuffixIndex((1, 2, 4, 8, 16), text)
-    free = longest_matches(index, index, shortest=1, limit=16, past=False)
-    gated = longest_matches(index, index, shortest=1, limit=16, past=False, min_chance=least)
+    free = longest_matches(index, index, shortest=1, limit=16)
+    gated = longest_matches(index, index, shortest=1, limit=16, min_chance=least)
     if gated is None and free is not None:
         found = vote([free], 1)
         assert found is None or found.confidence[0] < least + 1e-9

@@ -8,6 +8,7 @@ cdef Py_ssize_t _BEFORE
 
 cdef class SuffixIndex:
     cdef readonly tuple levels
+    cdef readonly Py_ssize_t size
     cdef object _buffer
     cdef long long[::1] _widths
     cdef unsigned long long[::1] _powers
@@ -15,7 +16,6 @@ cdef class SuffixIndex:
     cdef int[::1] _view
     cdef int[:, ::1] _heads
     cdef int[:, ::1] _links
-    cdef Py_ssize_t _size
     cdef Py_ssize_t _capacity
     cdef int _shift
 

@@ -49,7 +49,8 @@ class SuffixIndex:
     def _index(self, text: Tokens) -> None:
         """Start over with room for a quarter more than `text`."""
         size, room = len(text), max(len(text) // 4, _ROOM)
-        self._size = size
+        self.size = size
+        """Tokens of the text."""
         self._capacity = size + room
         self._buffer: Tokens = np.full(REACH + size + room + REACH, SEPARATOR, np.int32)
         self._buffer[:REACH] = _LEFT_PAD
@@ -67,7 +68,7 @@ class SuffixIndex:
         self._hashes = np.array(newest, np.uint64).data
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     @property
     def capacity(self) -> int:
@@ -80,17 +81,17 @@ class SuffixIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens (or separators)."""
-        if self._size + len(tokens) > self._capacity:
+        if self.size + len(tokens) > self._capacity:
             self._index(np.concatenate([self.text(), np.asarray(tokens, np.int32)]))
             return
         for token in tokens:
             self._append(token)
 
     def _append(self, token: int) -> None:
-        at = self._size + _BEFORE
-        end = self._size + 1
+        at = self.size + _BEFORE
+        end = self.size + 1
         self._view[at] = token
-        self._size = end
+        self.size = end
         for i in range(len(self._widths)):
             width = self._widths[i]
             leaving = self._view[at - width] if end > width else 0
@@ -103,7 +104,7 @@ class SuffixIndex:
 
     def text(self) -> Tokens:
         """What was appended: a view."""
-        return self._buffer[REACH : REACH + self._size]
+        return self._buffer[REACH : REACH + self.size]
 
     def occurrences(self, level: int, text: SuffixIndex, limit: int) -> list[int]:
         """Ends of the newest occurrences of the last `levels[level]` tokens of `text`, newest first, at most
@@ -117,10 +118,10 @@ class SuffixIndex:
         theirs = 0
         while text._widths[theirs] != width:
             theirs += 1
-        last = text._view[text._size + _BEFORE - 1]
-        first = text._view[text._size + _BEFORE - width]
+        last = text._view[text.size + _BEFORE - 1]
+        first = text._view[text.size + _BEFORE - width]
         end = self._heads[level, ((text._hashes[theirs] * _MIX) & _MASK) >> self._shift]
-        if end == self._size:  # nothing follows there; in the index of the text itself it is no match at all
+        if end == self.size:  # nothing follows there; in the index of the text itself it is no match at all
             end = self._links[level, end]
         found: list[int] = []
         while end and limit:
@@ -133,7 +134,7 @@ class SuffixIndex:
     def lengths(self, ends: Sequence[int], text: SuffixIndex) -> list[int]:
         """How many tokens before each end equal the last ones of `text`, at most REACH - 1."""
         found: list[int] = []
-        last = text._size + _BEFORE - 1
+        last = text.size + _BEFORE - 1
         for end in ends:
             before, length = end + _BEFORE - 1, 0
             while length < _BEFORE - 1 and self._view[before - length] == text._view[last - length]:

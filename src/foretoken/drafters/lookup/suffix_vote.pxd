@@ -3,6 +3,7 @@ cimport cython
 from foretoken.drafters.lookup.suffix_index cimport SuffixIndex
 
 cdef int _NOTHING
+cdef Py_ssize_t _REACH
 
 cdef class Matches:
     cdef readonly SuffixIndex index
@@ -65,3 +66,11 @@ cpdef double trust(Py_ssize_t length, bint past) except? -7
 cpdef double fitted(double raw, Py_ssize_t count) except? -7
 
 cdef list _estimates(Py_ssize_t count, bint past)
+
+@cython.locals(levels=tuple, past=bint, level=Py_ssize_t, width=Py_ssize_t, deeper=Py_ssize_t, found=list,
+               lengths=list, least=Py_ssize_t)
+cpdef Matches longest_matches(SuffixIndex index, SuffixIndex text, Py_ssize_t shortest, Py_ssize_t limit,
+                              double min_chance=*)
+
+@cython.locals(those=Weighed, leader=Py_ssize_t, chain=Chain, survival=double)
+cpdef Continuation vote(list matches, Py_ssize_t limit, double min_survival=*)

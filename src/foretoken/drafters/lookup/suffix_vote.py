@@ -25,7 +25,7 @@ SHARPNESS, COUNT_WEIGHT, OFFSET = 0.9, 0.45, -0.12
 """The estimate as a logistic regression sees it, fitted to the same outputs: log-odds × SHARPNESS +
 COUNT_WEIGHT × ln(occurrences) + OFFSET. Of two equally long matches the more frequent is right more often."""
 
-_NOTHING = -1  # SEPARATOR, for compiled code
+_NOTHING, _REACH = -1, 64  # SEPARATOR and REACH, for compiled code
 
 
 class Matches:
@@ -60,23 +60,23 @@ class Continuation:
 
 
 def longest_matches(
-    index: SuffixIndex, text: SuffixIndex, *, shortest: int, limit: int, past: bool, min_chance: float = 0.0
+    index: SuffixIndex, text: SuffixIndex, shortest: int, limit: int, min_chance: float = 0.0
 ) -> Matches | None:
     """The newest occurrences in `index` of the end of `text`, at the deepest level of grams that has any.
 
     At most `limit` occurrences are looked at, and none that matches fewer than `shortest` tokens is kept.
     None also if no vote about them could be as likely right as `min_chance`, which is seen before anything
     is measured.
-    `index` may be `text`; otherwise its levels must be among the text's.
+    `index` may be `text`; otherwise it is one of past outputs, and its levels must be among the text's.
     """
-    levels = index.levels
+    levels, past = index.levels, index is not text
     for level in range(len(levels) - 1, -1, -1):
         width = levels[level]
-        if len(text) < width:
+        if text.size < width:
             continue
         found = index.occurrences(level, text, limit)
         if found:
-            deeper = levels[level + 1] if level + 1 < len(levels) else REACH
+            deeper = levels[level + 1] if level + 1 < len(levels) else _REACH
             if min_chance and _estimates(len(found), past)[deeper - 1] < min_chance:
                 return None
             lengths, least = index.lengths(found, text), max(width, shortest)
@@ -90,7 +90,7 @@ def longest_matches(
     return None
 
 
-def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> Continuation | None:
+def vote(matches: list[Matches], limit: int, min_survival: float = 0.0) -> Continuation | None:
     """The continuation that weighs most, at most `limit` (≤ REACH) tokens.
 
     It ends where the estimate that all of it is right falls below `min_survival`, but not before one token.
@@ -106,7 +106,7 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
     leader = _leader(those)
     if leader < 0:
         return None
-    chain = Chain(those, leader, REACH, goes_round=leader < those.own)
+    chain = Chain(those, leader, _REACH, goes_round=leader < those.own)
     survival = 1.0
     while len(chain.tokens) < limit and chain.goes_on():
         survival *= chain.latest
@@ -206,7 +206,7 @@ class Chain:
         going_on: list[int] = []
         for i in self._others:
             index = those.indexes[i]
-            said = index.after(those.ends[i], at) if at < REACH else _NOTHING
+            said = index.after(those.ends[i], at) if at < _REACH else _NOTHING
             if said == token:
                 going_on.append(i)
             elif said != _NOTHING:
