@@ -50,7 +50,7 @@ from setuptools import Extension, setup
 
 scratch, *sources = sys.argv[1:]
 sys.argv[1:] = ["build_ext", "--inplace", "--quiet", "--build-temp", scratch, "--build-lib", scratch]
-arguments = [] if sys.platform == "win32" else ["-g0"]
+arguments = [] if sys.platform == "win32" else ["-g0", "-Os"]
 modules = [
     Extension(".".join(Path(source).with_suffix("").parts), [source], extra_compile_args=arguments)
     for source in sources

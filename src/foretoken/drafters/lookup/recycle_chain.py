@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, initializedcheck=False
 """What `recycle` makes of its table: how likely a context's first successor is, and the chain of them."""
 
 from __future__ import annotations

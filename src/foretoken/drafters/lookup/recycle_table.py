@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, initializedcheck=False
 """The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
 
 One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;

@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, initializedcheck=False
 """From the places where the end of a text occurred before to one draft with a confidence for each token."""
 
 from __future__ import annotations
