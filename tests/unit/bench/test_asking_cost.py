@@ -37,12 +37,12 @@ NOISE = recorded((noise(30, 1), noise(101, 2)))
 
 def test_the_usual_cost_is_as_measured_and_in_proportion_where_forwards_are_faster() -> None:
     measured = usual_cost(4.0)
-    assert measured.of("suffix") == pytest.approx(0.1)
+    assert measured.of("suffix") == pytest.approx(0.06)
     assert measured.of("recycle") == pytest.approx(0.04)
     assert measured.choosing == pytest.approx(0.23)
     assert usual_cost(40.0) == measured
     half = usual_cost(2.0)
-    assert half.of("suffix") == pytest.approx(0.05)
+    assert half.of("suffix") == pytest.approx(0.03)
     assert half.of("a drafter of somebody's") == pytest.approx(measured.of("a drafter of somebody's") / 2)
     assert half.choosing == pytest.approx(0.115)
 
