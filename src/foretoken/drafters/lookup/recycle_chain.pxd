@@ -1,4 +1,4 @@
-# The types of `recycle_chain.py`, where it is compiled (scripts/compile_inner.py).
+# The types of `recycle_chain.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 from foretoken.drafters.lookup.recycle_table cimport SuccessorTable
 

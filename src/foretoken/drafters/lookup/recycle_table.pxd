@@ -1,4 +1,4 @@
-# The types of `recycle_table.py`, where it is compiled (scripts/compile_inner.py).
+# The types of `recycle_table.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 
 cdef unsigned long long _MASK

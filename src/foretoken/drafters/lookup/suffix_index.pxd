@@ -1,10 +1,10 @@
-# The types of `suffix_index.py`, where it is compiled (scripts/compile_inner.py).
+# The types of `suffix_index.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 
 cdef unsigned long long _BASE
 cdef unsigned long long _MASK
 cdef unsigned long long _MIX
-cdef Py_ssize_t _BEFORE
+cdef Py_ssize_t _REACH
 
 cdef class SuffixIndex:
     cdef readonly tuple levels

@@ -29,7 +29,7 @@ _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # odd and without structure; any such number makes a polynomial hash mod 2^64
 _MIX = 0xD6E8FEB86659FD93
 _ROOM = 2048  # tokens of capacity that an index begins with
-_BEFORE = 64  # REACH, for compiled code
+_REACH = 64  # REACH, for compiled code
 
 
 class SuffixIndex:
@@ -88,7 +88,7 @@ class SuffixIndex:
             self._append(token)
 
     def _append(self, token: int) -> None:
-        at = self.size + _BEFORE
+        at = self.size + _REACH
         end = self.size + 1
         self._view[at] = token
         self.size = end
@@ -118,14 +118,14 @@ class SuffixIndex:
         theirs = 0
         while text._widths[theirs] != width:
             theirs += 1
-        last = text._view[text.size + _BEFORE - 1]
-        first = text._view[text.size + _BEFORE - width]
+        last = text._view[text.size + _REACH - 1]
+        first = text._view[text.size + _REACH - width]
         end = self._heads[level, ((text._hashes[theirs] * _MIX) & _MASK) >> self._shift]
         if end == self.size:  # nothing follows there; in the index of the text itself it is no match at all
             end = self._links[level, end]
         found: list[int] = []
         while end and limit:
-            if self._view[end + _BEFORE - 1] == last and self._view[end + _BEFORE - width] == first:
+            if self._view[end + _REACH - 1] == last and self._view[end + _REACH - width] == first:
                 found.append(end)
             end = self._links[level, end]
             limit -= 1
@@ -134,17 +134,17 @@ class SuffixIndex:
     def lengths(self, ends: Sequence[int], text: SuffixIndex) -> list[int]:
         """How many tokens before each end equal the last ones of `text`, at most REACH - 1."""
         found: list[int] = []
-        last = text.size + _BEFORE - 1
+        last = text.size + _REACH - 1
         for end in ends:
-            before, length = end + _BEFORE - 1, 0
-            while length < _BEFORE - 1 and self._view[before - length] == text._view[last - length]:
+            before, length = end + _REACH - 1, 0
+            while length < _REACH - 1 and self._view[before - length] == text._view[last - length]:
                 length += 1
             found.append(length)
         return found
 
     def after(self, end: int, place: int) -> int:
         """The token `place` (< REACH) tokens behind an end, SEPARATOR past the end of the text."""
-        return self._view[end + _BEFORE + place]
+        return self._view[end + _REACH + place]
 
     def following(self, end: int) -> Tokens:
         """What followed an end: REACH tokens, SEPARATOR past the end of the text. A view."""

@@ -1,4 +1,4 @@
-# The types of `suffix_vote.py`, where it is compiled (scripts/compile_inner.py).
+# The types of `suffix_vote.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 from foretoken.drafters.lookup.suffix_index cimport SuffixIndex
 
