@@ -35,7 +35,7 @@ options = ["--ignore-missing-imports", "--follow-imports", "silent", "--cache-di
 modules = mypycify(
     [*options, *sources],
     group_name="foretoken.planner.native",
-    opt_level="3",
+    opt_level="2",
     debug_level="0",
     target_dir=scratch,
 )

@@ -158,7 +158,7 @@ def test_trees_leave_the_text_of_a_torch_model_as_it_is(
     path = torch_factory.make_model(tmp_path / "target", "llama", seed=1)
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, torch_factory.VOCAB, 9).tolist() * 3 for _ in range(3)]
-    params = SamplingParams(temperature=temperature, seed=6, max_tokens=40, ignore_eos=True)
+    params = SamplingParams(temperature=temperature, seed=6, max_tokens=80, ignore_eos=True)
     Widest.widths.clear()
 
     def load() -> Model:

@@ -195,10 +195,11 @@ class AdaptivePlanner:
         return self._asking.limits(requests, drafters, load, awake, promising)
 
     def _weigh(self, load: Load) -> float:
-        """What a question takes, in turns of one request; hints go by what is measured now."""
+        """What a question takes, in turns of one request; hints and stakes go by what is measured now."""
         cost = self._question.cost(self._names, load)
         turns = cost / self._curve.turn(load.decoding)
         dear = load.decoding == 1 and turns > DEAR
+        self._stakes.spend(self._overhead.resting_share())
         if cost > INCOME:
             self._hints.weigh(cost, load.decoding, dear=dear)
         else:

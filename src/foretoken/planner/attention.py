@@ -20,19 +20,14 @@ from dataclasses import dataclass
 
 from foretoken.planner.income import INCOME, Income
 
-DEAR = 0.12
+DEAR = 0.1
 """A question that takes more plain rounds is dear: forwards are short then, and what an answer of ten tokens
 may lose is soon lost.
 """
 
-START = DEAR
+START = 0.12
 """Credit a request begins with, where a question is not dear. A dear one has to be earned: of an answer of
 ten tokens it would take two rounds in a hundred.
-"""
-
-SHORT = 0.7
-"""Share of the income that is left where a question is dear: what every round takes beside its forward there,
-asked or not (30 µs of 5 ms), counts in part as asking.
 """
 
 EARNED = 0.25
@@ -113,8 +108,6 @@ class Attention:
         self._most = MOST
         self._income = Income()
         self._cost = 0.0
-        self._left = 1.0
-        """Of the income, at what a question took last, which is `_cost`."""
         self._together = 0
 
     def begin(self, request: int) -> None:
@@ -133,8 +126,7 @@ class Attention:
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
         self._most, self._cost = _most(cost), cost
-        self._left = _left(cost, len(states))
-        income = self._earned(len(states))
+        income = self._income.of(len(states))
         for state in states.values():
             state.credit = min(self._most, state.credit + income)
         asked = _askers(states, cost, income, self._round, promising)
@@ -151,7 +143,7 @@ class Attention:
         after so many rounds of a rest of so many requests. To find out in vain takes half a question.
         """
         state = self._requests.get(request)
-        earned = self._earned(together) * (1 + rested)
+        earned = self._income.of(together) * (1 + rested)
         return state is None or state.can_pay(_share(self._cost, 1), promising=True, earned=earned)
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
@@ -162,8 +154,8 @@ class Attention:
             return 0
         known = [(it, self._requests[it]) for it in requests]
         states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
-        self._most, self._cost, self._left = _most(cost), cost, _left(cost, len(requests))
-        most, income = min(most, LONGEST_REST), self._earned(len(requests))
+        self._most, self._cost = _most(cost), cost
+        most, income = min(most, LONGEST_REST), self._income.of(len(requests))
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.idle += 1
@@ -175,17 +167,13 @@ class Attention:
     def rested(self, requests: Sequence[int], rounds: int) -> None:
         """So many rounds of a rest have gone by."""
         self._round += rounds
-        income = self._earned(len(requests))
+        income = self._income.of(len(requests))
         for request in requests:
             state = self._requests.get(request)
             if state is not None:
                 state.idle += rounds
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
                     state.credit = min(self._most, state.credit + income)
-
-    def _earned(self, together: int) -> float:
-        """What a request earns with a round, where so many decode."""
-        return self._left * self._income.of(together)
 
     def saved(self, request: int, rounds: float) -> None:
         """A draft saved the request so many plain rounds, or fewer than none."""
@@ -217,13 +205,13 @@ class Attention:
             state.idle = min(state.idle, PATIENCE - AFTER_A_HIT)
 
     def forget(self, request: int) -> None:
-        """The request is over."""
+        """The request is over. What the one that is left alone owes for questions in company is forgotten:
+        where the others' rows cost most a draft may pay at last, and its credit would say so too late.
+        """
         self._requests.pop(request, None)
-
-
-def _left(cost: float, together: int) -> float:
-    """Of the income, where a question costs so much."""
-    return SHORT if _share(cost, together) > DEAR else 1.0
+        if len(self._requests) == 1:
+            for state in self._requests.values():
+                state.credit = max(state.credit, 0.0)
 
 
 def _most(cost: float) -> float:

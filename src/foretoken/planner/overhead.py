@@ -60,6 +60,7 @@ class Overhead:
         self._latest: deque[float] | None = None
         self._prior = PRIOR_MS
         self._resting: deque[float] = deque(maxlen=WINDOW)
+        self._share: float | None = None
 
     def recall(self, ms: float) -> None:
         """What an earlier run has measured of one request, until this one has."""
@@ -85,12 +86,17 @@ class Overhead:
             self.add(ms, asked=asked, requests=requests, late_ms=measured.late_ms)
             if not asked and measured.forward_ms > 0:
                 self._resting.append(measured.plan_ms / measured.forward_ms)
+                self._share = None
 
     def resting_share(self) -> float:
         """What a round in which nobody is asked takes before its forward, for example to look at the text's
-        end: the share of that forward. 0 before such a round was seen.
+        end, which is done in every other one: the share of that forward. 0 before such a round was seen.
         """
-        return median(self._resting) if self._resting else 0.0
+        if self._share is None:
+            outer = len(self._resting) // 4
+            middle = sorted(self._resting)[outer : len(self._resting) - outer]
+            self._share = sum(middle) / len(middle) if middle else 0.0
+        return self._share
 
     def add(self, ms: float, *, asked: bool, requests: int = 1, late_ms: float = 0.0) -> None:
         """A round of so many requests took `ms` until it was learnt from, and the one before it `late_ms`

@@ -1,10 +1,11 @@
 """How much a request may lose: what it has won so far, and a little.
 
 A chance estimate is right on average and wrong on some prompts; a short answer has no time to make up for a
-few bad drafts. So every request has a stake, in units of a plain round: it starts small, grows by a small
-share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
+few bad drafts. So every request has a stake, in units of a plain round: it starts with nothing, grows by a
+small share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
 requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
-of any request, whatever the estimates say.
+of any request, whatever the estimates say. Where forwards are so short that what a round without a question
+takes beside its forward counts, that comes off what drafts may lose (`Stakes.spend`).
 
 A copy at the beginning of a long answer would wait for its stake. So drafts that look certain get an advance
 on what the answer has still to come: of the earlier answers that were longer than this one is by now, the
@@ -17,11 +18,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-START = 0.03
-"""Plain rounds that a request may lose before it has won anything."""
+SHARE = 0.016
+"""Share of its time that a request may lose by drafts in the long run, and by what rounds take besides."""
 
-SHARE = 0.018
-"""Share of its time that a request may lose by drafts in the long run."""
+LEAST = SHARE / 2
+"""What is left of it for drafts in any case."""
 
 DOUBTED = 4
 """Power of a chance: a draft that pays for its rows with chance P is taken to be lost with 1 - P^4, as
@@ -61,12 +62,20 @@ class Stakes:
         self._longest: dict[int, int] = {}
         self._lengths: deque[int] = deque(maxlen=KEPT)
         self._sorted: list[int] = []
+        self.share = SHARE
+        """Share of its time by which a stake grows."""
 
     def start(self, request: int, most: int | None = None) -> None:
         """A request begins, which will write at most `most` tokens."""
         self._written[request] = 1
         if most is not None:
             self._longest[request] = most
+
+    def spend(self, share: float) -> None:
+        """Every round takes this share of its time beside its forward, drafts or not: from now on drafts may
+        lose so much less.
+        """
+        self.share = max(LEAST, SHARE - share)
 
     def export(self) -> list[int]:
         """How long the last answers were, in tokens, the oldest first."""
@@ -102,7 +111,7 @@ class Stakes:
         with what chance 1, 2, … of its tokens are `paying`. `rested`: plain rounds that were not settled yet.
         """
         those = together or (request,)
-        stake = sum(self._stakes.get(it, START) for it in those) + SHARE * rested * len(those)
+        stake = sum(self._stakes.get(it, 0.0) for it in those) + self.share * rested * len(those)
         advance = sum(self._advance(it, rested) for it in those)
         for length in range(len(survivals), 0, -1):
             cost = extra[length]
@@ -130,14 +139,14 @@ class Stakes:
 
     def settle(self, request: int, committed: int, cost: float) -> None:
         """A round committed `committed` tokens and cost this request `cost` plain rounds."""
-        stake = self._stakes.get(request, START) + committed * (1.0 + SHARE) - cost
+        stake = self._stakes.get(request, 0.0) + committed * (1.0 + self.share) - cost
         self._stakes[request] = min(stake, MOST)
         if request in self._written:
             self._written[request] += committed
 
     def forget(self, request: int, written: int = 0) -> None:
         """The request is over, after so many tokens. What it has won is left to the others."""
-        left = self._stakes.pop(request, START) - START
+        left = self._stakes.pop(request, 0.0)
         if left > 0 and self._stakes:
             each = left / len(self._stakes)
             for other, stake in self._stakes.items():

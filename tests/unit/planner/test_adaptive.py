@@ -15,7 +15,7 @@ from foretoken.engine.warmup import SIZES
 from foretoken.planner.adaptive import MARGIN, AdaptivePlanner
 from foretoken.planner.asking import FIRST_PROBE
 from foretoken.planner.pace import STALE
-from foretoken.planner.stake import SHARE, START
+from foretoken.planner.stake import SHARE
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load, Outcome, Round
 from planner_rounds import BONUS, PLAIN_MS, Curve, Game, all_right, all_wrong, chain, linear, teach
@@ -325,8 +325,8 @@ def test_a_draft_is_charged_with_what_all_requests_lose() -> None:
     stakes = planner._stakes._stakes
     extra = (CPU(12) - CPU(8)) / CPU(8)
     assert extra == pytest.approx(1 / 3)
-    assert stakes[1] == pytest.approx(START + SHARE - 8 * extra)
-    assert [stakes[number] for number in range(2, 9)] == pytest.approx([START + SHARE] * 7)
+    assert stakes[1] == pytest.approx(SHARE - 8 * extra)
+    assert [stakes[number] for number in range(2, 9)] == pytest.approx([SHARE] * 7)
 
 
 def test_what_plain_decoding_costs_is_measured_now_and_then() -> None:

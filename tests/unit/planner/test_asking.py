@@ -13,6 +13,7 @@ from foretoken.engine.warmup import SIZES
 from foretoken.planner.adaptive import AdaptivePlanner
 from foretoken.planner.asking import FIRST_PROBE, LENT, MODEST, SLACK, Asking
 from foretoken.planner.cost import CostCurve
+from foretoken.planner.income import INCOME
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load, Outcome, Round
 from planner_rounds import PLAIN_MS, Curve, Game, all_right, chain, linear, teach
@@ -210,7 +211,7 @@ def test_a_drafter_that_has_earned_nothing_is_asked_on_credit_where_it_may_pay()
     lent = asked(8, 1)
     assert lent == 8
     assert asked(8, 2) <= 1, "another request is not meant"
-    assert lent + asked(60, 1) <= (LENT + 2 * share + 76 * 0.01) / share, "and not without limit"
+    assert lent + asked(60, 1) <= (LENT + 2 * share + 76 * INCOME) / share, "and not without limit"
 
 
 def test_who_is_not_listed_any_more_does_not_count_as_asked() -> None:

@@ -63,6 +63,15 @@ def test_what_a_round_without_a_question_takes_before_its_forward() -> None:
     assert overhead.resting_share() == pytest.approx(0.01), "neither a question nor a stall"
 
 
+def test_what_is_done_in_every_other_round_counts_half() -> None:
+    overhead = Overhead()
+    for turn in range(WINDOW):
+        plan_ms = 0.08 if turn % 2 else 0.02
+        outcomes = ((1, Outcome(1, (2,))),)
+        overhead.learn(Round(Load(1, 0, 0), 1, {}, PLAIN_MS, 0.1, outcomes, plan_ms=plan_ms))
+    assert overhead.resting_share() * PLAIN_MS == pytest.approx(0.05, abs=0.005)
+
+
 def test_asking_is_never_a_gain() -> None:
     overhead = Overhead()
     overhead.add(0.1, asked=True)
