@@ -143,7 +143,7 @@ def current_step(text: str) -> str:
     if "Building wheel for llama-cpp-python" in lines[-1]:
         return "compiling llama.cpp (once; the result is kept)"
     if "editable" in lines[-1]:
-        return "compiling Foretoken's planner (a minute or two)"
+        return "compiling Foretoken's planner and look-ups (a minute or two)"
     return lines[-1][:80]
 
 

@@ -6,7 +6,17 @@ from math import ceil
 
 import pytest
 
-from foretoken.planner.attention import DEAR, EARNED, LENT, LONGEST_REST, OWED, PATIENCE, START, Attention, times
+from foretoken.planner.attention import (
+    DEAR,
+    EARNED,
+    LENT,
+    LONGEST_REST,
+    OWED,
+    PATIENCE,
+    START,
+    Attention,
+    times,
+)
 from foretoken.planner.income import INCOME, LEAST
 
 COST = 0.07
