@@ -199,9 +199,7 @@ def test_who_was_never_asked_is_solvent_when_a_first_question_can_be_paid(cost: 
 
 @pytest.mark.parametrize("others", [1, 7])
 def test_who_is_left_alone_owes_nothing_for_questions_in_company(others: int) -> None:
-    """A debt of a question that paid among others, or did not, kept a copying text from its draft for up to
-    28 rounds after they had gone.
-    """
+    """A debt for questions among others kept a copying text from its draft for rounds after they had gone."""
     attention, cost = Attention(), 0.2
     requests = range(1, 2 + others)
     attention.tick(requests, cost)
