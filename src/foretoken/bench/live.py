@@ -17,6 +17,7 @@ from foretoken.bench.results import Row, Sample
 from foretoken.bench.sides import Learning, Learnt, Messages, Side
 from foretoken.bench.slices import Pausing, in_slices, turn_seconds
 from foretoken.bench.workloads import PromptCase
+from foretoken.config import AUTO
 from foretoken.engine.engine import Engine
 from foretoken.errors import CapacityError, ContextLengthError
 from foretoken.types import SamplingParams
@@ -64,13 +65,25 @@ def measure(
             elif again >= passes.repeat:
                 memory.bring_back(case)
             order = sides if (number + again) % 2 == 0 else list(reversed(sides))
+            rows: list[Row] = []
             for turn, name, sample in interview.conversation(case, order):
                 if sample is not None:
-                    if name == sides[0].name:
-                        passes.answered(case, sample.count)
-                    yield Row(case.turn_id(turn), case.category, name, again, sample)
+                    rows.append(Row(case.turn_id(turn), case.category, name, again, sample))
+                    yield rows[-1]
                 elif too_long is not None:
                     too_long.add(case.turn_id(turn))
+            _tell(passes, case, rows, sides[0].name)
+
+
+def _tell(passes: Passes, case: PromptCase, rows: Sequence[Row], baseline: str) -> None:
+    """How long the answers to its turns were, and how much faster `auto` gave them."""
+    plain = {row.prompt: row.sample for row in rows if row.setting == baseline}
+    for sample in plain.values():
+        passes.answered(case, sample.count)
+    for row in rows:
+        rate = plain[row.prompt].rate if row.prompt in plain else None
+        if row.setting == AUTO and row.sample.rate and rate:
+            passes.compared(case, row.prompt, row.sample.rate / rate)
 
 
 class _Interview:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from random import Random
+from statistics import fmean, median, pstdev
+
 import pytest
 
-from foretoken.bench.passes import Passes
+from foretoken.bench.passes import FEWEST, MOST, Passes, standard_error
 from foretoken.bench.workloads import PromptCase
 
 CASES = [PromptCase(name, "chat", (name,)) for name in ("long", "ten", "forty")]
@@ -55,3 +59,38 @@ def test_how_much_there_is_to_do_is_known_as_soon_as_answers_are() -> None:
     assert passes.count == 2 + 10 + 2
     passes.answered(CASES[2], 40)
     assert passes.count == 2 + 10 + 3
+
+
+def test_what_came_out_slower_is_measured_until_it_is_known_by_how_much() -> None:
+    passes, speedups = Passes(CASES, 2, enough=100), {"long": 1.4, "forty": 0.97}
+    seen: list[list[str]] = []
+    noise = cycle([0.9, 0.99])
+    for cases in passes:
+        seen.append([case.id for case in cases])
+        for case in cases:
+            passes.answered(case, 100)
+            passes.compared(case, case.id, next(noise) if case.id == "ten" else speedups[case.id])
+    everyone = ["long", "ten", "forty"]
+    assert seen[:4] == [everyone, everyone, ["ten", "forty"], ["ten", "forty"]]
+    assert set(map(tuple, seen[4:])) == {("ten",)}  # the other one is 0.97 whenever it is asked
+    assert len(seen) == MOST * 2  # it never settles
+    assert passes.count == 2 + 16 + 4
+
+
+def test_a_slow_turn_has_its_case_measured_again_whatever_the_others_say() -> None:
+    passes, seen = Passes(CASES[:1], 1, enough=64), 0
+    for cases in passes:
+        seen += 1
+        for turn, speedup in enumerate((1.2, 0.9)):
+            passes.answered(cases[0], 64)
+            passes.compared(cases[0], str(turn), speedup)
+    assert seen == FEWEST
+
+
+def test_the_standard_error_of_a_median_is_how_much_medians_differ() -> None:
+    chance = Random(1)
+    medians = [median(chance.gauss(1.0, 0.03) for _ in range(25)) for _ in range(2000)]
+    found = [standard_error([chance.gauss(1.0, 0.03) for _ in range(25)]) for _ in range(2000)]
+    assert pstdev(medians) < fmean(found) < 1.25 * pstdev(medians)
+    assert standard_error([0.9, 0.9, 0.9]) == float("inf")
+    assert standard_error([0.9] * 4) == 0.0
