@@ -30,7 +30,8 @@ FEWEST = 4
 
 class Passes:
     """The cases of pass after pass: `repeat` passes over all of them, then those over short answers, which
-    have fewer than `enough` tokens, and slow ones. 0: there are no further passes.
+    have fewer than `enough` tokens, and slow ones, unless one pass is all that was asked for. `enough` 0:
+    there are no further passes.
     """
 
     def __init__(self, cases: Sequence[PromptCase], repeat: int, enough: int = 0) -> None:
@@ -64,6 +65,8 @@ class Passes:
 
     def _doubtful(self, case: PromptCase) -> bool:
         """Whether a turn of it came out slower, and more passes could tell more surely by how much."""
+        if self.repeat < 2:  # a quick look
+            return False
         most = MOST * self._tokens / self._shortest.get(case.id, 1)
         return any(
             len(speedups) < most and median(speedups) < 1.0 and standard_error(speedups) > SETTLED

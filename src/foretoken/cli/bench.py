@@ -107,7 +107,7 @@ REASONS = {
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Passes over the prompts, more over short answers: rates of the fastest, median speedups.",
+    help="Passes over the prompts, more over short and slow answers: rates of the fastest, median speedups.",
 )
 @click.option(
     "--against",

@@ -224,7 +224,7 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
 def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:
     """How many there were, and how much those over a prompt differ, in words."""
     most = 1 + max(row.repeat for row in rows)
-    more = f", up to {most} over short answers" if most > plan.repeat else ""
+    more = f", up to {most} over short or slow answers" if most > plan.repeat else ""
     passes = f"{plan.repeat}{more}: rates of the fastest, speedups by their median"
     plain, paired = noise(rows, OFF), speedup_noise(scores(rows, OFF), OFF)
     if plain is None:

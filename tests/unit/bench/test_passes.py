@@ -78,13 +78,22 @@ def test_what_came_out_slower_is_measured_until_it_is_known_by_how_much() -> Non
 
 
 def test_a_slow_turn_has_its_case_measured_again_whatever_the_others_say() -> None:
-    passes, seen = Passes(CASES[:1], 1, enough=64), 0
+    passes, seen = Passes(CASES[:1], 2, enough=64), 0
     for cases in passes:
         seen += 1
         for turn, speedup in enumerate((1.2, 0.9)):
             passes.answered(cases[0], 64)
             passes.compared(cases[0], str(turn), speedup)
     assert seen == FEWEST
+
+
+def test_a_quick_look_stays_one() -> None:
+    passes, seen = Passes(CASES[:1], 1, enough=64), 0
+    for cases in passes:
+        seen += 1
+        passes.answered(cases[0], 64)
+        passes.compared(cases[0], "first", 0.9)
+    assert seen == 1
 
 
 def test_the_standard_error_of_a_median_is_how_much_medians_differ() -> None:
