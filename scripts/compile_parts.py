@@ -1,7 +1,7 @@
 """Compile what runs between two forwards beside its sources: the same decisions and drafts, sooner.
 
-The modules of `planner/` are compiled with mypyc, those of `drafters/lookup/` that say their types in a
-`.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to one of them run it
+The modules of `planner/` are compiled with mypyc, those of `planner/survival/` and `drafters/lookup/` that
+say their types in a `.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to one of them run it
 again, or go without: `foretoken.compiled` notices. Needs mypy, Cython, setuptools and a C compiler; a minute
 or two. Exits with 1 where a part fails, of which nothing compiled is left: everything works from source, too.
 """
@@ -42,7 +42,7 @@ modules = mypycify(
 setup(name="foretoken-planner", packages=[], ext_modules=modules)
 """
 
-LOOKUP = """
+TYPED = """
 import sys
 from pathlib import Path
 from Cython.Build import cythonize
@@ -55,7 +55,7 @@ modules = [
     Extension(".".join(Path(source).with_suffix("").parts), [source], extra_compile_args=arguments)
     for source in sources
 ]
-setup(name="foretoken-lookup", packages=[], ext_modules=cythonize(modules, build_dir=scratch, quiet=True))
+setup(name="foretoken-typed", packages=[], ext_modules=cythonize(modules, build_dir=scratch, quiet=True))
 """
 
 
@@ -91,7 +91,8 @@ class Part:
 
 PARTS = (
     Part("planner", PACKAGE / "planner", PLANNER),
-    Part("look-up of drafters", PACKAGE / "drafters" / "lookup", LOOKUP, typed=True),
+    Part("planner's survival", PACKAGE / "planner" / "survival", TYPED, typed=True),
+    Part("look-up of drafters", PACKAGE / "drafters" / "lookup", TYPED, typed=True),
 )
 
 

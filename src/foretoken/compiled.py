@@ -1,7 +1,7 @@
 """What runs compiled, and the guard against what was compiled from another source.
 
-`scripts/compile_parts.py` compiles the planner with mypyc, and with Cython what drafters do for each token:
-the same sources, with the same decisions and drafts, in two thirds and in a fifth of the time. In each folder
+`scripts/compile_parts.py` compiles the planner with mypyc, and with Cython what it does for each token, and
+what drafters do: the same sources, with the same decisions and drafts, in a fraction of the time. In each folder
 it leaves a list with the hash of each source. Python prefers a compiled module to its source, so somebody who
 edits the source would see no change: where one of the hashes does not fit, all modules of that folder are
 taken from source.
@@ -17,8 +17,9 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
 PLANNER = Path(__file__).parent / "planner"
+SURVIVAL = PLANNER / "survival"
 LOOKUP = Path(__file__).parent / "drafters" / "lookup"
-PARTS = (PLANNER, LOOKUP)
+PARTS = (PLANNER, SURVIVAL, LOOKUP)
 """The folders of which modules are compiled."""
 LIST = "compiled.json"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.echo import Echo
-from foretoken.planner.lexical import NONE, Lexical, moved
+from foretoken.planner.survival.lexical import NONE, Lexical, moved
 from foretoken.planner.ratios import LONGEST
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.agreement import DIFFERENT, SAME, Agreement, Company, beside, shared
-from foretoken.planner.calibration import Survival
+from foretoken.planner.survival.agreement import DIFFERENT, SAME, Agreement, log_odds
+from foretoken.planner.survival.calibration import Survival
+from foretoken.planner.survival.cells import Cells
+from foretoken.planner.survival.lexical import NONE, Lexical
+from foretoken.planner.survival.reading import Reading, meet
 from foretoken.types import Draft, Outcome
 
 
@@ -17,21 +20,32 @@ def said(source: str, *tokens: int, confidence: float = 0.6) -> Draft:
     return Draft(tokens, source, confidence=(confidence,) * len(tokens))
 
 
-def company(source: str, *tokens: tuple[float, float, bool]) -> Company:
-    """Tokens of a source, as (its own estimate, the other's, whether that is the same one)."""
-    made = Company(source)
-    for own, other, same in tokens:
-        made.add(own, other, same=same)
-    return made
+Token = tuple[str, float, float, bool]
+"""Of a token beside another draft's: its source, that one's estimate, the other's, and whether it is the same."""
 
 
-def parts(found: Company) -> tuple[str, list[float], list[float], list[bool]]:
-    return found.source, found.own, found.other, found.same
+def chance(agreement: Agreement, token: Token) -> float:
+    source, own, other, same = token
+    return agreement.chance(agreement.place(source), log_odds(own), log_odds(other), same)
 
 
-def chance(agreement: Agreement, source: str, own: float, other: float, *, same: bool) -> float:
-    return agreement.chance(company(source, (own, other, same)), 0)
+def add(agreement: Agreement, token: Token, right: bool) -> None:
+    source, own, other, same = token
+    agreement.add(agreement.place(source), log_odds(own), log_odds(other), same, right)
 
+
+def met(*drafts: Draft) -> list[Reading]:
+    """Readings of drafts that know of each other."""
+    tables = Cells(), Agreement(), Lexical()
+    readings = [Reading(*tables) for _ in drafts]
+    for reading, draft in zip(readings, drafts, strict=True):
+        reading.begin(draft, NONE)
+    meet(readings)
+    return readings
+
+
+ROUNDED = 1e-12
+"""Of numbers that are the same but for the last digits: a product of ratios, and the same less next to nothing."""
 
 TREE = Draft((1, 2, 3), "t", parents=(-1, -1, 0))
 
@@ -44,25 +58,27 @@ chains = st.lists(
 
 
 def test_another_one_says_the_same_or_something_else() -> None:
-    drafts = [said("a", 1, 2, 3), said("b", 1, 2, 9, 3)]
-    assert shared(drafts) == 3
-    chances = [[0.5, 0.6, 0.7], [0.8, 0.4, 0.3]]
-    expected = company("a", (0.5, 0.8, True), (0.6, 0.4, True), (0.7, 0.3, False))
-    assert parts(beside(0, drafts, chances)) == parts(expected)
-    assert expected.own[0] == 0.0 < expected.own[1], "log-odds"
-    assert beside(1, drafts, chances).same == [True, True, False]
+    one, other = met(said("a", 1, 2, 3, 4), said("b", 1, 2, 9, 4, confidence=0.9))
+    assert one.company == other.company == 3, "from the first difference on they go on after different texts"
+    assert [one.agrees(i) for i in range(3)] == [other.agrees(i) for i in range(3)] == [True, True, False]
 
 
 def test_who_was_wrong_before_has_nothing_more_to_say() -> None:
-    drafts = [said("a", 1, 2, 3), said("b", 1, 9, 3), said("c", 1, 2)]
-    chances = [[0.5] * 3, [0.9] * 3, [0.6] * 2]
-    expected = company("a", (0.5, 0.9, True), (0.5, 0.9, False))
-    assert parts(beside(0, drafts, chances)) == parts(expected), "b is out after the second, c at its end"
-    assert parts(beside(2, drafts, chances)) == parts(company("c", (0.6, 0.9, True), (0.6, 0.9, False)))
+    first, second, third = met(said("a", 1, 2, 3, 4), said("b", 1, 9, 3, confidence=0.9), said("c", 1, 2))
+    assert first.company == 2, "b is out after the second, c at its end"
+    for reading in (first, second, third):
+        assert [reading.agrees(i) for i in range(reading.company)] == [True, False], "b is the surest"
+
+
+def test_of_several_others_the_surest_counts() -> None:
+    first, *_ = met(said("a", 1, 2), said("b", 1, 9, confidence=0.9), said("c", 1, 2, confidence=0.5))
+    assert [first.agrees(i) for i in range(first.company)] == [True, False]
+    first, *_ = met(said("a", 1, 2), said("b", 1, 9, confidence=0.5), said("c", 1, 2, confidence=0.9))
+    assert [first.agrees(i) for i in range(first.company)] == [True, True]
 
 
 def test_nobody_stands_beside_a_single_draft_or_a_tree() -> None:
-    assert shared([said("a", 1, 2)]) == shared([said("a", 1), TREE]) == shared([]) == 0
+    assert [reading.company for reading in (*met(said("a", 1, 2)), *met(said("a", 1), TREE))] == [0, 0, 0]
     alone, tree = Survival().estimates([said("a", 1, 3), TREE])
     assert alone == Survival().estimate(said("a", 1, 3))
     assert tree == Survival().estimate(TREE)
@@ -92,22 +108,21 @@ def test_estimates_are_probabilities_that_fall_along_a_draft(
         assert estimate == sorted(estimate, reverse=True)
     plain = survival.estimates(drafts)
     for low, high in zip(survival.estimates(drafts, caution), plain, strict=True):
-        assert all(a <= b for a, b in zip(low, high, strict=True))
+        assert all(a <= b * (1 + ROUNDED) for a, b in zip(low, high, strict=True))
 
 
 @pytest.mark.parametrize("same", [True, False])
 def test_what_agreement_is_worth_follows_the_text(same: bool) -> None:
-    token = company("a", (0.7, 0.7, same))
+    token, opposite = ("a", 0.7, 0.7, same), ("a", 0.7, 0.7, not same)
     agreement = Agreement()
-    at_first = agreement.chance(token, 0)
+    at_first = chance(agreement, token)
     for right in (True, False):
         for _ in range(2000):
-            agreement.add(token, 0, right)
-        assert (agreement.chance(token, 0) > 0.9) if right else (agreement.chance(token, 0) < 0.1)
-    assert Agreement().chance(token, 0) == at_first
-    assert chance(agreement, "b", 0.7, 0.7, same=same) == at_first, "of that source only"
-    other = company("a", (0.7, 0.7, not same))
-    assert agreement.chance(other, 0) == Agreement().chance(other, 0)
+            add(agreement, token, right)
+        assert (chance(agreement, token) > 0.9) if right else (chance(agreement, token) < 0.1)
+    assert chance(Agreement(), token) == at_first
+    assert chance(agreement, ("b", 0.7, 0.7, same)) == at_first, "of that source only"
+    assert chance(agreement, opposite) == chance(Agreement(), opposite)
 
 
 def test_only_tokens_that_were_reached_are_learnt_from() -> None:
@@ -117,11 +132,11 @@ def test_only_tokens_that_were_reached_are_learnt_from() -> None:
     learnt = survival.agreement.export()
     assert set(learnt) == {"a|1", "b|1"}
     assert learnt["a|1"][0] < SAME[0], "the first was wrong, of the second nothing is known"
-    once = chance(survival.agreement, "a", 0.6, 0.6, same=True)
+    once = chance(survival.agreement, ("a", 0.6, 0.6, True))
     other = Survival()
     other.remember(1, [said("a", 1), said("b", 1)])
     other.score(1, Outcome(5, (9,)))
-    assert chance(other.agreement, "a", 0.6, 0.6, same=True) == once
+    assert chance(other.agreement, ("a", 0.6, 0.6, True)) == once
 
 
 def test_what_was_learnt_is_kept() -> None:
@@ -135,10 +150,10 @@ def test_what_was_learnt_is_kept() -> None:
     again.recall(learnt)
     for source in ("a", "b|c"):
         for same in (True, False):
-            token = company(source, (0.8, 0.7, same))
-            now = again.agreement.chance(token, 0)
-            assert now == pytest.approx(survival.agreement.chance(token, 0), abs=1e-3)
-            assert now != pytest.approx(Agreement().chance(token, 0), abs=1e-3)
+            token = (source, 0.8, 0.7, same)
+            now = chance(again.agreement, token)
+            assert now == pytest.approx(chance(survival.agreement, token), abs=1e-3)
+            assert now != pytest.approx(chance(Agreement(), token), abs=1e-3)
     assert set(learnt["agreement"]) == {"a|0", "a|1", "b|c|0", "b|c|1"}
 
 
@@ -149,7 +164,7 @@ def test_what_does_not_look_like_weights_is_left_out() -> None:
         "e|1": [0, 1e9, 1], "f|1": [0, float("nan"), 1], "g|0": None, "h|1": [0, 1, 0.5],
     })  # fmt: skip
     assert agreement.export() == {"h|1": [0, 1, 0.5]}
-    different = chance(agreement, "a", 0.5, 0.5, same=False)
-    assert different == chance(Agreement(), "a", 0.5, 0.5, same=False)
-    assert different < 0.5 < chance(agreement, "a", 0.7, 0.7, same=True)
+    different = chance(agreement, ("a", 0.5, 0.5, False))
+    assert different == chance(Agreement(), ("a", 0.5, 0.5, False))
+    assert different < 0.5 < chance(agreement, ("a", 0.7, 0.7, True))
     assert DIFFERENT[0] < 0 <= SAME[0]

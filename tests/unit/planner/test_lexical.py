@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.calibration import Survival
-from foretoken.planner.cells import NEGLIGIBLE
-from foretoken.planner.lexical import EXPORTED, NONE, ROW, Lexical, moved
+from foretoken.planner.survival.calibration import Survival
+from foretoken.planner.survival.reading import NEGLIGIBLE
+from foretoken.planner.survival.lexical import EXPORTED, NONE, ROW, Lexical, moved
 from foretoken.types import Draft, Outcome
 
 NEWLINE, NAME, OTHER = 198, 4711, 523
@@ -194,7 +194,7 @@ def test_no_more_is_kept_than_says_most() -> None:
     again = Lexical()
     again.restore(kept)
     assert again.export() == kept
-    left_out = [abs(weight) for at, weight in enumerate(lexical._weights) if str(at) not in kept]
+    left_out = [abs(weight) for at, weight in enumerate(lexical.weights()) if str(at) not in kept]
     assert max(left_out) <= min(map(abs, kept.values())) + 1e-3
 
 

@@ -1,0 +1,5 @@
+"""How likely drafted tokens are to be accepted. These modules may be compiled: `foretoken.compiled`."""
+
+from foretoken import compiled
+
+compiled.choose(compiled.SURVIVAL)  # before any module of this folder is imported
