@@ -25,7 +25,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/foretoken bench
 
-# After a change to src/foretoken/planner (and survival in it) or drafters/lookup, which otherwise run from source until the next
+# After a change to src/foretoken/planner (and tables in it) or drafters/lookup, which otherwise run from source until the next
 # installation.
 compile: $(VENV)/.dev
 	$(BIN)/python scripts/compile_parts.py
@@ -44,4 +44,4 @@ $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
-	rm -f $(addprefix src/foretoken/,planner/*.so planner/compiled.json planner/survival/*.so planner/survival/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)
+	rm -f $(addprefix src/foretoken/,planner/*.so planner/compiled.json planner/tables/*.so planner/tables/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)

@@ -1,6 +1,6 @@
 """Compile what runs between two forwards beside its sources: the same decisions and drafts, sooner.
 
-The modules of `planner/` are compiled with mypyc, those of `planner/survival/` and `drafters/lookup/` that
+The modules of `planner/` are compiled with mypyc, those of `planner/tables/` and `drafters/lookup/` that
 say their types in a `.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to one of them run it
 again, or go without: `foretoken.compiled` notices. Needs mypy, Cython, setuptools and a C compiler; a minute
 or two. Exits with 1 where a part fails, of which nothing compiled is left: everything works from source, too.
@@ -91,7 +91,7 @@ class Part:
 
 PARTS = (
     Part("planner", PACKAGE / "planner", PLANNER),
-    Part("planner's survival", PACKAGE / "planner" / "survival", TYPED, typed=True),
+    Part("planner's tables", PACKAGE / "planner" / "tables", TYPED, typed=True),
     Part("look-up of drafters", PACKAGE / "drafters" / "lookup", TYPED, typed=True),
 )
 

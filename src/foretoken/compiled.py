@@ -17,9 +17,9 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
 PLANNER = Path(__file__).parent / "planner"
-SURVIVAL = PLANNER / "survival"
+TABLES = PLANNER / "tables"
 LOOKUP = Path(__file__).parent / "drafters" / "lookup"
-PARTS = (PLANNER, SURVIVAL, LOOKUP)
+PARTS = (PLANNER, TABLES, LOOKUP)
 """The folders of which modules are compiled."""
 LIST = "compiled.json"
 

@@ -20,7 +20,7 @@ from foretoken.config import parse_speculation
 from foretoken.engine.engine import Engine
 from foretoken.errors import BackendError, ConfigError
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.survival.reliability import Bin
+from foretoken.planner.tables.reliability import Bin
 from foretoken.types import Completion, SamplingParams
 
 Progress = Callable[[int, int, str], None]

@@ -10,7 +10,7 @@ from foretoken.bench.results import Score
 from foretoken.bench.trace import TraceSet
 from foretoken.config import parse_speculation
 from foretoken.engine.assembly import AUTO_STAGES
-from foretoken.planner.survival.reliability import Bin
+from foretoken.planner.tables.reliability import Bin
 
 
 def replay_report(

@@ -17,7 +17,7 @@ from foretoken.bench.results import (
     scores,
     summaries,
 )
-from foretoken.planner.survival.reliability import Bin
+from foretoken.planner.tables.reliability import Bin
 
 FORMAT = "foretoken-bench"
 VERSION = 1

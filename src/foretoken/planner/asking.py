@@ -12,7 +12,7 @@ from functools import partial
 
 from foretoken.planner.attention import EARNED, times
 from foretoken.planner.catchup import Answers, CatchUp
-from foretoken.planner.survival.reading import NEGLIGIBLE
+from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.income import INCOME
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth

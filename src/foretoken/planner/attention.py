@@ -89,6 +89,10 @@ class _Request:
     balance: float = 0.0
     highest: float = 0.0
 
+    def copy(self) -> _Request:
+        """One of which only who asks is looked up."""
+        return _Request(self.credit, self.idle, self.asked)
+
     def pays(self, share: float) -> float:
         """What it must have for a question that takes so much."""
         return share if self.asked or share <= DEAR else share + START
@@ -96,6 +100,16 @@ class _Request:
     def can_pay(self, share: float, *, promising: bool, earned: float = 0.0) -> bool:
         """Whether it has that, with what it `earned` meanwhile. Of a `promising` question a part is lent."""
         return self.credit + earned >= max(0.0, self.pays(share) - (LENT if promising else 0.0))
+
+    def asks(self, cost: float, income: float, now: int, *, promising: bool = False) -> bool:
+        """Whether it asks in round `now`, if it decodes alone: `_askers` of one."""
+        wanted = promising or self.idle <= PATIENCE or not now % _every(cost, income)
+        return wanted and self.can_pay(cost, promising=promising)
+
+    def earn(self, income: float, most: float) -> None:
+        """A round begins."""
+        self.idle += 1
+        self.credit = min(most, self.credit + income)
 
 
 class Attention:
@@ -152,15 +166,24 @@ class Attention:
         """
         if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
             return 0
-        known = [(it, self._requests[it]) for it in requests]
-        states = {it: _Request(state.credit, state.idle, state.asked) for it, state in known}
+        states = {it: self._requests[it].copy() for it in requests}
         self._most, self._cost = _most(cost), cost
         most, income = min(most, LONGEST_REST), self._income.of(len(requests))
+        if len(states) == 1:
+            for state in states.values():
+                return self._rest_alone(state, cost, most, income)
         for rounds in range(1, most + 1):
             for state in states.values():
-                state.idle += 1
-                state.credit = min(self._most, state.credit + income)
+                state.earn(income, self._most)
             if _askers(states, cost, income, self._round + rounds):
+                return rounds - 1
+        return most
+
+    def _rest_alone(self, state: _Request, cost: float, most: int, income: float) -> int:
+        """`rest` of one request, of which `state` is a copy."""
+        for rounds in range(1, most + 1):
+            state.earn(income, self._most)
+            if state.asks(cost, income, self._round + rounds):
                 return rounds - 1
         return most
 
@@ -224,6 +247,11 @@ def _share(cost: float, asked: int) -> float:
     return cost * times(asked) / asked if asked else 0.0
 
 
+def _every(cost: float, income: float) -> int:
+    """Every how many rounds who is not promising is asked."""
+    return 1 + int(cost / (SAVED * income))
+
+
 def _askers(
     states: Mapping[int, _Request],
     cost: float,
@@ -234,8 +262,9 @@ def _askers(
     """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
     who can pay their share.
     """
-    all_of_them = _share(cost, len(states))
-    due = not now % (1 + int(all_of_them / (SAVED * income)))
+    if len(states) == 1:
+        return {it for it, state in states.items() if state.asks(cost, income, now, promising=it in promising)}
+    due = not now % _every(_share(cost, len(states)), income)
     wanted = {it: state for it, state in states.items() if it in promising or due or state.idle <= PATIENCE}
     while wanted:
         share = _share(cost, len(wanted))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from foretoken.planner.middle import median
+from foretoken.planner.tables.window import median
 from foretoken.protocols import RequestView
 
 CHUNK = 64

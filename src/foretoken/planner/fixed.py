@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.planner.survival.calibration import Survival, sampled
+from foretoken.planner.tables.calibration import Survival, sampled
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
 

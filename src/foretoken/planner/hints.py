@@ -14,8 +14,8 @@ from operator import mul
 import numpy as np
 
 from foretoken.planner.cost import CostCurve
-from foretoken.planner.echo import Echo
-from foretoken.planner.survival.lexical import NONE, Lexical, moved
+from foretoken.planner.tables.echo import Echo
+from foretoken.planner.tables.lexical import NONE, Lexical, moved
 from foretoken.planner.ratios import LONGEST
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView

@@ -18,8 +18,8 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foretoken.planner.survival.beta import NOTHING, Counts
-from foretoken.planner.survival.reading import NEGLIGIBLE
+from foretoken.planner.tables.beta import NOTHING, Counts
+from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.protocols import RequestView
 from foretoken.types import Draft
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-
-from foretoken.planner.middle import median
+from foretoken.planner.tables.window import Window
 from foretoken.types import Round
-
-WINDOW = 15
-"""Rounds of which the median is taken."""
-
 
 PRIOR_MS = 0.3
 """What asking is taken to add before it was ever measured: a CPU's. If every round asked, it never would be.
@@ -28,25 +22,25 @@ class _Rounds:
     """Rounds of as many requests: what those took in which drafters were asked, and the others."""
 
     def __init__(self, prior: float) -> None:
-        self.of: dict[bool, deque[float]] = {asked: deque(maxlen=WINDOW) for asked in (False, True)}
+        self.asked, self.others = Window(), Window()
         self._prior = prior
         self.more: float | None = None
         self._unasked = 0
 
     def changed(self) -> None:
         """What asking adds is another value now."""
-        if self.of[True] and self.of[False]:
-            more = max(0.0, median(self.of[True]) - median(self.of[False]))
-            self.more = more if len(self.of[True]) >= FEWEST else min(more, self._prior)
+        known = len(self.asked)
+        if known and len(self.others):
+            more = max(0.0, self.asked.median() - self.others.median())
+            self.more = more if known >= FEWEST else min(more, self._prior)
 
     def passed(self, *, asked: bool) -> None:
         """A round is over."""
         self._unasked = 0 if asked else self._unasked + 1
-        if self._unasked == DOUBTED and self.of[True]:
+        if self._unasked == DOUBTED and len(self.asked):
             self._unasked = 0
-            kept = sorted(self.of[True])[: len(self.of[True]) // 2]
-            self.of[True] = deque(kept, WINDOW)
-            if kept:
+            self.asked.forget_dearer_half()
+            if len(self.asked):
                 self.changed()
             elif self.more is not None:
                 self.more = min(self.more, self._prior)
@@ -57,9 +51,9 @@ class Overhead:
 
     def __init__(self) -> None:
         self._rounds: dict[int, _Rounds] = {}
-        self._latest: deque[float] | None = None
+        self._latest: Window | None = None
         self._prior = PRIOR_MS
-        self._resting: deque[float] = deque(maxlen=WINDOW)
+        self._resting = Window()
         self._share: float | None = None
 
     def recall(self, ms: float) -> None:
@@ -85,7 +79,7 @@ class Overhead:
             ms, asked = measured.plan_ms + measured.sample_ms, bool(measured.draft_ms)
             self.add(ms, asked=asked, requests=requests, late_ms=measured.late_ms)
             if not asked and measured.forward_ms > 0:
-                self._resting.append(measured.plan_ms / measured.forward_ms)
+                self._resting.add(measured.plan_ms / measured.forward_ms)
                 self._share = None
 
     def resting_share(self) -> float:
@@ -93,9 +87,7 @@ class Overhead:
         end, which is done in every other one: the share of that forward. 0 before such a round was seen.
         """
         if self._share is None:
-            outer = len(self._resting) // 4
-            middle = sorted(self._resting)[outer : len(self._resting) - outer]
-            self._share = sum(middle) / len(middle) if middle else 0.0
+            self._share = self._resting.middle_mean()
         return self._share
 
     def add(self, ms: float, *, asked: bool, requests: int = 1, late_ms: float = 0.0) -> None:
@@ -103,12 +95,12 @@ class Overhead:
         more than was known then.
         """
         if self._latest is not None:
-            self._latest[-1] += late_ms
+            self._latest.more(late_ms)
         rounds = self._rounds.get(requests)
         if rounds is None:
             rounds = self._rounds[requests] = _Rounds(self._prior)
-        self._latest = rounds.of[asked]
-        self._latest.append(ms)
+        self._latest = rounds.asked if asked else rounds.others
+        self._latest.add(ms)
         rounds.passed(asked=asked)
         if asked or len(self._latest) == 1:  # one plain round more changes little
             rounds.changed()

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from foretoken.planner.middle import median
-
-WINDOW = 15
-"""Forwards of which the median is taken."""
+from foretoken.planner.tables.window import Window, median
 
 NEAR = 4
 """Rounds within which two forwards are of the same time. Few, so that a stall that begins just after a plain
@@ -27,19 +24,19 @@ class Pace:
     """V(1) now, from the milliseconds that one row took, or would have, in each forward. `at`: the round."""
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._recent = Window()
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)
         self._ms: float | None = 0.0
 
     @property
     def known(self) -> bool:
-        return bool(self._recent)
+        return len(self._recent) > 0
 
     @property
     def ms(self) -> float:
         """V(1) in milliseconds, from forwards of all sizes; 0 before there was one."""
         if self._ms is None:
-            self._ms = median(self._recent)
+            self._ms = self._recent.median()
         return self._ms
 
     def plain(self, ms: float, at: int) -> None:
@@ -49,11 +46,11 @@ class Pace:
 
     def drafted(self, ms: float) -> None:
         """A forward with drafts."""
-        if self._recent:
+        if self.known:
             self._add(ms)
 
     def _add(self, ms: float) -> None:
-        self._recent.append(ms)
+        self._recent.add(ms)
         self._ms = None
 
     def near(self, at: int) -> float | None:

@@ -7,16 +7,14 @@ A size is not measured any more once its drafts look too dear, so nothing measur
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from foretoken.planner.middle import median
+from foretoken.planner.tables.window import WINDOW, Window
 from foretoken.planner.monotone import monotone
-from foretoken.planner.pace import WINDOW
 
 PRIOR_SLOPE = 0.45
 """Cost of one more row relative to V(1), before anything was measured: a CPU's. Pessimistic on purpose."""
@@ -74,7 +72,7 @@ def _least_chance(wanted: npt.NDArray[np.float64]) -> float:
 class _Size:
     """What is known of one number of rows."""
 
-    ratios: deque[float]
+    ratios: Window
     at: int
     value: float
     drawn: float = 0.0
@@ -98,7 +96,7 @@ class Ratios:
         """Values from elsewhere, to begin with."""
         for rows, ratio in ratios.items():
             if rows > 1:
-                self._sizes[rows] = _Size(deque([ratio] * SEED_WEIGHT, WINDOW), now, ratio)
+                self._sizes[rows] = _Size(Window([ratio] * SEED_WEIGHT), now, ratio)
         self._changed = True
 
     @property
@@ -119,19 +117,19 @@ class Ratios:
         rows = rows if rows <= _FINE else rows - rows % _COARSE
         size = self._sizes.get(rows)
         if size is None or now - size.at > OUT_OF_DATE:
-            self._sizes[rows] = _Size(deque([ratio], WINDOW), now, ratio)
+            self._sizes[rows] = _Size(Window([ratio]), now, ratio)
             self._changed = True
             return
         if not 1 / ODD < ratio / self.ratio(rows, now) < ODD:
             size.odd.append(ratio)
             if len(size.odd) < REPEATS:
                 return
-            size.ratios = deque(size.odd, WINDOW)
+            size.ratios = Window(size.odd)
         else:
-            size.ratios.append(ratio)
+            size.ratios.add(ratio)
         size.odd.clear()
         size.at = now
-        size.value = median(size.ratios)
+        size.value = size.ratios.median()
         self._changed |= abs(size.value - size.drawn) > WORTH_IT * size.drawn
 
     def ratio(self, rows: int, now: int) -> float:

@@ -7,10 +7,7 @@ plain forward of 5.8 ms. So a single draft costs more than its rows, and a draft
 
 from __future__ import annotations
 
-from collections import deque
-
-from foretoken.planner.middle import median
-from foretoken.planner.pace import WINDOW
+from foretoken.planner.tables.window import Window
 
 FEWEST = 3
 """Measurements from which they are believed."""
@@ -28,7 +25,7 @@ class Resize:
     def __init__(self) -> None:
         self._rows = 0
         self._first: float | None = None
-        self._samples: deque[float] = deque(maxlen=WINDOW)
+        self._samples = Window()
         self.value = 0.0
 
     @property
@@ -38,8 +35,9 @@ class Resize:
 
     def seed(self, value: float) -> None:
         """Begin with what an earlier run has learnt."""
-        self._samples.extend([min(max(value, 0.0), MOST)] * FEWEST)
-        self.value = median(self._samples)
+        for _ in range(FEWEST):
+            self._samples.add(min(max(value, 0.0), MOST))
+        self.value = self._samples.median()
 
     def forward(self, rows: int) -> bool:
         """A forward of so many rows; 0: of another kind, such as one that reads a prompt. Returns whether the
@@ -57,7 +55,7 @@ class Resize:
             self._first = ms
             return
         if self._first is not None:
-            self._samples.append(min((self._first - ms) / max(single_ms, 1e-9), MOST))
+            self._samples.add(min((self._first - ms) / max(single_ms, 1e-9), MOST))
             self._first = None
             if len(self._samples) >= FEWEST:
-                self.value = max(median(self._samples), 0.0)
+                self.value = max(self._samples.median(), 0.0)

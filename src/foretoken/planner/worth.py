@@ -6,11 +6,10 @@ with what was right of its drafts lately and what a drafted token costs, which l
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foretoken.planner.middle import median
+from foretoken.planner.tables.window import Window, median
 from foretoken.types import DraftLimit
 
 FREE = 0.07
@@ -25,7 +24,7 @@ LONGEST = 64
 FORGET = 0.95
 _FIRST_GUESS = 0.6
 _NEGLIGIBLE = 0.02
-_WINDOW, _LATEST = 15, 3
+_LATEST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,18 @@ class DrafterWorth:
     """What one drafter costs, in plain rounds, and brings."""
 
     def __init__(self) -> None:
-        self._asks: deque[float] = deque(maxlen=_WINDOW)
+        self._asks = Window()
         self.asking = 0.0
         """What asking it costs, in plain rounds."""
         self.free = False
         """Whether asking costs next to nothing."""
-        self._token_costs: deque[float] = deque(maxlen=_WINDOW)
+        self._token_costs = Window()
         self._right, self._tried = 4 * _FIRST_GUESS, 4.0
 
     @property
     def measured(self) -> bool:
         """Whether anything is known of its cost."""
-        return bool(self._asks)
+        return len(self._asks) > 0
 
     @property
     def chance(self) -> float:
@@ -63,24 +62,23 @@ class DrafterWorth:
         """Of a drafted token. That it became cheaper is believed at once, dearer only after many rounds: a
         stall passes, and a drafter that is not asked could not show it.
         """
-        if not self._token_costs:
+        if not len(self._token_costs):
             return 0.0
-        latest = list(self._token_costs)[-_LATEST:]
-        return min(median(self._token_costs), median(latest))
+        return min(self._token_costs.median(), median(self._token_costs.latest(_LATEST)))
 
     def drafted(self, cost: float, tokens: int, asked: float | None = None) -> None:
         """It was asked: that cost `cost` plain rounds for `tokens` tokens (0: it had nothing to propose).
         `asked` is what asking would have cost, where that was cut short.
         """
-        self._asks.append(cost if asked is None else asked)
-        self.asking = median(self._asks)
+        self._asks.add(cost if asked is None else asked)
+        self.asking = self._asks.median()
         self.free = self.asking <= (STAYS_FREE if self.free else FREE)
         if tokens:
-            self._token_costs.append(cost / tokens)
+            self._token_costs.add(cost / tokens)
 
     def recall(self, asking: float) -> None:
         """It is one of those that cost next to nothing: asking it took so much in an earlier run."""
-        self._asks.append(asking)
+        self._asks.add(asking)
         self.asking = asking
         self.free = asking <= STAYS_FREE
 

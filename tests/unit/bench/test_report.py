@@ -23,7 +23,7 @@ from foretoken.bench.report_html import report_html
 from foretoken.bench.report_text import LEAST_NAME, report_text
 from foretoken.bench.results import Run, Score
 from foretoken.errors import ConfigError, MissingDependencyError
-from foretoken.planner.survival.reliability import Bin
+from foretoken.planner.tables.reliability import Bin
 
 NASTY = "<b>$x_1$ & [red]co</b>"
 """A name that is markup in HTML, in matplotlib and in rich."""

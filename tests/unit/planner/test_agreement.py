@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.survival.agreement import DIFFERENT, SAME, Agreement, log_odds
-from foretoken.planner.survival.calibration import Survival
-from foretoken.planner.survival.cells import Cells
-from foretoken.planner.survival.lexical import NONE, Lexical
-from foretoken.planner.survival.reading import Reading, meet
+from foretoken.planner.tables.agreement import DIFFERENT, SAME, Agreement, log_odds
+from foretoken.planner.tables.calibration import Survival
+from foretoken.planner.tables.cells import Cells
+from foretoken.planner.tables.lexical import NONE, Lexical
+from foretoken.planner.tables.reading import Reading, meet
 from foretoken.types import Draft, Outcome
 
 

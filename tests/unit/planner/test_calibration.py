@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.survival.calibration import Survival, depth_of, sampled
+from foretoken.planner.tables.calibration import Survival, depth_of, sampled
 from foretoken.types import Draft, Outcome
 from planner_rounds import BONUS, chain
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.planner.echo import BULK, LONGEST, WIDTH, Echo
+from foretoken.planner.tables.echo import BULK, LONGEST, WIDTH, Echo
 from foretoken.protocols import RequestView
 
 

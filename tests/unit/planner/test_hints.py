@@ -16,7 +16,7 @@ from foretoken.planner.attention import DEAR, START
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.income import INCOME
-from foretoken.planner.survival.lexical import Lexical
+from foretoken.planner.tables.lexical import Lexical
 from foretoken.planner.stake import Stakes
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load
@@ -119,7 +119,7 @@ def test_where_questions_are_dear_every_other_round_is_looked_at(dear: bool) -> 
     for token in passage[:40]:
         view.tokens.append(token)
         likely.append(hints.likely([view]) is not None)
-        lengths.append(hints._echo._texts[1].length)
+        lengths.append(hints._echo.noted(1)[1])
     if dear:
         assert likely[10:] in ([True, False] * 15, [False, True] * 15)
         assert lengths[-1] in {39, 40}, "what came meanwhile was read"
@@ -138,7 +138,7 @@ def test_the_planner_says_what_is_dear(price: float, looks: int) -> None:
     for token in range(20):
         view.tokens.append(token)
         planner.rests([view], Load(1, 0, len(view.tokens)))
-        looked.append(planner._hints._echo._texts[1].read == len(view.tokens))
+        looked.append(planner._hints._echo.noted(1)[0] == len(view.tokens))
     assert sum(looked) == looks
 
 
@@ -210,12 +210,12 @@ def test_a_prompt_is_read_before_its_answer_begins() -> None:
     hints = Hints(known(0.4), Stakes(), Lexical())
     view = RequestView(1, [1, 2, 3, 4, 5, 1, 2])
     hints.start(view)
-    assert not hints._echo._texts, "nobody needs a hint"
+    assert hints._echo.noted(1) == (0, 0), "nobody needs a hint"
     hints.weigh(COST, 1)
     hints.start(view)
-    assert hints._echo._texts[1].read == 7
+    assert hints._echo.noted(1)[0] == 7
     hints.forget(1)
-    assert not hints._echo._texts
+    assert hints._echo.noted(1) == (0, 0)
 
 
 def test_the_stake_grows_with_rounds_of_a_rest_that_it_was_not_told_of() -> None:

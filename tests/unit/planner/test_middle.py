@@ -8,7 +8,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.middle import median
+from foretoken.planner.tables.window import median
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.survival.beta import caution
+from foretoken.planner.tables.beta import caution
 from foretoken.planner.ratios import Ratios
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load

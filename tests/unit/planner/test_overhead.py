@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from foretoken.planner.attention import Attention
-from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, WINDOW, Overhead
+from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, Overhead
+from foretoken.planner.tables.window import WINDOW
 from foretoken.types import Load, Outcome, Round
 
 PLAIN_MS = 4.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.survival.calibration import Survival
-from foretoken.planner.survival.reliability import ReliabilityTable
+from foretoken.planner.tables.calibration import Survival
+from foretoken.planner.tables.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
 

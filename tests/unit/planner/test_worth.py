@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from foretoken.planner.survival.calibration import Survival
+from foretoken.planner.tables.calibration import Survival
 from foretoken.planner.worth import DrafterWorth, Offer
 from foretoken.types import Draft, Outcome
 

@@ -1,8 +1,8 @@
 # The types of `reading.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
-from foretoken.planner.survival.agreement cimport Agreement
-from foretoken.planner.survival.cells cimport Cells
-from foretoken.planner.survival.lexical cimport Lexical
+from foretoken.planner.tables.agreement cimport Agreement
+from foretoken.planner.tables.cells cimport Cells
+from foretoken.planner.tables.lexical cimport Lexical
 
 cdef double _DEFAULT_CONFIDENCE
 cdef double _LEAST

@@ -1,10 +1,10 @@
 # The types of `calibration.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
-from foretoken.planner.survival.agreement cimport Agreement
-from foretoken.planner.survival.cells cimport Cells
-from foretoken.planner.survival.lexical cimport Lexical
-from foretoken.planner.survival.reading cimport Reading
-from foretoken.planner.survival.reliability cimport ReliabilityTable
+from foretoken.planner.tables.agreement cimport Agreement
+from foretoken.planner.tables.cells cimport Cells
+from foretoken.planner.tables.lexical cimport Lexical
+from foretoken.planner.tables.reading cimport Reading
+from foretoken.planner.tables.reliability cimport ReliabilityTable
 
 cdef class Score:
     cdef readonly object source

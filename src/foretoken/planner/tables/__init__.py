@@ -2,4 +2,4 @@
 
 from foretoken import compiled
 
-compiled.choose(compiled.SURVIVAL)  # before any module of this folder is imported
+compiled.choose(compiled.TABLES)  # before any module of this folder is imported

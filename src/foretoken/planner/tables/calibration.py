@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.planner.survival.agreement import Agreement
-from foretoken.planner.survival.cells import Cells
-from foretoken.planner.survival.lexical import NONE, Lexical
-from foretoken.planner.survival.reading import NEGLIGIBLE, Reading, depths, meet
-from foretoken.planner.survival.reliability import ReliabilityTable
+from foretoken.planner.tables.agreement import Agreement
+from foretoken.planner.tables.cells import Cells
+from foretoken.planner.tables.lexical import NONE, Lexical
+from foretoken.planner.tables.reading import NEGLIGIBLE, Reading, depths, meet
+from foretoken.planner.tables.reliability import ReliabilityTable
 from foretoken.types import Draft, Outcome
 
 STORED_WEIGHT = 32.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect
 
-from foretoken.planner.survival.beta import forgets
+from foretoken.planner.tables.beta import forgets
 
 _CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _MATCH_EDGES = (2, 3, 4, 6, 8, 12, 16, 24, 32)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from foretoken.planner.survival.agreement import Agreement, log_odds
-from foretoken.planner.survival.beta import PRIOR_WEIGHT, cautious, posterior
-from foretoken.planner.survival.cells import MOST_MATCHED, Cells
-from foretoken.planner.survival.lexical import NONE, Lexical, moved
+from foretoken.planner.tables.agreement import Agreement, log_odds
+from foretoken.planner.tables.beta import PRIOR_WEIGHT, cautious, posterior
+from foretoken.planner.tables.cells import MOST_MATCHED, Cells
+from foretoken.planner.tables.lexical import NONE, Lexical, moved
 from foretoken.types import Draft
 
 NEGLIGIBLE = 0.005

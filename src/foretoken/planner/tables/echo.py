@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False, initializedcheck=False
 """How much of a text's end stood in it before: a hint, after every token, whether asking for a draft may pay.
 
 A drafter that copies says the same and better, but asking it takes some tenths of a millisecond between two
@@ -32,6 +33,7 @@ _BITS = 30
 
 _MASK = (1 << _BITS) - 1
 _LEAST_BITS = 10
+_WIDTH, _LONGEST, _BULK = WIDTH, LONGEST, BULK  # for compiled code
 
 
 class _Text:
@@ -40,8 +42,6 @@ class _Text:
     expected to come again, `length` how many tokens before it and before the text's end are the same. It has
     room for `most` tokens.
     """
-
-    __slots__ = ("at", "cells", "length", "most", "places", "read", "shift")
 
     def __init__(self, bits: int) -> None:
         self.places: npt.NDArray[np.int32] = np.zeros(1 << bits, np.int32)
@@ -59,7 +59,8 @@ class Echo:
 
     def expected(self, request: RequestView) -> int:
         """The place in the text that goes on as its end is expected to, since `length` was asked last."""
-        return self._texts[request.id].at
+        text = self._texts[request.id]
+        return text.at
 
     def length(self, request: RequestView) -> int:
         """How many tokens the text's end has in common with what came before an earlier place in it; 0 if
@@ -69,12 +70,21 @@ class Echo:
         count, text = len(tokens), self._texts.get(request.id)
         if text is None or count < text.read or count > text.most:
             text = self._texts[request.id] = _read(tokens)
-        elif count - text.read > BULK:
+        elif count - text.read > _BULK:
             _read_on(text, tokens)
         else:
             for end in range(text.read + 1, count + 1):
                 _step(text, tokens, end)
         return text.length
+
+    def noted(self, request: int) -> tuple[int, int]:
+        """How many tokens of a request's text were read, and the `length` that was found then; 0 and 0 of one
+        that was never looked at.
+        """
+        text = self._texts.get(request)
+        if text is None:
+            return 0, 0
+        return text.read, text.length
 
     def forget(self, request: int) -> None:
         """The request is over."""
@@ -110,20 +120,26 @@ def _step(text: _Text, tokens: Sequence[int], end: int) -> None:
         text.length += 1
     else:
         text.at = text.length = 0
-    if end < WIDTH:
-        return
-    slot = ((tokens[end - 2] * _FIRST + last & _MASK) * _SECOND & _MASK) >> text.shift
+    if end >= _WIDTH:
+        _note(text, tokens, end)
+
+
+def _note(text: _Text, tokens: Sequence[int], end: int) -> None:
+    """Note the two tokens before position `end`, and find where they came before, unless a match goes on."""
+    last = tokens[end - 1]
+    before = tokens[end - 2]
+    slot = ((before * _FIRST + last & _MASK) * _SECOND & _MASK) >> text.shift
     place = text.cells[slot]
     text.cells[slot] = end
     if not text.at and 0 < place < end:
         length = _common(tokens, place, end)
-        if length >= WIDTH:
+        if length >= _WIDTH:
             text.at, text.length = place, length
 
 
 def _common(tokens: Sequence[int], place: int, end: int) -> int:
     """How many tokens before two positions are the same, at most `LONGEST`."""
-    most = min(place, LONGEST)
+    most = min(place, _LONGEST)
     for length in range(most):
         if tokens[place - 1 - length] != tokens[end - 1 - length]:
             return length
