@@ -1,9 +1,10 @@
 """Compile what runs between two forwards beside its sources: the same decisions and drafts, sooner.
 
 The modules of `planner/` are compiled with mypyc, those of `planner/tables/` and `drafters/lookup/` that
-say their types in a `.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to one of them run it
-again, or go without: `foretoken.compiled` notices. Needs mypy, Cython, setuptools and a C compiler; a minute
-or two. Exits with 1 where a part fails, of which nothing compiled is left: everything works from source, too.
+say their types in a `.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to
+one of them run it again, or go without: `foretoken.compiled` notices. Needs mypy, Cython, setuptools and a C
+compiler; two minutes. Exits with 1 where a part fails, of which nothing compiled is left: everything works
+from source, too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ PACKAGE = SOURCE / "foretoken"
 GUARD = run_path(str(PACKAGE / "compiled.py"))
 """`foretoken.compiled`, of a package that may not be installed yet."""
 
+# Nothing is asserted of objects between two forwards, and numbers wrap around: Python's own flags say so,
+# too, but they are gone where somebody has set CFLAGS. Products and sums are what Python rounds them to: no
+# compiler may fuse the two, as those for ARM would. Functions of a library call each other at once, not by
+# way of a table in which the linker may put others.
+FLAGS = [] if os.name == "nt" else ["-DNDEBUG", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden"]
+
 # mypyc: all modules are in one library, `native__mypyc`, and reach each other without Python's look-ups.
-PLANNER = """
+PLANNER = f"""
 import sys
 from mypyc.build import mypycify
 from setuptools import setup
@@ -39,10 +46,12 @@ modules = mypycify(
     debug_level="0",
     target_dir=scratch,
 )
+for module in modules:
+    module.extra_compile_args += {FLAGS}
 setup(name="foretoken-planner", packages=[], ext_modules=modules)
 """
 
-TYPED = """
+TYPED = f"""
 import sys
 from pathlib import Path
 from Cython.Build import cythonize
@@ -50,7 +59,7 @@ from setuptools import Extension, setup
 
 scratch, *sources = sys.argv[1:]
 sys.argv[1:] = ["build_ext", "--inplace", "--quiet", "--build-temp", scratch, "--build-lib", scratch]
-arguments = [] if sys.platform == "win32" else ["-g0", "-Os"]
+arguments = [] if sys.platform == "win32" else ["-g0", "-Os", *{FLAGS}]
 modules = [
     Extension(".".join(Path(source).with_suffix("").parts), [source], extra_compile_args=arguments)
     for source in sources
@@ -120,15 +129,12 @@ def compile_part(part: Part) -> int:
 
 def build(part: Part, sources: list[str]) -> subprocess.CompletedProcess[str]:
     """Run the part's compiler and the C compiler on modules, by their paths from `SOURCE`."""
-    # Products and sums as Python rounds them: no compiler may fuse the two, as those for ARM would.
-    flags = {} if os.name == "nt" else {"CFLAGS": f"{os.environ.get('CFLAGS', '')} -ffp-contract=off"}
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch) / "setup.py"
         script.write_text(part.setup, encoding="utf-8")
         return subprocess.run(  # noqa: S603 - our own words
             [sys.executable, str(script), scratch, *sources],
             cwd=SOURCE,
-            env=os.environ | flags,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,7 +1,7 @@
 """What runs compiled, and the guard against what was compiled from another source.
 
-`scripts/compile_parts.py` compiles the planner with mypyc, and with Cython what it does for each token, and
-what drafters do: the same sources, with the same decisions and drafts, in a fraction of the time. In each folder
+`scripts/compile_parts.py` compiles the planner with mypyc, and with Cython what it and the drafters do for
+each token: the same sources, with the same decisions and drafts, in a fraction of the time. In each folder
 it leaves a list with the hash of each source. Python prefers a compiled module to its source, so somebody who
 edits the source would see no change: where one of the hashes does not fit, all modules of that folder are
 taken from source.

@@ -13,8 +13,6 @@ from types import MappingProxyType
 
 from foretoken.planner.asking import Asking
 from foretoken.planner.attention import DEAR, Attention
-from foretoken.planner.tables.beta import caution
-from foretoken.planner.tables.calibration import Survival, depth_of, sampled
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.hints import Hints
@@ -24,10 +22,12 @@ from foretoken.planner.merge import Merger, Tree, may_merge
 from foretoken.planner.overhead import Overhead
 from foretoken.planner.prices import Prices
 from foretoken.planner.question import Question
-from foretoken.planner.tables.reliability import ReliabilityTable
 from foretoken.planner.replay import Replay
 from foretoken.planner.rest import Rest
 from foretoken.planner.stake import Stakes
+from foretoken.planner.tables.beta import caution
+from foretoken.planner.tables.calibration import Survival, depth_of, sampled
+from foretoken.planner.tables.reliability import ReliabilityTable
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load, Round
 

@@ -12,9 +12,9 @@ from functools import partial
 
 from foretoken.planner.attention import EARNED, times
 from foretoken.planner.catchup import Answers, CatchUp
-from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.income import INCOME
+from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.planner.worth import FREE, LONGEST, DrafterWorth
 from foretoken.protocols import RequestView
 from foretoken.types import DraftLimit, Load, Round

@@ -263,7 +263,9 @@ def _askers(
     who can pay their share.
     """
     if len(states) == 1:
-        return {it for it, state in states.items() if state.asks(cost, income, now, promising=it in promising)}
+        return {
+            it for it, state in states.items() if state.asks(cost, income, now, promising=it in promising)
+        }
     due = not now % _every(_share(cost, len(states)), income)
     wanted = {it: state for it, state in states.items() if it in promising or due or state.idle <= PATIENCE}
     while wanted:

@@ -14,10 +14,10 @@ from operator import mul
 import numpy as np
 
 from foretoken.planner.cost import CostCurve
-from foretoken.planner.tables.echo import Echo
-from foretoken.planner.tables.lexical import NONE, Lexical, moved
 from foretoken.planner.ratios import LONGEST
 from foretoken.planner.stake import Stakes
+from foretoken.planner.tables.echo import Echo
+from foretoken.planner.tables.lexical import NONE, Lexical, moved
 from foretoken.protocols import RequestView
 
 # How often the next token came as it came after the match, by the match's length in tokens. Measured on

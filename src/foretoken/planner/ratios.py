@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from foretoken.planner.tables.window import WINDOW, Window
 from foretoken.planner.monotone import monotone
+from foretoken.planner.tables.window import WINDOW, Window
 
 PRIOR_SLOPE = 0.45
 """Cost of one more row relative to V(1), before anything was measured: a CPU's. Pessimistic on purpose."""

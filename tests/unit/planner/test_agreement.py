@@ -21,7 +21,7 @@ def said(source: str, *tokens: int, confidence: float = 0.6) -> Draft:
 
 
 Token = tuple[str, float, float, bool]
-"""Of a token beside another draft's: its source, that one's estimate, the other's, and whether it is the same."""
+"""Of a token beside another draft's: its source, both estimates, its own first, and whether both are one."""
 
 
 def chance(agreement: Agreement, token: Token) -> float:
@@ -45,7 +45,7 @@ def met(*drafts: Draft) -> list[Reading]:
 
 
 ROUNDED = 1e-12
-"""Of numbers that are the same but for the last digits: a product of ratios, and the same less next to nothing."""
+"""Of numbers that differ in their last digits only: products of ratios, and the same less next to nothing."""
 
 TREE = Draft((1, 2, 3), "t", parents=(-1, -1, 0))
 

@@ -16,8 +16,8 @@ from foretoken.planner.attention import DEAR, START
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.hints import GROWN, SURVIVAL, Hints
 from foretoken.planner.income import INCOME
-from foretoken.planner.tables.lexical import Lexical
 from foretoken.planner.stake import Stakes
+from foretoken.planner.tables.lexical import Lexical
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, DraftLimit, Load
 from planner_rounds import linear, teach

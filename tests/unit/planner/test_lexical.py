@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.planner.tables.lexical import EXPORTED, NONE, ROW, Lexical, moved
+from foretoken.planner.tables.reading import NEGLIGIBLE
 from foretoken.types import Draft, Outcome
 
 NEWLINE, NAME, OTHER = 198, 4711, 523

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretoken.planner.merge import Merger, Tree
 from foretoken.planner.tables.calibration import Survival
 from foretoken.planner.tables.reading import NEGLIGIBLE
-from foretoken.planner.merge import Merger, Tree
 from foretoken.types import Draft, Outcome
 
 

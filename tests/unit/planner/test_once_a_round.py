@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.tables.beta import caution
 from foretoken.planner.ratios import Ratios
+from foretoken.planner.tables.beta import caution
 from foretoken.protocols import RequestView
 from foretoken.types import Draft, Load
 from planner_rounds import Curve, chain, linear, teach

@@ -2,6 +2,7 @@
 cimport cython
 from foretoken.drafters.lookup.recycle_table cimport SuccessorTable
 
+@cython.final
 cdef class Reader:
     cdef SuccessorTable _table
     cdef unsigned long long _offset

@@ -11,6 +11,7 @@ cdef int _TIMES
 cdef int _REQUEST
 cdef int _REQUESTS
 
+@cython.final
 cdef class SuccessorTable:
     cdef readonly Py_ssize_t k
     cdef readonly Py_ssize_t rows

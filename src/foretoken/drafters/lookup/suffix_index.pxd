@@ -6,6 +6,7 @@ cdef unsigned long long _MASK
 cdef unsigned long long _MIX
 cdef Py_ssize_t _REACH
 
+@cython.final
 cdef class SuffixIndex:
     cdef readonly tuple levels
     cdef readonly Py_ssize_t size

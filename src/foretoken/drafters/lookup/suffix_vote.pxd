@@ -5,12 +5,14 @@ from foretoken.drafters.lookup.suffix_index cimport SuffixIndex
 cdef int _NOTHING
 cdef Py_ssize_t _REACH
 
+@cython.final
 cdef class Matches:
     cdef readonly SuffixIndex index
     cdef readonly list ends
     cdef readonly list lengths
     cdef readonly bint past
 
+@cython.final
 cdef class Continuation:
     cdef readonly list tokens
     cdef readonly list confidence
@@ -20,6 +22,7 @@ cdef class Continuation:
     cdef readonly bint past
     cdef readonly Py_ssize_t place
 
+@cython.final
 cdef class Weighed:
     cdef readonly list indexes
     cdef readonly list ends
@@ -27,6 +30,7 @@ cdef class Weighed:
     cdef readonly list weights
     cdef public Py_ssize_t own
 
+@cython.final
 cdef class Chain:
     cdef readonly list tokens
     cdef readonly list confidence

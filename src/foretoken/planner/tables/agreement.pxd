@@ -10,6 +10,7 @@ cdef Py_ssize_t _OTHER
 cdef Py_ssize_t _LEARNT
 cdef double _E
 
+@cython.final
 cdef class Agreement:
     cdef dict _places
     cdef object _array
@@ -17,7 +18,7 @@ cdef class Agreement:
 
     cpdef Py_ssize_t place(self, object source) except -1
 
-    @cython.locals(at=Py_ssize_t, odds=double)
+    @cython.locals(at=Py_ssize_t, odds=double, against=double)
     cpdef double chance(self, Py_ssize_t place, double own, double other, bint same) except? -7
 
     @cython.locals(at=Py_ssize_t, chance=double, step=double)

@@ -34,7 +34,7 @@ _MOST = 8.0  # of a weight from an earlier run
 # learnt, then those where it does not.
 _RATE = RATE
 _ROW, _KIND, _OWN, _OTHER, _LEARNT = 8, 4, 1, 2, 3
-_E = exp(1.0)
+_E: float = exp(1.0)
 
 
 class Agreement:
@@ -43,7 +43,7 @@ class Agreement:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self._array = array("d")
-        self._weights = memoryview(self._array)
+        self._weights: memoryview[float] = memoryview(self._array)
 
     def place(self, source: str) -> int:
         """Where a source's weights are."""
@@ -62,7 +62,8 @@ class Agreement:
         odds = self._weights[at]
         odds += self._weights[at + _OWN] * own
         odds += self._weights[at + _OTHER] * other
-        return 1.0 / (1.0 + _E**-odds)
+        against: float = _E**-odds
+        return 1.0 / (1.0 + against)
 
     def add(self, place: int, own: float, other: float, same: bool, right: bool) -> float:
         """Such a token was right, or it was not. Returns the chance it was given."""

@@ -1,4 +1,5 @@
 # The types of `beta.py`, where it is compiled (scripts/compile_parts.py).
+cimport cython
 
 cdef double _PRIOR_WEIGHT
 cdef double _FORGET_AT
@@ -9,6 +10,7 @@ cpdef double cautious(double mean, double total, double deviations) noexcept
 
 cpdef bint forgets(double right, double wrong) noexcept
 
+@cython.final
 cdef class Counts:
     cdef readonly double right
     cdef readonly double wrong

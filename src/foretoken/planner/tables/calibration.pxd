@@ -6,11 +6,13 @@ from foretoken.planner.tables.lexical cimport Lexical
 from foretoken.planner.tables.reading cimport Reading
 from foretoken.planner.tables.reliability cimport ReliabilityTable
 
+@cython.final
 cdef class Score:
     cdef readonly object source
     cdef readonly Py_ssize_t right
     cdef readonly Py_ssize_t wrong
 
+@cython.final
 cdef class Survival:
     cdef Cells _cells
     cdef readonly Lexical lexical

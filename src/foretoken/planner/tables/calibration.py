@@ -71,10 +71,9 @@ class Survival:
         """Readings of these drafts, which `_done` takes back."""
         readings: list[Reading] = []
         for draft in drafts:
-            if self._spare:
-                reading = self._spare.pop()
-            else:
-                reading = Reading(self._cells, self.agreement, self.lexical)
+            if not self._spare:
+                self._spare.append(Reading(self._cells, self.agreement, self.lexical))
+            reading = self._spare.pop()
             reading.begin(draft, last)
             readings.append(reading)
         return readings
@@ -116,7 +115,7 @@ class Survival:
         meet(readings)
         found: list[list[float]] = []
         for reading in readings:
-            found.append(reading.estimate(caution, least))
+            found.append(reading.estimate(caution, least))  # noqa: PERF401 - compiled, a loop knows types
         self._done(fresh)
         return found
 
@@ -139,7 +138,7 @@ class Survival:
             if reading.company < 0:
                 meet(readings)
         for reading in readings:
-            found.append(self._score(reading, tokens))
+            found.append(self._score(reading, tokens))  # noqa: PERF401 - as above
         self._done(readings)
         return found
 
@@ -203,7 +202,11 @@ class Survival:
 
     def _restore(self, counts: Mapping[str, object]) -> None:
         for name, value in counts.items():
-            if isinstance(value, list) and len(value) == 2 and all(isinstance(it, int | float) for it in value):
+            if (
+                isinstance(value, list)
+                and len(value) == 2
+                and all(isinstance(it, int | float) for it in value)
+            ):
                 accepted, rejected = value
                 if accepted + rejected > 0:
                     scale = min(1.0, STORED_WEIGHT / (accepted + rejected))

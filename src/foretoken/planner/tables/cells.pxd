@@ -9,6 +9,7 @@ cdef Py_ssize_t _SIZE
 cdef double[::1] _EDGES
 cdef int[::1] _ROW_OF
 
+@cython.final
 cdef class Cells:
     cdef dict _places
     cdef object _array

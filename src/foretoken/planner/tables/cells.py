@@ -19,8 +19,10 @@ MOST_MATCHED = _MATCH_EDGES[-1]
 # For compiled code. A cell is two numbers: how many were right, and how many wrong.
 _CELL, _WRONG = 2, 1
 _SIZE = _CELL * _COLUMNS * _ROWS
-_EDGES = memoryview(array("d", _CONFIDENCE_EDGES))
-_ROW_OF = memoryview(array("i", [_CELL * _COLUMNS * bisect(_MATCH_EDGES, i) for i in range(MOST_MATCHED + 1)]))
+_EDGES: memoryview[float] = memoryview(array("d", _CONFIDENCE_EDGES))
+_ROW_OF = memoryview(
+    array("i", [_CELL * _COLUMNS * bisect(_MATCH_EDGES, i) for i in range(MOST_MATCHED + 1)])
+)
 
 
 class Cells:
@@ -29,7 +31,7 @@ class Cells:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self._array = array("d")
-        self._counts = memoryview(self._array)
+        self._counts: memoryview[float] = memoryview(self._array)
 
     def place(self, source: str) -> int:
         """Where a source's cells begin."""

@@ -10,6 +10,7 @@ cdef int _BITS
 cdef unsigned long long _MASK
 cdef int _LEAST_BITS
 
+@cython.final
 cdef class _Text:
     cdef object places
     cdef int[::1] cells
@@ -19,6 +20,7 @@ cdef class _Text:
     cdef Py_ssize_t at
     cdef Py_ssize_t length
 
+@cython.final
 cdef class Echo:
     cdef dict _texts
 

@@ -15,6 +15,7 @@ cdef Py_ssize_t _SQUARE
 cdef Py_ssize_t _FIRST_PAIR
 cdef double _E
 
+@cython.final
 cdef class Lexical:
     cdef object _array
     cdef float[::1] _learnt
@@ -35,4 +36,5 @@ cdef Py_ssize_t _row(long long token) noexcept
 @cython.locals(mixed=cython.longlong)
 cdef Py_ssize_t _pair(long long token, long long following) noexcept
 
+@cython.locals(left=double)
 cpdef double moved(double chance, double odds) noexcept

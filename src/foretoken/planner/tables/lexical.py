@@ -55,7 +55,7 @@ _MATCH, _ORIGIN, _BEFORE, _AFTER = 1, 2 + LONG, 6 + LONG, 7 + LONG
 _STRIDE = 2 * ROW
 _SQUARE = ROW  # from a weight of a row to its squared errors; of a pair they come next
 _FIRST_PAIR = _STRIDE * _ROWS
-_E = exp(1.0)
+_E: float = exp(1.0)
 
 
 class Lexical:
@@ -67,7 +67,7 @@ class Lexical:
         whole = np.full(size + _LINE, 0.0, np.float32)
         begin = -whole.ctypes.data % (4 * _LINE) // 4
         self._array: npt.NDArray[np.float32] = whole[begin : begin + size]
-        self._learnt = self._array.data
+        self._learnt: memoryview[float] = memoryview(self._array)
 
     def odds(self, before: int, token: int, following: int, match: int, origin: int) -> float:
         """What is added to the log-odds of `token` in a draft: after `before`, with `following` drafted next
@@ -84,7 +84,7 @@ class Lexical:
         total += learnt[_pair(token, following)]
         return total
 
-    def add(self, before: int, token: int, following: int, match: int, origin: int, error: float) -> None:
+    def add(self, before: int, token: int, following: int, match: int, origin: int, *, error: float) -> None:
         """The token was right or wrong: `error` is 1 or 0, less the chance that it was given."""
         own, last, pair = _row(token), _row(before), _pair(token, following)
         match = match if match < _LONG else _LONG
@@ -141,4 +141,5 @@ def moved(chance: float, odds: float) -> float:
     """A chance with `odds` added to its log-odds."""
     if chance <= 0.0 or odds == 0.0:
         return chance
-    return chance / (chance + (1.0 - chance) * _E**-odds)
+    left: float = (1.0 - chance) * _E**-odds
+    return chance / (chance + left)

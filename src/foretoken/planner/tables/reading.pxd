@@ -20,6 +20,7 @@ cdef Py_ssize_t _OWN
 cdef Py_ssize_t _OTHER
 cdef Py_ssize_t _SAME
 
+@cython.final
 cdef class Reading:
     cdef Cells _cells
     cdef Agreement _agreement
@@ -54,9 +55,9 @@ cdef class Reading:
     cdef int _need(self, Py_ssize_t i) except -1
 
     @cython.locals(at=Py_ssize_t)
-    cdef long long _before(self, Py_ssize_t i) except? -7
+    cdef Py_ssize_t _before(self, Py_ssize_t i) except? -7
 
-    cdef long long _following(self, Py_ssize_t i) except? -7
+    cdef Py_ssize_t _following(self, Py_ssize_t i) except? -7
 
     @cython.locals(at=Py_ssize_t)
     cdef double odds(self, Py_ssize_t i) except? -7
@@ -85,7 +86,7 @@ cdef class Reading:
     @cython.locals(at=Py_ssize_t, own=double, other=double, mixed=double, chance=double)
     cpdef double learn(self, Py_ssize_t i, bint right) except? -7
 
-    cpdef long long said(self, Py_ssize_t i) except? -7
+    cpdef Py_ssize_t said(self, Py_ssize_t i) except? -7
 
     cpdef bint agrees(self, Py_ssize_t i) except? -1
 

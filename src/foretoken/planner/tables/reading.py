@@ -43,7 +43,7 @@ class Reading:
         self._agreement = agreement
         self._lexical = lexical
         self._array = array("d", bytes(8 * _ROW * _AT_FIRST))
-        self._rows = memoryview(self._array)
+        self._rows: memoryview[float] = memoryview(self._array)
 
     def begin(self, draft: Draft, last: int) -> None:
         """It is about this draft from now on."""
@@ -179,7 +179,7 @@ class Reading:
         error = (1.0 if right else 0.0) - chance
         token = int(self._rows[i * _ROW])
         self._lexical.add(
-            self._before(i), token, self._following(i), self._matched(i), self._origin, error
+            self._before(i), token, self._following(i), self._matched(i), self._origin, error=error
         )
 
     def learn(self, i: int, right: bool) -> float:

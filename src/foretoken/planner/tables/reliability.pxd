@@ -7,6 +7,7 @@ cdef Py_ssize_t _COUNT
 cdef Py_ssize_t _BIN
 cdef Py_ssize_t _BINS
 
+@cython.final
 cdef class ReliabilityTable:
     cdef double[::1] _sums
 

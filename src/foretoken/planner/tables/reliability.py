@@ -24,7 +24,7 @@ class ReliabilityTable:
     """Predicted chances against outcomes, in `BINS` bins of equal width."""
 
     def __init__(self) -> None:
-        self._sums = memoryview(array("d", bytes(8 * _BIN * _BINS)))
+        self._sums: memoryview[float] = memoryview(array("d", bytes(8 * _BIN * _BINS)))
 
     def add(self, predicted: float, right: bool) -> None:
         """A token was given this chance, given that all before it are right, as they were."""

@@ -1,6 +1,7 @@
 # The types of `window.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 
+@cython.final
 cdef class Window:
     cdef Py_ssize_t _most
     cdef Py_ssize_t _count

@@ -31,7 +31,7 @@ class Window:
         self._most = most
         self._count = self._next = 0
         # As they came, in a ring; and behind them in their order, as far as it was asked for.
-        self._values = memoryview(array("d", bytes(8 * 2 * most)))
+        self._values: memoryview[float] = memoryview(array("d", bytes(8 * 2 * most)))
         for value in values:
             self.add(value)
 
