@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp, isfinite
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ class Lexical:
         whole = np.full(size + _LINE, 0.0, np.float32)
         begin = -whole.ctypes.data % (4 * _LINE) // 4
         self._array: npt.NDArray[np.float32] = whole[begin : begin + size]
-        self._learnt: memoryview[float] = memoryview(self._array)
+        self._learnt = cast("memoryview[float]", self._array.data)
 
     def odds(self, before: int, token: int, following: int, match: int, origin: int) -> float:
         """What is added to the log-odds of `token` in a draft: after `before`, with `following` drafted next
