@@ -100,6 +100,17 @@ def test_without_a_list_there_is_the_source(planner: Path, monkeypatch: pytest.M
     assert imported_from(planner, monkeypatch) == "source"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library of others has another name for it")
+def test_nothing_is_asserted_between_two_forwards() -> None:
+    """Python's flags say so for what it compiles; they were gone once, where CFLAGS was set, and a twentieth of
+    each decision with them.
+    """
+    libraries = [path for folder in compiled.PARTS for path in folder.glob(f"*{EXTENSION_SUFFIXES[0]}")]
+    if not libraries:
+        pytest.skip("nothing was compiled")
+    assert [path.name for path in libraries if b"__assert_fail" in path.read_bytes()] == []
+
+
 def test_it_decides_as_the_source_does() -> None:
     """Every candidate's chances, every gain, length and reason, bit by bit."""
     states = set(compiled.states().values())
