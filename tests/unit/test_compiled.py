@@ -102,8 +102,8 @@ def test_without_a_list_there_is_the_source(planner: Path, monkeypatch: pytest.M
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of others has another name for it")
 def test_nothing_is_asserted_between_two_forwards() -> None:
-    """Python's flags say so for what it compiles; they were gone once, where CFLAGS was set, and a twentieth of
-    each decision with them.
+    """Python's flags say so for what it compiles. Where CFLAGS was set they were gone, and assertions took a
+    twentieth of each decision.
     """
     libraries = [path for folder in compiled.PARTS for path in folder.glob(f"*{EXTENSION_SUFFIXES[0]}")]
     if not libraries:
