@@ -220,3 +220,13 @@ def test_a_right_token_that_nothing_is_built_on_is_not_right_to_the_end(
     survival.remember(1, [Draft((1, 9, 2, 9, 3, 9), "t", parents=(-1, -1, 0, 0, 2, 2))])
     [score] = survival.score(1, Outcome(5, tokens))
     assert (score.right, score.wrong) == (right, wrong)
+
+
+def test_a_drafter_may_give_lists() -> None:
+    survival = Survival()
+    lists: Draft = Draft([1, 2, 3], "t", [-1, -1, 1], [0.6, 0.3, 0.9])  # type: ignore[arg-type]
+    tuples = Draft((1, 2, 3), "t", (-1, -1, 1), (0.6, 0.3, 0.9))
+    assert survival.estimate(lists) == survival.estimate(tuples)
+    survival.remember(1, [lists])
+    [score] = survival.score(1, Outcome(5, (2, 3)))
+    assert (score.right, score.wrong) == (2, 0)

@@ -48,12 +48,12 @@ class Reading:
     def begin(self, draft: Draft, last: int) -> None:
         """It is about this draft from now on."""
         self.source: str = draft.source
-        self.parents: tuple[int, ...] | None = draft.parents
-        self._tokens: tuple[int, ...] = draft.tokens
+        self.parents = None if draft.parents is None else tuple(draft.parents)
+        self._tokens = tuple(draft.tokens)  # a drafter of somebody else's may give lists
         self.count = len(self._tokens)
         self.company = -1
         """So many of its first tokens have one of another draft beside them; -1: not known yet."""
-        self._confidence: tuple[float, ...] = draft.confidence
+        self._confidence = tuple(draft.confidence)
         self._sure = len(self._confidence)
         self._depths = None if self.parents is None else depths(self.parents)
         self._last = last
