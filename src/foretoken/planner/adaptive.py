@@ -326,8 +326,7 @@ class AdaptivePlanner:
         if not drafts and not measured.draft_ms:
             self._observe_plain(measured)
             return
-        drafted = sum(drafts)
-        plain = len(measured.outcomes)
+        drafted, plain = sum(drafts), len(measured.outcomes)
         extra = self._curve.beyond_plain(plain, drafts) / self._curve.ratio(plain) if drafts else 0.0
         self._curve.learn(measured, drafts)
         for request, outcome in measured.outcomes:
@@ -342,7 +341,8 @@ class AdaptivePlanner:
         self._settle(measured, drafted, extra)
         self._overhead.learn(measured)
         self._asking.observe(measured, self._drafted)
-        if not self._resting_next and (not drafted or plain == 1):
+        stay = plain == measured.load.decoding  # what was weighed is for as many as there were
+        if stay and not self._resting_next and (not drafted or plain == 1):
             self._doze([request for request, _ in measured.outcomes], measured.load, self._curve.rounds)
 
     def _observe_plain(self, measured: Round) -> None:

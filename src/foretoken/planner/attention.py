@@ -25,9 +25,14 @@ DEAR = 0.1
 may lose is soon lost.
 """
 
-START = 0.12
+START = 0.07
 """Credit a request begins with, where a question is not dear. A dear one has to be earned: of an answer of
 ten tokens it would take two rounds in a hundred.
+"""
+
+EARLIEST = 1
+"""Rounds before a request's first question, unless a draft is likely to pay: one token of an answer says
+little of what comes next, two may have stood somewhere before.
 """
 
 EARNED = 0.25
@@ -103,8 +108,12 @@ class _Request:
 
     def asks(self, cost: float, income: float, now: int, *, promising: bool = False) -> bool:
         """Whether it asks in round `now`, if it decodes alone: `_askers` of one."""
-        wanted = promising or self.idle <= PATIENCE or not now % _every(cost, income)
+        wanted = promising or self.due(now, _every(cost, income))
         return wanted and self.can_pay(cost, promising=promising)
+
+    def due(self, now: int, every: int) -> bool:
+        """Whether it is to be asked in round `now` though nothing says so: lately, or every so often."""
+        return (self.idle <= PATIENCE or not now % every) and (self.asked or self.idle >= EARLIEST)
 
     def earn(self, income: float, most: float) -> None:
         """A round begins."""
@@ -170,8 +179,8 @@ class Attention:
         self._most, self._cost = _most(cost), cost
         most, income = min(most, LONGEST_REST), self._income.of(len(requests))
         if len(states) == 1:
-            for state in states.values():
-                return self._rest_alone(state, cost, most, income)
+            [state] = states.values()
+            return self._rest_alone(state, cost, most, income)
         for rounds in range(1, most + 1):
             for state in states.values():
                 state.earn(income, self._most)
@@ -194,9 +203,8 @@ class Attention:
         for request in requests:
             state = self._requests.get(request)
             if state is not None:
-                state.idle += rounds
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
-                    state.credit = min(self._most, state.credit + income)
+                    state.earn(income, self._most)
 
     def saved(self, request: int, rounds: float) -> None:
         """A draft saved the request so many plain rounds, or fewer than none."""
@@ -266,8 +274,8 @@ def _askers(
         return {
             it for it, state in states.items() if state.asks(cost, income, now, promising=it in promising)
         }
-    due = not now % _every(_share(cost, len(states)), income)
-    wanted = {it: state for it, state in states.items() if it in promising or due or state.idle <= PATIENCE}
+    every = _every(_share(cost, len(states)), income)
+    wanted = {it: state for it, state in states.items() if it in promising or state.due(now, every)}
     while wanted:
         share = _share(cost, len(wanted))
         able = {it: state for it, state in wanted.items() if state.can_pay(share, promising=it in promising)}

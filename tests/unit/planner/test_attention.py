@@ -44,10 +44,11 @@ def test_a_question_that_takes_longer_than_a_round_is_asked_now_and_then() -> No
 
 def test_what_is_paid_is_what_it_costs() -> None:
     attention = Attention()
-    assert attention.tick([1], COST) == {1}
-    assert START + INCOME - attention._requests[1].credit == pytest.approx(COST)
+    assert asked(attention, 2, COST) == [False, True]
+    assert START + 2 * INCOME - attention._requests[1].credit == pytest.approx(COST)
+    assert attention.tick([2, 3, 4], COST) == set()
     assert attention.tick([2, 3, 4], COST) == {2, 3, 4}
-    paid = [START + INCOME - attention._requests[request].credit for request in (2, 3, 4)]
+    paid = [START + 2 * INCOME - attention._requests[request].credit for request in (2, 3, 4)]
     assert sum(paid) == pytest.approx(COST * times(3))
     before = attention._requests[2].credit
     assert attention.tick([1, 2], INCOME) == {1, 2}, "next to nothing"
@@ -56,14 +57,21 @@ def test_what_is_paid_is_what_it_costs() -> None:
 
 def test_what_saves_time_is_asked_in_every_round() -> None:
     attention = Attention()
+    attention.tick([1], COST)
     for _ in range(200):
         assert attention.tick([1], COST)
         attention.note(1, 0.9, 0.5)
         attention.saved(1, 1.1 * COST / EARNED)
 
 
-def test_a_first_question_that_is_cheap_is_asked_at_once() -> None:
-    assert asked(Attention(), 1, DEAR)[0]
+def test_a_first_question_that_is_cheap_waits_for_a_second_token() -> None:
+    assert asked(Attention(), 2, COST) == [False, True]
+    assert Attention().tick([1], COST, {1}) == {1}, "unless it is likely to pay"
+    company = Attention()
+    assert asked(company, 2, 0.5 * COST) == [False, True]
+    assert company.tick([1, 2], 0.5 * COST) == {1}
+    assert company.tick([1, 2], 0.5 * COST) == {1, 2}
+    assert any(asked(Attention(), 4, DEAR)), "the dearest that need not be earned"
 
 
 def test_a_dear_first_question_has_to_be_earned() -> None:
