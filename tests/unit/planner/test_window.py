@@ -17,7 +17,7 @@ values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 
 @given(values)
 def test_the_median_of_a_list(those: list[float]) -> None:
-    assert median(those) == exact(those)
+    assert median(those) == median(deque(those)) == exact(those)
 
 
 @given(values, st.integers(1, 20))

@@ -1,7 +1,6 @@
 # The types of `reliability.py`, where it is compiled (scripts/compile_parts.py).
 cimport cython
 
-cdef Py_ssize_t _PREDICTED
 cdef Py_ssize_t _RIGHT
 cdef Py_ssize_t _COUNT
 cdef Py_ssize_t _BIN

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 BINS = 10
 
-_PREDICTED, _RIGHT, _COUNT, _BIN, _BINS = 0, 1, 2, 3, BINS  # of a bin, and for compiled code
+_RIGHT, _COUNT, _BIN, _BINS = 1, 2, 3, BINS  # of a bin, and for compiled code
 
 
 @dataclass(frozen=True, slots=True)
