@@ -286,6 +286,24 @@ def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
     assert resting.planner._rest._left > 0, "it goes on"
 
 
+def test_nobody_rests_after_a_round_in_which_one_failed() -> None:
+    """What looks promising was weighed for one more."""
+    quiet = 0
+    for rounds in range(60, 160):
+        table = Table(rests=True)
+        table.join(1)
+        table.join(2)
+        table.join(3)
+        for _ in range(rounds):
+            table.round()
+        table.round(failing=table.views[1].id)
+        if table.asked[-1] and not table.drafted[-1]:
+            quiet += 1
+            load = Load(2, 0, max(len(request.tokens) for request in table.views))
+            assert not table.planner.rests(table.views, load)
+    assert quiet, "somebody was asked for nothing"
+
+
 class Counted(PlannerAround):
     """Counts the rounds in which somebody is asked, and those in which it turns out that nobody can be."""
 
