@@ -75,6 +75,11 @@ class Commits:
         self._made: list[int] = []
         self._times: list[float] = []
 
+    @property
+    def made(self) -> int:
+        """Tokens that were committed so far."""
+        return len(self._made)
+
     def go_on(self, seconds: float) -> tuple[tuple[int, ...], list[float]] | None:
         """Decode for about so long; the tokens, and their times in seconds of turns, when all are there.
         Raises BackendError if the request fails.
@@ -104,6 +109,11 @@ class Phases:
     def __init__(self, engine: Engine, text: FlippingText, clock: Callable[[], float]) -> None:
         self._text = text
         self._commits = Commits(engine, text.prompt, len(text.output), clock)
+
+    @property
+    def stage(self) -> int:
+        """How many phases are behind it: who decodes the same text in turns meets at each border."""
+        return sum(phase.end <= self._commits.made for phase in self._text.phases)
 
     def go_on(self, seconds: float) -> list[float] | None:
         """Decode for about so long; the phases' seconds when the text is complete. Raises BackendError if the

@@ -379,10 +379,10 @@ class AdaptivePlanner:
             later = owed * self._replay.row(self._curve.ratio) / turn if owed else 0.0
             share = len(outcome.draft) / drafted if outcome.draft else 0.0
             cost = 1.0 + requests * extra * share + later
-            self._stakes.settle(request, len(outcome.tokens), cost)
+            spent = self._attention.saved(request, len(outcome.tokens) - cost) if outcome.draft else 0.0
+            self._stakes.settle(request, len(outcome.tokens), cost + spent)
             if outcome.draft is None:
                 continue
-            self._attention.saved(request, len(outcome.tokens) - cost)
             self._hints.drafted(request)
             sources = outcome.draft.source.split("+")
             for source in sources:

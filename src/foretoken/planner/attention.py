@@ -146,9 +146,9 @@ class Attention:
         states = {request: self._requests.setdefault(request, _Request()) for request in requests}
         for state in states.values():
             state.idle += 1
+        self._most, self._cost = _most(cost), cost
         if _share(cost, len(states)) <= INCOME:
             return set(requests)
-        self._most, self._cost = _most(cost), cost
         income = self._income.of(len(states))
         for state in states.values():
             state.credit = min(self._most, state.credit + income)
@@ -206,18 +206,22 @@ class Attention:
                 for _ in range(rounds):  # as `tick` adds it, to the last bit
                     state.earn(income, self._most)
 
-    def saved(self, request: int, rounds: float) -> None:
-        """A draft saved the request so many plain rounds, or fewer than none."""
+    def saved(self, request: int, rounds: float) -> float:
+        """A draft saved the request so many plain rounds, or fewer than none. Returns how much of that asking
+        may spend: what is spent so no other draft may lose.
+        """
         self._income.saved(self._together, rounds)
         state = self._requests.get(request)
         if state is None:
-            return
+            return 0.0
         state.balance += rounds
-        if state.balance > state.highest:
-            earned = EARNED * (state.balance - state.highest)
-            state.credit, state.highest = min(self._most, state.credit + earned), state.balance
-        else:
+        if state.balance <= state.highest:
             state.highest = min(state.highest, state.balance + OWED)
+            return 0.0
+        earned = EARNED * (state.balance - state.highest)
+        before, state.highest = state.credit, state.balance
+        state.credit = min(self._most, before + earned)
+        return state.credit - before if self._cost > INCOME else 0.0
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-INCOME = 0.013
+INCOME = 0.012
 """Credit of each round: the share of the time that asking may take though it brings nothing. Drafters that
 cost no more are asked in every round."""
 

@@ -10,7 +10,13 @@ PRIOR_MS = 0.3
 """
 
 FEWEST = 3
-"""Rounds in which drafters were asked, from which it is believed that asking takes more than that."""
+"""Rounds in which drafters were asked, from which what they took is believed. Of fewer it is in part, be it
+less than was supposed or more: runs that end after a question or two would otherwise only ever hand on the
+least that any of them saw.
+"""
+
+AT_MOST = 2.0
+"""Until then it is at most so many times what was supposed: one of them may be a stall."""
 
 DOUBTED = 128
 """Rounds without a question after which the dearer half of those that were measured is forgotten. Who is too
@@ -32,7 +38,10 @@ class _Rounds:
         known = len(self.asked)
         if known and len(self.others):
             more = max(0.0, self.asked.median() - self.others.median())
-            self.more = more if known >= FEWEST else min(more, self._prior)
+            if known < FEWEST:
+                more = min(more, AT_MOST * max(self._prior, PRIOR_MS))
+                more = self._prior + (more - self._prior) * known / FEWEST
+            self.more = more
 
     def passed(self, *, asked: bool) -> None:
         """A round is over."""

@@ -2,10 +2,11 @@
 
 A chance estimate is right on average and wrong on some prompts; a short answer has no time to make up for a
 few bad drafts. So every request has a stake, in units of a plain round: it starts with nothing, grows by a
-small share of a round with every token and by whatever drafting wins, shrinks by what its drafts cost all
-requests, and no draft may risk more. With what asking may take besides (`attention`) that bounds the slowdown
-of any request, whatever the estimates say. Where forwards are so short that what a round without a question
-takes beside its forward counts, that comes off what drafts may lose (`Stakes.spend`).
+small share of a round with every token and by whatever drafting wins, less what asking may spend of it
+(`attention`), shrinks by what its drafts cost all requests, and no draft may risk more. With what asking may
+take besides that bounds the slowdown of any request, whatever the estimates say. Where forwards are so short
+that what a round without a question takes beside its forward counts, that comes off what drafts may lose
+(`Stakes.spend`).
 
 A copy at the beginning of a long answer would wait for its stake. So drafts that look certain get an advance
 on what the answer has still to come: of the earlier answers that were longer than this one is by now, the

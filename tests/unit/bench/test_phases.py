@@ -49,6 +49,17 @@ def test_plain_decoding_takes_a_round_for_each_token() -> None:
         assert whole(Phases(engine, text, model.clock)) == pytest.approx([0.04] * 4)
 
 
+def test_its_stage_is_the_number_of_phases_behind_it() -> None:
+    text = flipping_text(PASSAGES, range(100, 200), seed=1)
+    traces = trace_set([Trace("t", "", text.prompt, text.output)])
+    with virtual_engine(traces, FLAT, "off") as (engine, model):
+        phases = Phases(engine, text, model.clock)
+        stages = [phases.stage]
+        while phases.go_on(0.0) is None:  # a token
+            stages.append(phases.stage)
+    assert stages == [0] * (OPENING + 4) + [1] * 4 + [2] * 4 + [3] * 4
+
+
 def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
     """The first token is the prompt's; then rounds of a draft of 3 and the target's own token."""
     output = tuple(range(10, 19))

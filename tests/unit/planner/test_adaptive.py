@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from foretoken.engine.warmup import SIZES
 from foretoken.planner.adaptive import MARGIN, AdaptivePlanner
 from foretoken.planner.asking import FIRST_PROBE
+from foretoken.planner.income import INCOME
 from foretoken.planner.pace import STALE
 from foretoken.planner.stake import SHARE
 from foretoken.protocols import RequestView
@@ -327,6 +328,21 @@ def test_a_draft_is_charged_with_what_all_requests_lose() -> None:
     assert extra == pytest.approx(1 / 3)
     assert stakes[1] == pytest.approx(SHARE - 8 * extra)
     assert [stakes[number] for number in range(2, 9)] == pytest.approx([SHARE] * 7)
+
+
+@pytest.mark.parametrize("cost", [INCOME / 2, 0.07])
+def test_what_asking_spends_of_what_was_won_no_draft_may_lose(cost: float) -> None:
+    planner = taught(CPU)
+    planner._attention.tick([1], cost)
+    won = 4 - (CPU(4) - CPU(1)) / CPU(1)
+    credit = planner._attention._requests[1].credit
+    planner.observe(
+        Round(Load(1, 0, 9), 4, {}, PLAIN_MS * CPU(4), 0.0, ((1, Outcome(1, (5, 6, 7, 8), chain(3), 3)),))
+    )
+    earned = planner._attention._requests[1].credit - credit
+    assert earned > 0.1
+    spent = earned if cost > INCOME else 0.0
+    assert planner._stakes._stakes[1] == pytest.approx(4 * SHARE + won - 1 - spent, abs=0.01)
 
 
 def test_what_plain_decoding_costs_is_measured_now_and_then() -> None:

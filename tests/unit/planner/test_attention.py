@@ -157,7 +157,8 @@ def test_who_has_seen_something_promising_is_asked_without_the_others() -> None:
 def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further() -> None:
     attention = Attention()
     asked(attention, 40, COST)
-    spent = [1 in attention.tick([1], COST, {1}) for _ in range(1 + int((START + LENT) / (COST - INCOME)))]
+    credit = attention._requests[1].credit
+    spent = [1 in attention.tick([1], COST, {1}) for _ in range(1 + int((credit + LENT) / (COST - INCOME)))]
     assert spent[0]
     assert not spent[-1]
     rounds = [1 in attention.tick([1], COST, {1}) for _ in range(1000)]
@@ -285,6 +286,18 @@ def test_what_drafts_lost_has_to_be_saved_again_before_it_earns() -> None:
     often = [asked_running(attention) for attention in (steady, wavering)]
     assert often[0] > 1.7 * often[1]
     assert often[1] <= (START + EARNED * 1.0) / (COST - INCOME)
+
+
+def test_what_asking_may_spend_of_what_was_saved_is_told() -> None:
+    attention = Attention()
+    assert attention.saved(1, 1.0) == 0.0, "nobody was asked for"
+    attention.tick([1], COST)
+    assert attention.saved(1, 2.0) == pytest.approx(EARNED * 2.0)
+    assert attention.saved(1, -1.0) == 0.0
+    assert attention.saved(1, 1.0) == 0.0, "what was lost comes first"
+    assert attention.saved(1, 100.0) < 1.0, "credit has an end"
+    attention.tick([2], INCOME)
+    assert attention.saved(2, 1.0) == 0.0, "asking takes next to nothing, whatever was saved"
 
 
 def test_long_losses_are_not_paid_for_for_ever() -> None:

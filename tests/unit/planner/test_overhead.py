@@ -17,10 +17,33 @@ def test_what_was_recalled_holds_until_enough_was_measured() -> None:
     assert overhead.ms(1) == 0.8
     overhead.add(0.1, asked=False)
     overhead.add(2.1, asked=True)
-    assert overhead.ms(1) == 0.8, "a single round may have been a busy moment"
+    assert overhead.ms(1) <= 0.8 * 4 / 3, "a single round may have been a busy moment"
     for _ in range(FEWEST):
         overhead.add(1.1, asked=True)
     assert overhead.ms(1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("truly", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("questions", [1, 2])
+def test_runs_of_few_questions_find_out_what_one_takes_together(truly: float, questions: int) -> None:
+    known = PRIOR_MS
+    for _ in range(12):
+        overhead = Overhead()
+        overhead.recall(known)
+        overhead.add(0.1, asked=False)
+        for _ in range(questions):
+            overhead.add(0.1 + truly, asked=True)
+        known = overhead.ms(1)
+    assert known == pytest.approx(truly, rel=0.05)
+
+
+@pytest.mark.parametrize("supposed", [0.0, 0.3, 0.8])
+def test_a_stall_in_the_first_question_is_not_believed(supposed: float) -> None:
+    overhead = Overhead()
+    overhead.recall(supposed)
+    overhead.add(0.1, asked=False)
+    overhead.add(80.0, asked=True)
+    assert overhead.ms(1) <= 4 / 3 * max(supposed, PRIOR_MS)
 
 
 def test_it_is_supposed_to_cost_something_until_rounds_of_both_kinds_were_seen() -> None:
@@ -75,8 +98,9 @@ def test_what_is_done_in_every_other_round_counts_half() -> None:
 
 def test_asking_is_never_a_gain() -> None:
     overhead = Overhead()
-    overhead.add(0.1, asked=True)
-    overhead.add(0.2, asked=False)
+    for _ in range(FEWEST):
+        overhead.add(0.1, asked=True)
+        overhead.add(0.2, asked=False)
     assert overhead.ms(1) == 0.0
 
 
@@ -99,7 +123,7 @@ def test_the_first_question_in_a_busy_moment_is_not_the_last() -> None:
     overhead = Overhead()
     overhead.add(0.2, asked=False)
     overhead.add(50.0, asked=True)
-    assert overhead.ms(1) == PRIOR_MS
+    assert overhead.ms(1) <= 4 / 3 * PRIOR_MS
     for _ in range(FEWEST - 1):
         overhead.add(0.5, asked=True)
     assert round(overhead.ms(1), 6) == 0.3
