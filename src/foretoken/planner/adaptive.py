@@ -35,6 +35,7 @@ MARGIN = 1.03
 """How much better than plain decoding the cautious estimate must be."""
 
 _UNKNOWN: Mapping[str, float] = MappingProxyType({})
+_UNPROMISING: Mapping[int, float] = MappingProxyType({})
 _NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
@@ -62,7 +63,7 @@ class AdaptivePlanner:
         self._drafting = False
         self._rest = Rest()
         self._resting_next = False
-        self._promising: set[int] = set()
+        self._promising: Mapping[int, float] = _UNPROMISING
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
         self.estimates: Sequence[Estimate] = ()
@@ -159,17 +160,16 @@ class AdaptivePlanner:
         self._replay.forget(request.id)
 
     def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
-        together, gone = len(requests), self._rest.gone
-        able = requests
+        together, gone, able = len(requests), self._rest.gone, requests
         if together > 1:  # one by itself is seldom promising: who can pay is not looked up before
             able = [it for it in requests if self._attention.solvent(it.id, together, gone)]
         likely = self._hints.likely(able)
         if (
             likely is not None
-            and self._attention.solvent(likely.id, together, gone)
+            and self._attention.solvent(likely.id, together, gone, self._hints.chance)
             and self._hints.promising(likely, gone)
         ):
-            self._promising = {likely.id}
+            self._promising = {likely.id: self._hints.chance}
             self._rest.interrupt()
             return False
         return self._rest.goes_on(requests, load)
@@ -179,7 +179,7 @@ class AdaptivePlanner:
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
         self._names, self._resting_next = drafters, False
-        promising, self._promising = self._promising, set()
+        promising, self._promising = self._promising, _UNPROMISING
         self._catch_up()
         self._curve.focus(load.depth, load.decoding)
         self.measuring = not self._curve.known or self._curve.stale

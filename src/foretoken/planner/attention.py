@@ -15,10 +15,12 @@ A plain round here is a request's share of one: V(n) ÷ n where n requests decod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from foretoken.planner.income import INCOME, Income
+from foretoken.planner.stake import CERTAIN
 
 DEAR = 0.1
 """A question that takes more plain rounds is dear: forwards are short then, and what an answer of ten tokens
@@ -62,10 +64,15 @@ LONGEST_REST = 32
 """Rounds that `rest` looks ahead."""
 
 LENT = 0.3
-"""Of what asking takes, where a draft is likely to pay, so much need not be there yet."""
+"""Of what asking takes, where a draft is likely to pay, so much need not be there yet, times a power of the
+chance with which its first token comes, as with a draft's advance (`CERTAIN`): an answer may be over before
+it has earned what was lent."""
 
 PROMISING = 0.75
 """A first token that survives with this chance may begin a longer match, whatever a row costs."""
+
+
+_NONE: Mapping[int, float] = MappingProxyType({})
 
 
 def promising(survival: float, row_cost: float, *, pays: bool) -> bool:
@@ -102,13 +109,13 @@ class _Request:
         """What it must have for a question that takes so much."""
         return share if self.asked or share <= DEAR else share + START
 
-    def can_pay(self, share: float, *, promising: bool, earned: float = 0.0) -> bool:
+    def can_pay(self, share: float, *, promising: float, earned: float = 0.0) -> bool:
         """Whether it has that, with what it `earned` meanwhile. Of a `promising` question a part is lent."""
-        return self.credit + earned >= max(0.0, self.pays(share) - (LENT if promising else 0.0))
+        return self.credit + earned >= max(0.0, self.pays(share) - LENT * promising**CERTAIN)
 
-    def asks(self, cost: float, income: float, now: int, *, promising: bool = False) -> bool:
+    def asks(self, cost: float, income: float, now: int, *, promising: float = 0.0) -> bool:
         """Whether it asks in round `now`, if it decodes alone: `_askers` of one."""
-        wanted = promising or self.due(now, _every(cost, income))
+        wanted = promising > 0.0 or self.due(now, _every(cost, income))
         return wanted and self.can_pay(cost, promising=promising)
 
     def due(self, now: int, every: int) -> bool:
@@ -137,9 +144,10 @@ class Attention:
         """A request begins; one that was not announced begins with its first `tick`."""
         self._requests.setdefault(request, _Request())
 
-    def tick(self, requests: Sequence[int], cost: float, promising: Collection[int] = ()) -> set[int]:
+    def tick(self, requests: Sequence[int], cost: float, promising: Mapping[int, float] = _NONE) -> set[int]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
-        is one. `promising`: a draft is likely to pay (`hints`), so that these may run into debt.
+        is one. `promising`: where a draft is likely to pay (`hints`), so that these may run into debt, with
+        what chance its first token comes.
         """
         self._round += 1
         self._together = len(requests)
@@ -161,13 +169,14 @@ class Attention:
         self._income.spent(len(states), share * len(asked))
         return asked
 
-    def solvent(self, request: int, together: int, rested: int) -> bool:
-        """Whether a request could ask by itself if something was promising, at what a question took last,
-        after so many rounds of a rest of so many requests. To find out in vain takes half a question.
+    def solvent(self, request: int, together: int, rested: int, chance: float = 1.0) -> bool:
+        """Whether a request could ask by itself if something was promising with that `chance`, at what a
+        question took last, after so many rounds of a rest of so many requests. To find out in vain takes half
+        a question.
         """
         state = self._requests.get(request)
         earned = self._income.of(together) * (1 + rested)
-        return state is None or state.can_pay(_share(self._cost, 1), promising=True, earned=earned)
+        return state is None or state.can_pay(_share(self._cost, 1), promising=chance, earned=earned)
 
     def rest(self, requests: Sequence[int], cost: float, most: int = LONGEST_REST) -> int:
         """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of
@@ -269,20 +278,26 @@ def _askers(
     cost: float,
     income: float,
     now: int,
-    promising: Collection[int] = (),
+    promising: Mapping[int, float] = _NONE,
 ) -> set[int]:
     """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
     who can pay their share.
     """
     if len(states) == 1:
         return {
-            it for it, state in states.items() if state.asks(cost, income, now, promising=it in promising)
+            it
+            for it, state in states.items()
+            if state.asks(cost, income, now, promising=promising.get(it, 0.0))
         }
     every = _every(_share(cost, len(states)), income)
     wanted = {it: state for it, state in states.items() if it in promising or state.due(now, every)}
     while wanted:
         share = _share(cost, len(wanted))
-        able = {it: state for it, state in wanted.items() if state.can_pay(share, promising=it in promising)}
+        able = {
+            it: state
+            for it, state in wanted.items()
+            if state.can_pay(share, promising=promising.get(it, 0.0))
+        }
         if len(able) == len(wanted):
             break
         wanted = able

@@ -64,6 +64,8 @@ class Hints:
         self._never = True  # no chance is
         self._extra: list[float] = []
         self._told: dict[int, tuple[int, int]] = {}  # the match's length last seen, and the next promising
+        self.chance = 0.0
+        """With which the token comes that `likely` last looked at."""
         self._turn = 0
         self._seldom = self._looked = False
 
@@ -128,7 +130,8 @@ class Hints:
         following = tokens[at + 1] if at + 1 < len(tokens) else NONE
         origin = int(at < request.prompt_length)
         odds = self._lexical.odds(tokens[-1], tokens[at], following, length, origin)
-        return moved(usual, odds) >= enough
+        self.chance = moved(usual, odds)
+        return self.chance >= enough
 
     def promising(self, request: RequestView, rested: int = 0) -> bool:
         """Whether the match of a request that is `likely` says more than when it last was promising.

@@ -18,6 +18,7 @@ from foretoken.planner.attention import (
     times,
 )
 from foretoken.planner.income import INCOME, LEAST
+from foretoken.planner.stake import CERTAIN
 
 COST = 0.07
 
@@ -66,7 +67,7 @@ def test_what_saves_time_is_asked_in_every_round() -> None:
 
 def test_a_first_question_that_is_cheap_waits_for_a_second_token() -> None:
     assert asked(Attention(), 2, COST) == [False, True]
-    assert Attention().tick([1], COST, {1}) == {1}, "unless it is likely to pay"
+    assert Attention().tick([1], COST, {1: 1.0}) == {1}, "unless it is likely to pay"
     company = Attention()
     assert asked(company, 2, 0.5 * COST) == [False, True]
     assert company.tick([1, 2], 0.5 * COST) == {1}
@@ -89,7 +90,7 @@ def test_a_dear_first_question_has_to_be_earned() -> None:
 
 def test_a_dear_first_question_that_is_likely_to_pay_does_not_wait() -> None:
     attention, cost = Attention(), START + 0.05
-    assert attention.tick([1], cost, {1}) == {1}
+    assert attention.tick([1], cost, {1: 1.0}) == {1}
 
 
 def test_losses_are_not_earnings() -> None:
@@ -158,14 +159,16 @@ def test_where_a_draft_is_likely_to_pay_a_request_runs_into_debt_and_no_further(
     attention = Attention()
     asked(attention, 40, COST)
     credit = attention._requests[1].credit
-    spent = [1 in attention.tick([1], COST, {1}) for _ in range(1 + int((credit + LENT) / (COST - INCOME)))]
+    spent = [
+        1 in attention.tick([1], COST, {1: 1.0}) for _ in range(1 + int((credit + LENT) / (COST - INCOME)))
+    ]
     assert spent[0]
     assert not spent[-1]
-    rounds = [1 in attention.tick([1], COST, {1}) for _ in range(1000)]
+    rounds = [1 in attention.tick([1], COST, {1: 1.0}) for _ in range(1000)]
     assert COST * sum(rounds) <= COST + INCOME * 1000
     assert COST * sum(rounds) >= 0.9 * INCOME * 1000, "all of it, where nothing else is asked"
     attention.saved(1, 10.0)
-    assert 1 in attention.tick([1], COST, {1})
+    assert 1 in attention.tick([1], COST, {1: 1.0})
 
 
 @pytest.mark.parametrize("cost", [0.07, 0.17, 0.5, 1.2])
@@ -176,12 +179,12 @@ def test_who_is_called_solvent_is_asked_if_something_is_promising(cost: float, t
     for rounds in (*range(1, 9), *range(9, 1000, 9)):
         attention = Attention()
         for _ in range(400 + rounds % 7):
-            attention.tick(requests, cost, requests)
+            attention.tick(requests, cost, dict.fromkeys(requests, 1.0))
         attention.rest(requests, cost)
         solvent = attention.solvent(0, together, rounds)
         attention.rested(requests, rounds)
         assert attention.solvent(0, together, 0) is solvent
-        asks = 0 in attention.tick(requests, cost, [0])
+        asks = 0 in attention.tick(requests, cost, {0: 1.0})
         assert asks or not solvent
         if together == 1:
             assert solvent or not asks, "among others its turn may have come all the same"
@@ -199,11 +202,28 @@ def test_who_was_never_asked_is_solvent_when_a_first_question_can_be_paid(cost: 
         attention.rest([1], cost)
         solvent = attention.solvent(1, 1, rounds)
         attention.rested([1], rounds)
-        assert (1 in attention.tick([1], cost, [1])) is solvent
+        assert (1 in attention.tick([1], cost, {1: 1.0})) is solvent
         if solvent:
             break
     assert solvent
     assert (rounds > 1) is (cost > LENT), "for what is promising 0.3 rounds are lent"
+
+
+def test_less_is_lent_where_the_next_token_is_less_certain() -> None:
+    """An answer of ten tokens that was lent a fifth of a round for a match of four loses it."""
+    for cost in (0.05, 0.12, 0.2, 0.3):
+        asked_at = [
+            chance for chance in (0.6, 0.75, 0.9, 0.98, 1.0) if Attention().tick([1], cost, {1: chance})
+        ]
+        if cost > DEAR:
+            assert all(LENT * chance**CERTAIN >= cost - INCOME for chance in asked_at), "START is not spent"
+            assert 0.6 not in asked_at
+        assert 1.0 in asked_at
+        for chance in (0.6, 0.75, 0.9, 0.98, 1.0):
+            attention = Attention()
+            attention.begin(1)
+            attention.rest([1], cost)
+            assert attention.solvent(1, 1, 0, chance) is (chance in asked_at)
 
 
 @pytest.mark.parametrize("others", [1, 7])
@@ -213,13 +233,13 @@ def test_who_is_left_alone_owes_nothing_for_questions_in_company(others: int) ->
     requests = range(1, 2 + others)
     attention.tick(requests, cost)
     for _ in range(20):
-        attention.tick(requests, cost, {1})
+        attention.tick(requests, cost, {1: 1.0})
     assert attention._requests[1].credit < 0.0
     for gone in range(2, 2 + others):
         attention.forget(gone)
     assert attention.solvent(1, 1, 0)
-    assert attention.tick([1], cost, {1}) == {1}
-    assert attention.tick([1], cost, {1}) == set(), "once"
+    assert attention.tick([1], cost, {1: 1.0}) == {1}
+    assert attention.tick([1], cost, {1: 1.0}) == set(), "once"
 
 
 def test_where_a_row_costs_more_than_a_token_is_worth_only_a_draft_that_pays_is_promising() -> None:
