@@ -62,8 +62,8 @@ class Pausing(Protocol):
 
 def in_slices(work: Mapping[str, Work[Result_co]], seconds: float) -> Iterator[tuple[str, Result_co]]:
     """Names and results, as they come; all take turns of `seconds`, in their order. Who is in a later stage
-    waits for the others: what they do meanwhile, and who is left alone at the end, with caches that nobody
-    else empties, would be compared with another minute's.
+    waits for the others: a stage would be compared with what another one took some minutes before, and the
+    slowest would be alone in its last, with nobody to empty its caches.
     """
     going_on = dict(work)
     while going_on:
