@@ -216,7 +216,7 @@ def test_less_is_lent_where_the_next_token_is_less_certain() -> None:
             chance for chance in (0.6, 0.75, 0.9, 0.98, 1.0) if Attention().tick([1], cost, {1: chance})
         ]
         if cost > DEAR:
-            assert all(LENT * chance**CERTAIN >= cost - INCOME for chance in asked_at), "what it begins with is kept"
+            assert all(LENT * chance**CERTAIN >= cost - INCOME for chance in asked_at), "no more"
             assert 0.6 not in asked_at
         assert 1.0 in asked_at
         for chance in (0.6, 0.75, 0.9, 0.98, 1.0):
