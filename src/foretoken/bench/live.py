@@ -25,6 +25,9 @@ from foretoken.types import SamplingParams
 WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to ten, and then once more."},)
 WARM_UP_TOKENS = 32
 
+LEAD_INS = 8
+"""Lengths that lead-ins have in turns: WARM_UP_TOKENS, and so many in all below it."""
+
 DEPTHS = (768, 1536, 3072)
 """Tokens of context at which V(n) is measured too, where answers are so deep."""
 
@@ -47,7 +50,7 @@ def measure(
 
     A pass begins with sides that have learnt nothing: an answer that is remembered from the pass before is
     not a speedup. In further passes each case begins with what the sides had learnt before it in the first
-    one, as far as they can tell.
+    one, as far as they can tell, after a lead-in.
 
     Of a conversation the first `turns` turns are measured. What was answered to the turns before is the first
     side's text for all sides, so that all are asked the same. A turn that does not fit into the context of
@@ -63,7 +66,7 @@ def measure(
             if again == 0:
                 memory.keep(case)
             elif again >= passes.repeat:
-                memory.bring_back(case)
+                memory.bring_back(case, lead_in=WARM_UP_TOKENS - again % LEAD_INS)
             order = sides if (number + again) % 2 == 0 else list(reversed(sides))
             rows: list[Row] = []
             for turn, name, sample in interview.conversation(case, order):
@@ -127,9 +130,14 @@ class _Memory:
     def keep(self, case: PromptCase) -> None:
         self._before[case.id] = [side.learnt() for side in self._sides]
 
-    def bring_back(self, case: PromptCase) -> None:
+    def bring_back(self, case: PromptCase, lead_in: int) -> None:
+        """New sides after an answer of `lead_in` tokens. Without it their first question would run code for
+        the first time, and come at the same token in each pass: where it is wrong, in all of them.
+        """
         for side, learnt in zip(self._sides, self._before[case.id], strict=True):
-            side.restart_with(learnt)
+            side.restart()
+            side.answer(WARM_UP, SamplingParams(max_tokens=lead_in, ignore_eos=True))
+            side.recall(learnt)
 
 
 def _answers(

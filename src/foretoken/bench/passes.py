@@ -22,7 +22,13 @@ SETTLED = 0.005
 """Standard error of a speedup under 1 from which it is believed …"""
 
 MOST = 8
-"""… or it was measured over so many times as many tokens as are enough otherwise."""
+"""… or it was measured over so many times as many tokens as are enough otherwise …"""
+
+SLOW = 0.98
+"""… and one under this, which may be the worst of all, over …"""
+
+MOST_SLOW = 32
+"""… so many."""
 
 FEWEST = 4
 """Passes from which there is a standard error."""
@@ -67,9 +73,11 @@ class Passes:
         """Whether a turn of it came out slower, and more passes could tell more surely by how much."""
         if self.repeat < 2:  # a quick look
             return False
-        most = MOST * self._tokens / self._shortest.get(case.id, 1)
+        enough = self._tokens / self._shortest.get(case.id, 1)
         return any(
-            len(speedups) < most and median(speedups) < 1.0 and standard_error(speedups) > SETTLED
+            (speedup := median(speedups)) < 1.0
+            and len(speedups) < enough * (MOST_SLOW if speedup < SLOW else MOST)
+            and standard_error(speedups) > SETTLED
             for speedups in self._speedups.get(case.id, {}).values()
         )
 

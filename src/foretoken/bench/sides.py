@@ -39,12 +39,12 @@ class Side(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """A side that can begin anew with what it had learnt once."""
+    """A side that can know again what it had learnt once."""
 
     def learnt(self) -> Learnt: ...
 
-    def restart_with(self, learnt: Learnt) -> None:
-        """`restart`, and then what is passed is known again."""
+    def recall(self, learnt: Learnt) -> None:
+        """What is passed is known again, as before the answer that is next."""
         ...
 
 
@@ -86,8 +86,7 @@ class EngineSide:
         planner = self.engine.planner
         return planner.knowledge() if isinstance(planner, AdaptivePlanner) else {}
 
-    def restart_with(self, learnt: Learnt) -> None:
-        self.restart()
+    def recall(self, learnt: Learnt) -> None:
         planner = self.engine.planner
         if isinstance(planner, AdaptivePlanner):
             planner.recall({}, learnt)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from foretoken.planner.asking import Asking
-from foretoken.planner.attention import DEAR, Attention
+from foretoken.planner.attention import DEAR, NOBODY, Attention
 from foretoken.planner.cost import CostCurve
 from foretoken.planner.decision import Estimate
 from foretoken.planner.hints import Hints
@@ -35,7 +35,6 @@ MARGIN = 1.03
 """How much better than plain decoding the cautious estimate must be."""
 
 _UNKNOWN: Mapping[str, float] = MappingProxyType({})
-_UNPROMISING: Mapping[int, float] = MappingProxyType({})
 _NOTHING = Estimate(0.0, pays=False, survival=(), allowed=0)
 
 
@@ -63,7 +62,7 @@ class AdaptivePlanner:
         self._drafting = False
         self._rest = Rest()
         self._resting_next = False
-        self._promising: Mapping[int, float] = _UNPROMISING
+        self._promising: Mapping[int, float] = NOBODY
         self.measuring = False
         """Whether the last round was to go without drafts, to measure plain decoding."""
         self.estimates: Sequence[Estimate] = ()
@@ -179,7 +178,7 @@ class AdaptivePlanner:
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self.estimates = ()
         self._names, self._resting_next = drafters, False
-        promising, self._promising = self._promising, _UNPROMISING
+        promising, self._promising = self._promising, NOBODY
         self._catch_up()
         self._curve.focus(load.depth, load.decoding)
         self.measuring = not self._curve.known or self._curve.stale

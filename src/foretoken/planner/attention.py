@@ -71,8 +71,8 @@ it has earned what was lent."""
 PROMISING = 0.75
 """A first token that survives with this chance may begin a longer match, whatever a row costs."""
 
-
-_NONE: Mapping[int, float] = MappingProxyType({})
+NOBODY: Mapping[int, float] = MappingProxyType({})
+"""Of no request a draft is likely to pay."""
 
 
 def promising(survival: float, row_cost: float, *, pays: bool) -> bool:
@@ -144,7 +144,7 @@ class Attention:
         """A request begins; one that was not announced begins with its first `tick`."""
         self._requests.setdefault(request, _Request())
 
-    def tick(self, requests: Sequence[int], cost: float, promising: Mapping[int, float] = _NONE) -> set[int]:
+    def tick(self, requests: Sequence[int], cost: float, promising: Mapping[int, float] = NOBODY) -> set[int]:
         """A round begins: the requests whose drafters are asked in it, which costs `cost` plain rounds if it
         is one. `promising`: where a draft is likely to pay (`hints`), so that these may run into debt, with
         what chance its first token comes.
@@ -230,7 +230,8 @@ class Attention:
         earned = EARNED * (state.balance - state.highest)
         before, state.highest = state.credit, state.balance
         state.credit = min(self._most, before + earned)
-        return state.credit - before if self._cost > INCOME else 0.0
+        free = _share(self._cost, self._together) <= INCOME
+        return 0.0 if free else state.credit - before
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one
@@ -278,7 +279,7 @@ def _askers(
     cost: float,
     income: float,
     now: int,
-    promising: Mapping[int, float] = _NONE,
+    promising: Mapping[int, float] = NOBODY,
 ) -> set[int]:
     """Who asks in round `now`: who is promising, or was lately, and every so often the others; of these all
     who can pay their share.

@@ -84,6 +84,8 @@ class Stakes:
 
     def restore(self, lengths: Sequence[object]) -> None:
         """Begin with the lengths of an earlier run. What does not look like one is left out."""
+        self._lengths.clear()
+        self._sorted = []
         for length in lengths:
             if isinstance(length, int) and not isinstance(length, bool) and length > 0:
                 self._ended(length)

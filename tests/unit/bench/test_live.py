@@ -8,7 +8,7 @@ import pytest
 
 from foretoken import Engine
 from foretoken.bench.curves import Curves
-from foretoken.bench.live import measure, measured_curves, turn_ids, warm_up
+from foretoken.bench.live import LEAD_INS, WARM_UP, WARM_UP_TOKENS, measure, measured_curves, turn_ids, warm_up
 from foretoken.bench.passes import Passes
 from foretoken.bench.results import Sample, scores
 from foretoken.bench.sides import EngineSide, Messages
@@ -81,7 +81,7 @@ def test_short_answers_are_measured_in_further_passes_of_their_own() -> None:
 
 
 class Pupil(Scribe):
-    """A side that learns how many answers it gave."""
+    """A side that learns how many answers it gave, and writes down how long its lead-ins are."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         super().__init__(name, log)
@@ -93,10 +93,13 @@ class Pupil(Scribe):
     def learnt(self) -> Mapping[str, object]:
         return {"answers": self._answers}
 
-    def restart_with(self, learnt: Mapping[str, object]) -> None:
+    def recall(self, learnt: Mapping[str, object]) -> None:
         self._log.append(f"{self.name} knows {learnt['answers']}")
 
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
+        if messages == WARM_UP:
+            self._log.append(f"{self.name} leads in {params.max_tokens}")
+            return Sample(text="", count=params.max_tokens, decode_ms=8.0)
         self._answers += 1
         return super().answer(messages, params)
 
@@ -104,7 +107,17 @@ class Pupil(Scribe):
 def test_in_further_passes_sides_know_what_they_knew_in_the_first() -> None:
     log: list[str] = []
     list(measure([Pupil("a", log), Scribe("b", [])], Passes(cases("1", "2", "3"), 1, enough=18), PARAMS))
-    assert log == ["a 1", "a 2", "a 3", "a knows 0", "a 1", "a knows 1", "a 2", "a knows 2", "a 3"]
+    assert log[:3] == ["a 1", "a 2", "a 3"]
+    lead_in = f"a leads in {WARM_UP_TOKENS - 1}"
+    assert log[3:] == [it for i in range(3) for it in (lead_in, f"a knows {i}", f"a {i + 1}")]
+
+
+def test_lead_ins_end_at_different_tokens_from_pass_to_pass() -> None:
+    """What is asked every other round would otherwise be asked at the same tokens in all of them."""
+    log: list[str] = []
+    list(measure([Pupil("a", log)], Passes(cases("1"), 1, enough=9 * (LEAD_INS + 2)), PARAMS))
+    lengths = [int(entry.split()[-1]) for entry in log if "leads in" in entry]
+    assert set(lengths) == {WARM_UP_TOKENS - i for i in range(LEAD_INS)}
 
 
 def test_an_engine_knows_again_what_it_had_learnt() -> None:
@@ -114,11 +127,12 @@ def test_an_engine_knows_again_what_it_had_learnt() -> None:
     learnt = side.learnt()
     assert learnt["answers"] == [24]
     side.restart()
-    assert side.learnt()["answers"] == []
-    side.restart_with(learnt)
+    side.answer([{"role": "user", "content": "lead in"}], SamplingParams(max_tokens=7, ignore_eos=True))
+    assert side.learnt()["answers"] == [7]
+    side.recall(learnt)
     assert side.learnt()["answers"] == [24]
     plain = EngineSide("off", engine())
-    plain.restart_with(plain.learnt())
+    plain.recall(plain.learnt())
     assert plain.learnt() == {}
 
 

@@ -8,7 +8,7 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from foretoken.bench.passes import FEWEST, MOST, Passes, standard_error
+from foretoken.bench.passes import FEWEST, MOST, MOST_SLOW, Passes, standard_error
 from foretoken.bench.workloads import PromptCase
 
 CASES = [PromptCase(name, "chat", (name,)) for name in ("long", "ten", "forty")]
@@ -64,7 +64,7 @@ def test_how_much_there_is_to_do_is_known_as_soon_as_answers_are() -> None:
 def test_what_came_out_slower_is_measured_until_it_is_known_by_how_much() -> None:
     passes, speedups = Passes(CASES, 2, enough=100), {"long": 1.4, "forty": 0.97}
     seen: list[list[str]] = []
-    noise = cycle([0.9, 0.99])
+    noise = cycle([0.97, 1.02])
     for cases in passes:
         seen.append([case.id for case in cases])
         for case in cases:
@@ -75,6 +75,16 @@ def test_what_came_out_slower_is_measured_until_it_is_known_by_how_much() -> Non
     assert set(map(tuple, seen[4:])) == {("ten",)}  # the other one is 0.97 whenever it is asked
     assert len(seen) == MOST * 2  # it never settles
     assert passes.count == 2 + 16 + 4
+
+
+def test_what_may_be_the_worst_is_measured_longer() -> None:
+    for noise, most in ([0.98, 1.01], MOST), ([0.95, 1.0], MOST_SLOW):
+        passes, seen, speedups = Passes(CASES[:1], 2, enough=64), 0, cycle(noise)
+        for cases in passes:
+            seen += 1
+            passes.answered(cases[0], 64)
+            passes.compared(cases[0], "first", next(speedups))
+        assert seen == most * 2
 
 
 def test_a_slow_turn_has_its_case_measured_again_whatever_the_others_say() -> None:

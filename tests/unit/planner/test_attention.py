@@ -320,6 +320,14 @@ def test_what_asking_may_spend_of_what_was_saved_is_told() -> None:
     assert attention.saved(2, 1.0) == 0.0, "asking takes next to nothing, whatever was saved"
 
 
+def test_what_costs_next_to_nothing_in_company_needs_nothing_of_what_was_saved() -> None:
+    cost, company = 2 * INCOME, [1, 2, 3, 4, 5, 6, 7, 8]
+    for requests, credit in ([1], EARNED), (company, 0.0):
+        attention = Attention()
+        attention.tick(requests, cost)
+        assert attention.saved(1, 1.0) == pytest.approx(credit)
+
+
 def test_long_losses_are_not_paid_for_for_ever() -> None:
     attention = Attention()
     attention.tick([1], COST)

@@ -138,6 +138,9 @@ def test_answers_of_an_earlier_run_count() -> None:
     lengths = [stakes.cut(50, [0.97] * 40, linear(0.5)) for stakes in (before, after, fresh)]
     assert lengths[0] == lengths[1] > lengths[2]
     assert after.export() == list(range(408, 440))
+    fresh.forget(50, written=3)
+    fresh.restore([])
+    assert fresh.export() == []
 
 
 def test_lengths_that_are_damaged_are_left_out() -> None:
