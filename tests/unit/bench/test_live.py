@@ -8,7 +8,15 @@ import pytest
 
 from foretoken import Engine
 from foretoken.bench.curves import Curves
-from foretoken.bench.live import LEAD_INS, WARM_UP, WARM_UP_TOKENS, measure, measured_curves, turn_ids, warm_up
+from foretoken.bench.live import (
+    LEAD_INS,
+    WARM_UP,
+    WARM_UP_TOKENS,
+    measure,
+    measured_curves,
+    turn_ids,
+    warm_up,
+)
 from foretoken.bench.passes import Passes
 from foretoken.bench.results import Sample, scores
 from foretoken.bench.sides import EngineSide, Messages
@@ -99,7 +107,7 @@ class Pupil(Scribe):
     def answer(self, messages: Messages, params: SamplingParams) -> Sample:
         if messages == WARM_UP:
             self._log.append(f"{self.name} leads in {params.max_tokens}")
-            return Sample(text="", count=params.max_tokens, decode_ms=8.0)
+            return Sample(text="", count=9, decode_ms=8.0)
         self._answers += 1
         return super().answer(messages, params)
 
