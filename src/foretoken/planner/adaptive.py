@@ -86,7 +86,7 @@ class AdaptivePlanner:
             self._overhead.recall(choosing_ms)
         self._survival.recall(learnt)
         answers = learnt.get("answers")
-        if isinstance(answers, Sequence):
+        if isinstance(answers, list):
             self._stakes.restore(answers)
 
     def curve(self) -> Mapping[int, Mapping[int, float]]:
