@@ -32,10 +32,10 @@ DEPTHS = (768, 1536, 3072)
 """Tokens of context at which V(n) is measured too, where answers are so deep."""
 
 
-def warm_up(sides: Sequence[Side]) -> None:
+def warm_up(sides: Sequence[Side], tokens: int = WARM_UP_TOKENS) -> None:
     """A short answer from each side that is not counted: pages, caches, clocks. Raises ForetokenError."""
     for side in sides:
-        side.answer(WARM_UP, SamplingParams(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+        side.answer(WARM_UP, SamplingParams(max_tokens=tokens, ignore_eos=True))
 
 
 def measure(
@@ -136,7 +136,7 @@ class _Memory:
         """
         for side, learnt in zip(self._sides, self._before[case.id], strict=True):
             side.restart()
-            side.answer(WARM_UP, SamplingParams(max_tokens=lead_in, ignore_eos=True))
+            warm_up([side], lead_in)
             side.recall(learnt)
 
 

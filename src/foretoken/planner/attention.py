@@ -155,7 +155,7 @@ class Attention:
         for state in states.values():
             state.idle += 1
         self._most, self._cost = _most(cost), cost
-        if _share(cost, len(states)) <= INCOME:
+        if _free(cost, len(states)):
             return set(requests)
         income = self._income.of(len(states))
         for state in states.values():
@@ -182,7 +182,7 @@ class Attention:
         """In how many of the next rounds, `most` and `LONGEST_REST` at most, `tick` would ask for none of
         these.
         """
-        if _share(cost, len(requests)) <= INCOME or any(it not in self._requests for it in requests):
+        if _free(cost, len(requests)) or any(it not in self._requests for it in requests):
             return 0
         states = {it: self._requests[it].copy() for it in requests}
         self._most, self._cost = _most(cost), cost
@@ -230,8 +230,7 @@ class Attention:
         earned = EARNED * (state.balance - state.highest)
         before, state.highest = state.credit, state.balance
         state.credit = min(self._most, before + earned)
-        free = _share(self._cost, self._together) <= INCOME
-        return 0.0 if free else state.credit - before
+        return 0.0 if _free(self._cost, self._together) else state.credit - before
 
     def note(self, request: int, survival: float, row_cost: float, *, pays: bool = False) -> None:
         """The best draft of this round: its first token survives with this chance (0: there was none), one
@@ -267,6 +266,11 @@ def _most(cost: float) -> float:
 def _share(cost: float, asked: int) -> float:
     """What each of so many requests pays."""
     return cost * times(asked) / asked if asked else 0.0
+
+
+def _free(cost: float, together: int) -> bool:
+    """Whether each of so many requests can pay its share in every round."""
+    return _share(cost, together) <= INCOME
 
 
 def _every(cost: float, income: float) -> int:
