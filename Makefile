@@ -5,16 +5,22 @@ BIN := $(VENV)/bin
 # The order of the tests: another one each time. The commands shown name the seed; `make test SEED=…` repeats it.
 SEED ?= $(shell date +%s)
 
-.PHONY: demo test lint bench compile clean
+# How long each fuzzer of `make nightly` runs.
+MINUTES ?= 60
+
+.PHONY: demo test nightly lint bench compile clean
 
 demo: $(VENV)/.demo
-	$(BIN)/foretoken run --no-remember -n 300 \
+	$(BIN)/foredraft run --no-remember -n 300 \
 	  "Repeat this code, then rename width to breadth in it: $$(cat examples/shapes.txt)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
 	$(BIN)/python -m pytest -q -m model --randomly-seed=$(SEED)
 	$(BIN)/python -m pytest -q -m source --source --randomly-seed=$(SEED)
+
+nightly: $(VENV)/.dev
+	$(BIN)/python -m pytest nightly -q --minutes=$(MINUTES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -23,15 +29,15 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	$(BIN)/foretoken bench
+	$(BIN)/foredraft bench
 
-# After a change to src/foretoken/planner (and tables in it) or drafters/lookup, which otherwise run from source until the next
+# After a change to src/foredraft/planner (and tables in it) or drafters/lookup, which otherwise run from source until the next
 # installation.
 compile: $(VENV)/.dev
 	$(BIN)/python scripts/compile_parts.py
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit("Foretoken needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -c 'import sys; sys.exit("Foredraft needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
@@ -44,4 +50,4 @@ $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
-	rm -f $(addprefix src/foretoken/,planner/*.so planner/compiled.json planner/tables/*.so planner/tables/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)
+	rm -f $(addprefix src/foredraft/,planner/*.so planner/compiled.json planner/tables/*.so planner/tables/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)

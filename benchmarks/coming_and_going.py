@@ -24,15 +24,15 @@ from pathlib import Path
 from statistics import median
 
 from common import parser, progress
-from foretoken import Engine, SamplingParams
-from foretoken.backends.llamacpp.loading import load_model
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.backends.llamacpp.streams import Streams
-from foretoken.bench.workloads import load_prompts, select
-from foretoken.config import ModelOptions
-from foretoken.engine.options import default_cache_dir
-from foretoken.library import models_dir, resolve
-from foretoken.types import FinishEvent
+from foredraft import Engine, SamplingParams
+from foredraft.backends.llamacpp.loading import load_model
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.backends.llamacpp.streams import Streams
+from foredraft.bench.workloads import load_prompts, select
+from foredraft.config import ModelOptions
+from foredraft.engine.options import default_cache_dir
+from foredraft.library import models_dir, resolve
+from foredraft.types import FinishEvent
 
 PROMPTS = 48
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share that `foretoken bench` does not: their arguments, and a line of progress."""
+"""What the benchmarks share that `foredraft bench` does not: their arguments, and a line of progress."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ aggregate: tokens ÷ the time of its turns, prompts included. Every block begins
 that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is compared with the best
 of the others.
 
-Then one request copies a text (scripted: `foretoken.bench.scripted`), after it eight at once of which seven
+Then one request copies a text (scripted: `foredraft.bench.scripted`), after it eight at once of which seven
 stop early, and the rounds are counted until the one that is left drafts. Where the first one hardly drafted,
 drafting does not pay on this machine and there is nothing to resume.
 
@@ -25,16 +25,16 @@ from statistics import median
 from time import perf_counter
 
 from common import parser, progress
-from foretoken import Engine, SamplingParams
-from foretoken.bench.curves import find_curve
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.scripted import ScriptedModel
-from foretoken.bench.slices import in_slices, turn_seconds, whole
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken.bench.workloads import load_prompts, select
-from foretoken.config import AUTO, OFF
-from foretoken.engine.heap import freeze_heap
-from foretoken.types import FinishEvent, FinishReason
+from foredraft import Engine, SamplingParams
+from foredraft.bench.curves import find_curve
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.scripted import ScriptedModel
+from foredraft.bench.slices import in_slices, turn_seconds, whole
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.workloads import load_prompts, select
+from foredraft.config import AUTO, OFF
+from foredraft.engine.heap import freeze_heap
+from foredraft.types import FinishEvent, FinishReason
 
 CONTEXT = 1024
 AFTER = 200

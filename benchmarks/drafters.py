@@ -34,12 +34,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretoken.config import Stage
-from foretoken.protocols import Drafter, RequestView
-from foretoken.registry import create_drafter, drafter_names
-from foretoken.sampling.successors import Successors
-from foretoken.testing import FakeModel, drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.config import Stage
+from foredraft.protocols import Drafter, RequestView
+from foredraft.registry import create_drafter, drafter_names
+from foredraft.sampling.successors import Successors
+from foredraft.testing import FakeModel, drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 VOCABULARY = 32_000
 GENERATED = 600

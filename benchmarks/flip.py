@@ -3,7 +3,7 @@
 Physics: in a passage that is copied word for word every drafted token is right, and the longest draft is the
 best; in tokens drawn at random every draft is wrong, and each of its rows costs time. So settings that
 always draft win the one kind of phase and lose the other, plain decoding the other way round. The target
-model is real and so are its forwards, but its text is scripted (`foretoken.bench.scripted`): no model flips
+model is real and so are its forwards, but its text is scripted (`foredraft.bench.scripted`): no model flips
 on command.
 
 All settings decode the same texts in short turns, each pass another text. A phase's time
@@ -20,14 +20,14 @@ from statistics import median
 from time import perf_counter
 
 from common import parser, progress
-from foretoken import Engine
-from foretoken.bench.phases import FlippingText, Phases, flipping_text
-from foretoken.bench.scripted import ScriptedModel
-from foretoken.bench.slices import in_slices, turn_seconds
-from foretoken.bench.workloads import load_prompts
-from foretoken.config import AUTO, OFF
-from foretoken.engine.heap import freeze_heap
-from foretoken.protocols import Model
+from foredraft import Engine
+from foredraft.bench.phases import FlippingText, Phases, flipping_text
+from foredraft.bench.scripted import ScriptedModel
+from foredraft.bench.slices import in_slices, turn_seconds
+from foredraft.bench.workloads import load_prompts
+from foredraft.config import AUTO, OFF
+from foredraft.engine.heap import freeze_heap
+from foredraft.protocols import Model
 
 Times = dict[str, list[list[float]]]
 """By setting: for each pass the seconds of every phase."""

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from common import parser, progress
-from foretoken import Completion, Engine, SamplingParams
-from foretoken.bench.workloads import PromptCase, load_prompts, select
-from foretoken.library import default_model
-from foretoken.registry import drafter_names
+from foredraft import Completion, Engine, SamplingParams
+from foredraft.bench.workloads import PromptCase, load_prompts, select
+from foredraft.library import default_model
+from foredraft.registry import drafter_names
 
 LONG = 1000
 

@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from common import parser
-from foretoken import Engine, SamplingParams
+from foredraft import Engine, SamplingParams
 
 PROMPT = "Explain how a steam engine works, from the fire to the wheels."
 

@@ -28,11 +28,11 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from common import progress
-from foretoken import Engine, ForetokenError, SamplingParams
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.offload_cpu import CpuDevice
-from foretoken.config import ModelOptions
-from foretoken.engine.warmup import measure_costs
+from foredraft import Engine, ForedraftError, SamplingParams
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.offload_cpu import CpuDevice
+from foredraft.config import ModelOptions
+from foredraft.engine.warmup import measure_costs
 
 EVERYTHING = 10**15
 PROMPT = "Rewrite the list in capital letters, item by item. " + " ".join(
@@ -105,7 +105,7 @@ def load_sides(folder: Path, args: argparse.Namespace) -> Iterator[Side]:
         )
         try:
             model = load_model(folder, options, stand_in)
-        except ForetokenError as error:
+        except ForedraftError as error:
             if name == "streamed":
                 raise
             print(f"not measured with all layers on the device: {error.message}")

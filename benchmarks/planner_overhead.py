@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
 from common import parser, progress
-from foretoken import Engine, SamplingParams
-from foretoken.bench.curves import find_curve
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken.bench.workloads import load_prompts, select
-from foretoken.config import AUTO
-from foretoken.types import FinishEvent
+from foredraft import Engine, SamplingParams
+from foredraft.bench.curves import find_curve
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.workloads import load_prompts, select
+from foredraft.config import AUTO
+from foredraft.types import FinishEvent
 
 FIRST_US, FURTHER_US = 150.0, 60.0
 CONTEXT = 1024

@@ -22,16 +22,16 @@ import httpx
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
-FORETOKEN_READY = r" on (http://\S+?)/v1$"
+FOREDRAFT_READY = r" on (http://\S+?)/v1$"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
 
 IDLE_GAUGES = (
-    "foretoken_num_requests",
-    "foretoken_num_requests_running",
-    "foretoken_num_requests_waiting",
-    "foretoken_kv_cache_tokens",
+    "foredraft_num_requests",
+    "foredraft_num_requests_running",
+    "foredraft_num_requests_waiting",
+    "foredraft_kv_cache_tokens",
 )
 """All of them are 0 in a server that nobody asks anything."""
 
@@ -57,14 +57,14 @@ class Running:
 def serve_command(
     model: str | None, speculate: str, *, threads: int, sequences: int, context: int
 ) -> list[str]:
-    """`foretoken serve` on a free port. Past outputs are neither read nor kept, requests not logged."""
-    command = [sys.executable, "-m", "foretoken", "serve", *([model] if model else []), "--port", "0"]
+    """`foredraft serve` on a free port. Past outputs are neither read nor kept, requests not logged."""
+    command = [sys.executable, "-m", "foredraft", "serve", *([model] if model else []), "--port", "0"]
     command += ["--speculate", speculate, "-t", str(threads), "-np", str(sequences), "--ctx", str(context)]
     return [*command, "--no-remember", "--log-format", "off"]
 
 
 @contextmanager
-def started(command: Sequence[str], ready: str = FORETOKEN_READY) -> Iterator[Running]:
+def started(command: Sequence[str], ready: str = FOREDRAFT_READY) -> Iterator[Running]:
     """The server that `command` runs, stopped at the end. `ready` finds its address in a line it prints.
 
     Ends the script with what the server said if it does not start.
@@ -101,7 +101,7 @@ def check_server(url: str) -> None:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SystemExit(
             f"No server answers at {url}: {error}\n"
-            "Start one (`foretoken serve`) and give its address, without /v1, as --url."
+            "Start one (`foredraft serve`) and give its address, without /v1, as --url."
         ) from None
 
 

@@ -30,7 +30,7 @@ GAUGES = ("num_requests", "num_requests_running", "num_requests_waiting", "kv_ca
 @contextmanager
 def server(url: str | None) -> Iterator[str]:
     """The URL of the server that was asked for, or of one without weights."""
-    from foretoken.server.settings import ServerSettings
+    from foredraft.server.settings import ServerSettings
     from http_server import serving
     from openapi_cases import LIMITS
 
@@ -78,7 +78,7 @@ def left_over(url: str) -> list[str]:
     lines: list[str] = []
     for _ in range(100):  # requests whose client left end before the next round
         text = httpx.get(f"{url}/metrics").text.splitlines()
-        wanted = tuple(f"foretoken_{name}{{" for name in GAUGES)
+        wanted = tuple(f"foredraft_{name}{{" for name in GAUGES)
         lines = [line for line in text if line.startswith(wanted) and not line.endswith(" 0.0")]
         if not lines:
             break

@@ -36,7 +36,7 @@ from statistics import median
 from typing import Any
 
 from common import parser, progress
-from foretoken.bench.workloads import load_prompts, select
+from foredraft.bench.workloads import load_prompts, select
 from server_client import Answer, chat_body, left_over, new_client, stream_chat
 from server_common import (
     Running,

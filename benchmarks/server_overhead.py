@@ -1,9 +1,9 @@
-"""What does the server cost one client, against `foretoken run`?
+"""What does the server cost one client, against `foredraft run`?
 
 Physics: both run the same engine over the same prompts; between its tokens and the client's eyes the server
 puts a thread, an event loop, JSON and a socket, and the client shares the processor with it. For each
-prompt, with speculation off and with `auto`, the engine answers in this process the way `foretoken run`
-does it, and `foretoken serve` streams the same answer to one client, in turns, `--repeat` times. Each keeps
+prompt, with speculation off and with `auto`, the engine answers in this process the way `foredraft run`
+does it, and `foredraft serve` streams the same answer to one client, in turns, `--repeat` times. Each keeps
 its best rate: tokens after the first over the time from the first piece of text to the last, by the clock
 of whoever reads. The overhead is 1 − the geometric mean of (rate through the server ÷ rate of the engine);
 at most 5 % is wanted.
@@ -25,11 +25,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from common import parser, progress
-from foretoken import Engine, SamplingParams
-from foretoken.bench.live import WARM_UP, WARM_UP_TOKENS
-from foretoken.bench.workloads import PromptCase, load_prompts, select
-from foretoken.cli.paths import cache_dir
-from foretoken.types import FinishEvent
+from foredraft import Engine, SamplingParams
+from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
+from foredraft.bench.workloads import PromptCase, load_prompts, select
+from foredraft.cli.paths import cache_dir
+from foredraft.types import FinishEvent
 from server_client import Answer, chat_body, new_client, stream_chat
 from server_common import Running, add_results, figure, mean_ratio, serve_command, started, table, write_json
 
@@ -43,7 +43,7 @@ Found = dict[tuple[str, str], list[Answer]]
 
 
 def by_engine(engine: Engine) -> Ask:
-    """Answers of an engine in this process, streamed as `foretoken run` streams them."""
+    """Answers of an engine in this process, streamed as `foredraft run` streams them."""
 
     def ask(prompt: str, tokens: int) -> Answer:
         answer = Answer(time.perf_counter())

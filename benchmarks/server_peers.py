@@ -1,7 +1,7 @@
-"""Foretoken's server beside llama.cpp's, as the package xllamacpp embeds it, on the same prompts in one
+"""Foredraft's server beside llama.cpp's, as the package xllamacpp embeds it, on the same prompts in one
 run.
 
-Sides: `foretoken serve` with `--speculate off` and with `auto`; the peer without speculation and with each
+Sides: `foredraft serve` with `--speculate off` and with `auto`; the peer without speculation and with each
 of its n-gram types at its defaults. The same GGUF, threads, slots and context length for all; flash
 attention and KV types are each tool's defaults; temperature 0. Each side is a process of its own, all of
 them wait while one answers, in an order that turns from prompt to prompt. A side that takes processor time
@@ -15,13 +15,13 @@ is on everywhere, as all have it by default; as no process sees a prompt twice, 
 template puts in front of all of them.
 
 xllamacpp needs a Python of its own, with the packages that it wants; its wheels for CPUs are built for
-AVX2, so a processor that knows more (AVX-512) gives Foretoken's own build an advantage that is not
+AVX2, so a processor that knows more (AVX-512) gives Foredraft's own build an advantage that is not
 speculation's: compare the two "off" columns.
 
     python -m venv PEER && PEER/bin/pip install xllamacpp==2026.10.11549
     python benchmarks/server_peers.py --peer-python PEER/bin/python --prompts FOLDER
 
-Writes server_peers.md and server_peers.json. Exit code 1 if Foretoken's own text differs or a request
+Writes server_peers.md and server_peers.json. Exit code 1 if Foredraft's own text differs or a request
 fails.
 """
 
@@ -37,14 +37,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import parser, progress
-from foretoken.backends.cpu import physical_cores
-from foretoken.bench.live import WARM_UP, WARM_UP_TOKENS
-from foretoken.bench.workloads import PromptCase, load_prompts, select
-from foretoken.cli.units import counted
-from foretoken.library import default_model
+from foredraft.backends.cpu import physical_cores
+from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
+from foredraft.bench.workloads import PromptCase, load_prompts, select
+from foredraft.cli.units import counted
+from foredraft.library import default_model
 from server_client import Answer, chat_body, new_client, stream_chat
 from server_common import (
-    FORETOKEN_READY,
+    FOREDRAFT_READY,
     Running,
     add_results,
     idle_shares,
@@ -70,11 +70,11 @@ class Side:
 
 
 def all_sides(args: argparse.Namespace, model: str, slots: int) -> list[Side]:
-    """Foretoken's two, then the peer's, which are named after its types."""
+    """Foredraft's two, then the peer's, which are named after its types."""
     made = []
     for name, setting in ((OFF, "off"), (AUTO, "auto")):
         command = serve_command(model, setting, threads=args.threads, sequences=slots, context=args.context)
-        made.append(Side(name, tuple(command), FORETOKEN_READY))
+        made.append(Side(name, tuple(command), FOREDRAFT_READY))
     script = str(Path(__file__).with_name("server_peer_process.py"))
     for kind in args.types:
         command = [args.peer_python, script, model, kind, str(args.threads), str(slots), str(args.context)]

@@ -10,7 +10,7 @@ from typing import Any
 from server_client import Answer
 from server_common import figure, percentile, table
 
-OFF, AUTO, PEER_OFF = "foretoken off", "foretoken auto", "peer off"
+OFF, AUTO, PEER_OFF = "foredraft off", "foredraft auto", "peer off"
 OURS = (OFF, AUTO)
 ALL = "all"
 RATES = ("decode", "whole")
@@ -159,7 +159,7 @@ def as_markdown(
     """The page: rates by category, then texts and times to the first token."""
     stopped = ", ".join(spinning)
     parts = [
-        "# Foretoken's server beside llama.cpp's",
+        "# Foredraft's server beside llama.cpp's",
         f"Greedy answers; {setting}. Rates are tokens a second, geometric means over prompts; prefix caching "
         "is on everywhere, and no process sees a prompt twice."
         + (f" Stopped while others answer, as they would take time then: {stopped}." if stopped else ""),

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from common import parser
-from foretoken.bench.plots import check_plotting
-from foretoken.bench.workloads import load_prompts, select
+from foredraft.bench.plots import check_plotting
+from foredraft.bench.workloads import load_prompts, select
 from server_client import left_over, new_client
 from server_common import (
     Running,

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foretoken.bench.plots import COLOURS, INK
+from foredraft.bench.plots import COLOURS, INK
 from server_common import percentile
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def soak_plot(
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "foretoken", "axes.spines.top": False,
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "foredraft", "axes.spines.top": False,
                 "axes.spines.right": False, "legend.frameon": False}  # fmt: skip
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=SIZE, facecolor="white", layout="constrained")

@@ -1,7 +1,7 @@
-"""Foretoken's torch backend beside transformers' own ways to generate: same weights, same prompts, one run.
+"""Foredraft's torch backend beside transformers' own ways to generate: same weights, same prompts, one run.
 
 Sides, all on the processor (with --gpu all on CUDA's first device): transformers' `generate` as it comes,
-with `prompt_lookup_num_tokens` (10, what its documentation uses) and with an `assistant_model`; Foretoken
+with `prompt_lookup_num_tokens` (10, what its documentation uses) and with an `assistant_model`; Foredraft
 off, with `auto`, and with `auto` that has the same draft model. It is every k-th layer of the target
 (scripts/prune_layers.py): nothing is downloaded, and nothing is to be expected of it, as of draft models that
 people try out, for which the planner is there.
@@ -10,16 +10,16 @@ Physics: with one row a forward reads every weight once, so its time is the weig
 bandwidth, plus what is done between the products. That part does not shrink with the model.
 
 Every prompt is answered by all sides in turns of at most half a second, the order reversed from prompt to
-prompt and from pass to pass (`foretoken.bench.live`). Rates are by each side's own clock: *decode* is the
+prompt and from pass to pass (`foredraft.bench.live`). Rates are by each side's own clock: *decode* is the
 tokens after the first over the time since the first, *whole* is all tokens over the time with the prompt.
 transformers may get several tokens out of the forward over the prompt; they count as decoded in no time.
-Foretoken's passes share no KV cells; within a pass it finds what the chat template puts in front of every
+Foredraft's passes share no KV cells; within a pass it finds what the chat template puts in front of every
 prompt in its prefix cache, and transformers has no such cache.
 
     python benchmarks/torch_peers.py --prompts FOLDER --threads 1 --dtype fp32
 
-Writes torch_peers.md and torch_peers.json (torch_peers_bf16.… for bf16). Exit code 1 if, in fp32, Foretoken
-off differs from transformers, or if some side that claims to be exact differs from Foretoken off.
+Writes torch_peers.md and torch_peers.json (torch_peers_bf16.… for bf16). Exit code 1 if, in fp32, Foredraft
+off differs from transformers, or if some side that claims to be exact differs from Foredraft off.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ import torch
 import transformers
 
 from common import parser, progress
-from foretoken.backends.cpu import physical_cores
-from foretoken.bench.live import measure, turn_ids, warm_up
-from foretoken.bench.passes import Passes
-from foretoken.bench.results import Row, broken_promises, scores
-from foretoken.bench.sides import Messages, Side
-from foretoken.bench.workloads import PromptCase, load_prompts, select
-from foretoken.config import AUTO as AUTO_SPECULATION
-from foretoken.config import OFF as OFF_SPECULATION
-from foretoken.engine.options import default_cache_dir
-from foretoken.engine.prompt import encode_chat
-from foretoken.library import models_dir, resolve
-from foretoken.types import SamplingParams
+from foredraft.backends.cpu import physical_cores
+from foredraft.bench.live import measure, turn_ids, warm_up
+from foredraft.bench.passes import Passes
+from foredraft.bench.results import Row, broken_promises, scores
+from foredraft.bench.sides import Messages, Side
+from foredraft.bench.workloads import PromptCase, load_prompts, select
+from foredraft.config import AUTO as AUTO_SPECULATION
+from foredraft.config import OFF as OFF_SPECULATION
+from foredraft.engine.options import default_cache_dir
+from foredraft.engine.prompt import encode_chat
+from foredraft.library import models_dir, resolve
+from foredraft.types import SamplingParams
 from server_common import add_results, write_json
 from torch_peers_report import (
     ASSISTED,
@@ -62,7 +62,7 @@ from torch_peers_report import (
     setting_of,
 )
 from torch_peers_sides import (
-    ForetokenSide,
+    ForedraftSide,
     TransformersSide,
     load_side,
     load_transformers,
@@ -75,7 +75,7 @@ LOOKUP_TOKENS = 10
 
 def load_sides(
     args: argparse.Namespace, weights: Path, draft: Path
-) -> tuple[list[Side], list[ForetokenSide]]:
+) -> tuple[list[Side], list[ForedraftSide]]:
     """All sides, and those of them that hold engines. One model of transformers serves its three sides."""
     options = {"threads": args.threads, "dtype": args.dtype, "context_length": args.context}
     options |= {"gpu_layers": -1 if args.gpu else 0}
@@ -118,7 +118,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--gpu", action="store_true", help="all on CUDA's first device, not on the processor")
     made.add_argument("--repeat", type=int, default=3, help="passes: the best counts, and the median is told")
     made.add_argument("--every", type=int, default=3, help="the draft model keeps one layer in so many")
-    made.add_argument("--context", type=int, default=4096, help="Foretoken's context, in tokens")
+    made.add_argument("--context", type=int, default=4096, help="Foredraft's context, in tokens")
     made.add_argument("--weights", type=Path, help="folder that keeps the converted weights for the next run")
     add_results(made)
     args = made.parse_args()

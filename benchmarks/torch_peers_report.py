@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median
 from typing import Any
 
-from foretoken.bench.report import row_dict
-from foretoken.bench.results import ALL, Row, Sample, scores
-from foretoken.cli.units import counted
+from foredraft.bench.report import row_dict
+from foredraft.bench.results import ALL, Row, Sample, scores
+from foredraft.cli.units import counted
 from server_common import figure, table
 
-OFF, AUTO, AUTO_DRAFT = "foretoken off", "foretoken auto", "foretoken auto + draft"
+OFF, AUTO, AUTO_DRAFT = "foredraft off", "foredraft auto", "foredraft auto + draft"
 PLAIN, LOOKUP, ASSISTED = "transformers", "transformers lookup", "transformers assisted"
 OURS = (OFF, AUTO, AUTO_DRAFT)
 PEERS = (PLAIN, LOOKUP, ASSISTED)
@@ -113,9 +113,9 @@ def demands(rows: Sequence[Row]) -> list[Demand]:
     best = max((side for side in PEERS if side in mean), key=lambda side: mean[side], default="")
     low = worst(rows, AUTO)
     return [
-        Demand("Foretoken off ÷ transformers plain", 1.5, off / plain if off and plain else None),
+        Demand("Foredraft off ÷ transformers plain", 1.5, off / plain if off and plain else None),
         Demand(
-            "Foretoken auto ÷ best of transformers' modes",
+            "Foredraft auto ÷ best of transformers' modes",
             1.25,
             auto / mean[best] if auto and best else None,
             best,
@@ -149,7 +149,7 @@ def report(rows: Sequence[Row], setting: str) -> dict[str, Any]:
 def as_markdown(rows: Sequence[Row], setting: str) -> str:
     """The page: demands, rates by category, worst prompts, texts."""
     parts = [
-        "# Foretoken beside transformers' own generation",
+        "# Foredraft beside transformers' own generation",
         f"Greedy answers; {setting}. Rates are tokens a second, geometric means over prompts.",
         "## Demands",
         _demand_table(demands(rows)),
@@ -205,7 +205,7 @@ def _side_table(rows: Sequence[Row]) -> str:
         "worst prompt ÷ own off",
         "accepted",
         "not transformers' text",
-        "not Foretoken off's text",
+        "not Foredraft off's text",
     ]
     return table(head, lines)
 

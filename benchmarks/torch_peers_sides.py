@@ -1,4 +1,4 @@
-"""The sides of `torch_peers.py`: transformers' ways to generate, Foretoken on the same weights, and these."""
+"""The sides of `torch_peers.py`: transformers' ways to generate, Foredraft on the same weights, and these."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 import transformers
 from greenlet import getcurrent, greenlet
 
-from foretoken.bench.results import Sample
-from foretoken.bench.sides import EngineSide, Messages
-from foretoken.bench.slices import whole
-from foretoken.engine.engine import Engine
-from foretoken.types import SamplingParams
+from foredraft.bench.results import Sample
+from foredraft.bench.sides import EngineSide, Messages
+from foredraft.bench.slices import whole
+from foredraft.engine.engine import Engine
+from foredraft.types import SamplingParams
 
 PRUNE = Path(__file__).parents[1] / "scripts" / "prune_layers.py"
 
@@ -128,7 +128,7 @@ class TransformersSide:
         """Its model is shared."""
 
 
-class ForetokenSide(EngineSide):
+class ForedraftSide(EngineSide):
     """An engine whose passes know nothing of one another, their prompts' KV cells included."""
 
     def __init__(self, name: str, speculation: str, engine: Engine) -> None:
@@ -142,14 +142,14 @@ class ForetokenSide(EngineSide):
         self.engine.set_speculation(self._speculation)
 
 
-def load_side(name: str, speculation: str, weights: Path, **options: Any) -> ForetokenSide:
+def load_side(name: str, speculation: str, weights: Path, **options: Any) -> ForedraftSide:
     """An engine of its own, on the processor unless told otherwise. Ends the script if something of the
     setting was left out.
     """
     engine = Engine.load(weights, speculate=speculation, remember=False, **{"gpu_layers": 0} | options)
     if engine.notes:
         raise SystemExit(f"{name}: {'; '.join(engine.notes)}")
-    return ForetokenSide(name, speculation, engine)
+    return ForedraftSide(name, speculation, engine)
 
 
 def load_transformers(folder: Path, dtype: str, *, gpu: bool = False) -> Any:

@@ -24,15 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from common import parser, progress
-from foretoken import Engine, SamplingParams
-from foretoken.bench.live import measure, turn_ids, warm_up
-from foretoken.bench.passes import Passes
-from foretoken.bench.sides import EngineSide
-from foretoken.bench.workloads import load_prompts, select
-from foretoken.config import AUTO, OFF
-from foretoken.engine.heap import freeze_heap
-from foretoken.engine.options import default_cache_dir
-from foretoken.library import models_dir, resolve
+from foredraft import Engine, SamplingParams
+from foredraft.bench.live import measure, turn_ids, warm_up
+from foredraft.bench.passes import Passes
+from foredraft.bench.sides import EngineSide
+from foredraft.bench.workloads import load_prompts, select
+from foredraft.config import AUTO, OFF
+from foredraft.engine.heap import freeze_heap
+from foredraft.engine.options import default_cache_dir
+from foredraft.library import models_dir, resolve
 
 HEADS = 4
 SEED = 7

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foretoken import Engine, SamplingParams
-from foretoken.config import read_options
-from foretoken.drafters.base import HistoryDrafter
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import Drafter, DrafterContext, RequestView
-from foretoken.testing import FakeModel, assert_lossless, drafter_context, run_drafter
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft import Engine, SamplingParams
+from foredraft.config import read_options
+from foredraft.drafters.base import HistoryDrafter
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext, RequestView
+from foredraft.testing import FakeModel, assert_lossless, drafter_context, run_drafter
+from foredraft.types import Draft, DraftLimit, Outcome
 
 NAME = "last-seen"
 

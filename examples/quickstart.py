@@ -1,6 +1,6 @@
 """Generate one answer and look at what speculation did. Run: python examples/quickstart.py"""
 
-from foretoken import Engine
+from foredraft import Engine
 
 with Engine.load(context_length=2048) as engine:
     answer = engine.generate(

@@ -3,7 +3,7 @@
 Run: python examples/several_requests.py
 """
 
-from foretoken import Engine, SamplingParams
+from foredraft import Engine, SamplingParams
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time,"]
 

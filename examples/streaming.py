@@ -3,7 +3,7 @@
 Run: python examples/streaming.py
 """
 
-from foretoken import Engine, FinishEvent, TokenEvent
+from foredraft import Engine, FinishEvent, TokenEvent
 
 messages = [{"role": "user", "content": "Write a short poem about rain."}]
 

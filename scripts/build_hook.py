@@ -1,4 +1,4 @@
-"""What building Foretoken does besides: parts that run between two forwards are compiled, if possible."""
+"""What building Foredraft does besides: parts that run between two forwards are compiled, if possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CompilingBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         """Compile. Without success the wheel is one of Python alone."""
         root = Path(self.root)
         subprocess.run([sys.executable, str(root / "scripts" / "compile_parts.py")], check=False)  # noqa: S603 - our own words
-        guard = run_path(str(root / "src" / "foretoken" / "compiled.py"))
+        guard = run_path(str(root / "src" / "foredraft" / "compiled.py"))
         for folder in guard["PARTS"]:
             if version != "editable" and guard["state"](folder) == "compiled":
                 build_data["pure_python"] = False

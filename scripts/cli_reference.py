@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from foretoken.cli import cli
+from foredraft.cli import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
@@ -27,14 +27,14 @@ Answers and tables go to standard output, everything else to standard error. Exi
 what was asked cannot be done (a message says what to do), 1 for a failure, 130 after Ctrl-C, 143 after
 SIGTERM.
 
-Environment variables: `FORETOKEN_CACHE` is the folder for everything Foretoken stores, `FORETOKEN_DEBUG=1`
+Environment variables: `FOREDRAFT_CACHE` is the folder for everything Foredraft stores, `FOREDRAFT_DEBUG=1`
 shows where an internal error happened, and with `NO_COLOR=1` nothing has a colour.
 """
 
 
 def reference() -> str:
     """The page."""
-    return HEAD + "".join(_command(click.Context(cli, info_name="foretoken", **cli.context_settings)))
+    return HEAD + "".join(_command(click.Context(cli, info_name="foredraft", **cli.context_settings)))
 
 
 def _command(context: click.Context, depth: int = 1) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Compile what runs between two forwards beside its sources: the same decisions and drafts, sooner.
 
 The modules of `planner/` are compiled with mypyc, those of `planner/tables/` and `drafters/lookup/` that
-say their types in a `.pxd` with Cython. Installing Foretoken does this (`build_hook.py`); after a change to
-one of them run it again, or go without: `foretoken.compiled` notices. Needs mypy, Cython, setuptools and a C
+say their types in a `.pxd` with Cython. Installing Foredraft does this (`build_hook.py`); after a change to
+one of them run it again, or go without: `foredraft.compiled` notices. Needs mypy, Cython, setuptools and a C
 compiler; two minutes. Exits with 1 where a part fails, of which nothing compiled is left: everything works
 from source, too.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from runpy import run_path
 
 SOURCE = Path(__file__).parent.parent / "src"
-PACKAGE = SOURCE / "foretoken"
+PACKAGE = SOURCE / "foredraft"
 GUARD = run_path(str(PACKAGE / "compiled.py"))
-"""`foretoken.compiled`, of a package that may not be installed yet."""
+"""`foredraft.compiled`, of a package that may not be installed yet."""
 
 # Nothing is asserted of objects between two forwards, and numbers wrap around: Python's own flags say so,
 # too, but they are gone where somebody has set CFLAGS. Products and sums are what Python rounds them to: no
@@ -41,14 +41,14 @@ sys.argv[1:] = ["build_ext", "--inplace", "--quiet", "--build-temp", scratch, "-
 options = ["--ignore-missing-imports", "--follow-imports", "silent", "--cache-dir", scratch + "/cache"]
 modules = mypycify(
     [*options, *sources],
-    group_name="foretoken.planner.native",
+    group_name="foredraft.planner.native",
     opt_level="2",
     debug_level="0",
     target_dir=scratch,
 )
 for module in modules:
     module.extra_compile_args += {FLAGS}
-setup(name="foretoken-planner", packages=[], ext_modules=modules)
+setup(name="foredraft-planner", packages=[], ext_modules=modules)
 """
 
 TYPED = f"""
@@ -64,7 +64,7 @@ modules = [
     Extension(".".join(Path(source).with_suffix("").parts), [source], extra_compile_args=arguments)
     for source in sources
 ]
-setup(name="foretoken-typed", packages=[], ext_modules=cythonize(modules, build_dir=scratch, quiet=True))
+setup(name="foredraft-typed", packages=[], ext_modules=cythonize(modules, build_dir=scratch, quiet=True))
 """
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from foretoken import Engine
-from foretoken.planner.decision import Candidate, Choice, Decision, Why
-from foretoken.types import SamplingParams
+from foredraft import Engine
+from foredraft.planner.decision import Candidate, Choice, Decision, Why
+from foredraft.types import SamplingParams
 
 PROMPT = (
     "Rename the variable total to amount, and change nothing else:\n\n"

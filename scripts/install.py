@@ -1,8 +1,8 @@
-"""Install Foretoken with an extra into this interpreter's environment, and show that it is alive.
+"""Install Foredraft with an extra into this interpreter's environment, and show that it is alive.
 
 llama-cpp-python has no binary wheel: pip compiles llama.cpp, which takes minutes and is silent. This says so
 and shows the time and how far the compiler is. pip keeps the wheel, so it happens once for a machine. For a
-processor that Foretoken has kernels for they are compiled in (`native/kernels.h`); the wheel is kept apart.
+processor that Foredraft has kernels for they are compiled in (`native/kernels.h`); the wheel is kept apart.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LLAMA_CPP = "llama-cpp-python==0.3.36"
 CONSTRAINTS = ROOT / "scripts/constraints.txt"
 """The versions that tests are known to pass with: what `dev` is installed with."""
 
-KERNELS = ROOT / "src/foretoken/backends/llamacpp/native/kernels.h"
-GUARD = ROOT / "src/foretoken/compiled.py"
+KERNELS = ROOT / "src/foredraft/backends/llamacpp/native/kernels.h"
+GUARD = ROOT / "src/foredraft/compiled.py"
 """Says what was compiled; pip shows nothing of what a build says."""
 INSTRUCTIONS = {"avx2", "fma", "f16c"}
 """What the kernels need at least, by Linux's names."""
@@ -40,17 +40,17 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def main() -> int:
-    """Install `foretoken[EXTRA]` in editable mode; returns pip's exit code."""
+    """Install `foredraft[EXTRA]` in editable mode; returns pip's exit code."""
     extra = sys.argv[1] if len(sys.argv) > 1 else "demo"
     wanted = ["-e", f"{ROOT}[{extra}]", LLAMA_CPP, *(("-c", str(CONSTRAINTS)) if extra == "dev" else ())]
     if find_spec("llama_cpp") is None:
         print(
-            "Installing Foretoken. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."
+            "Installing Foredraft. The first time, llama.cpp is compiled: about 5 to 10 minutes on 2 cores."
         )
         if (wheels := wheels_with_kernels()) and with_kernels(wheels):
             wanted = ["--find-links", str(wheels), *wanted]
     else:
-        print("Installing Foretoken.")
+        print("Installing Foredraft.")
     if code := run([*PIP, "install", *wanted]):
         return code
     if any(state != "compiled" for state in run_path(str(GUARD))["states"]().values()):
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def with_kernels(wheels: Path) -> bool:
-    """Whether there is a wheel of llama.cpp with Foretoken's kernels in this folder, after compiling it where
+    """Whether there is a wheel of llama.cpp with Foredraft's kernels in this folder, after compiling it where
     there is none. A compiler that cannot is no reason to go without llama.cpp.
     """
     if any(wheels.glob("*.whl")):
@@ -67,7 +67,7 @@ def with_kernels(wheels: Path) -> bool:
     flags = f"{os.environ.get('CXXFLAGS', '')} -include {shlex.quote(str(KERNELS))}".strip()
     compiled = [*PIP, "wheel", "--no-deps", "--no-cache-dir", "-w", str(wheels), LLAMA_CPP]
     if run(compiled, CXXFLAGS=flags):
-        print("Compiling with Foretoken's kernels failed. Once more without: verifying drafts takes longer.")
+        print("Compiling with Foredraft's kernels failed. Once more without: verifying drafts takes longer.")
         return False
     return True
 
@@ -84,7 +84,7 @@ def wheels_with_kernels() -> Path | None:
     headers = [header.read_text(encoding="utf-8") for header in sorted(KERNELS.parent.glob("*.h"))]
     identity = "|".join((LLAMA_CPP, *headers, flags, compiler(), platform.python_version()))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "foretoken" / "wheels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return cache / "foredraft" / "wheels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def compiler() -> str:
@@ -143,7 +143,7 @@ def current_step(text: str) -> str:
     if "Building wheel for llama-cpp-python" in lines[-1]:
         return "compiling llama.cpp (once; the result is kept)"
     if "editable" in lines[-1]:
-        return "compiling Foretoken's planner and look-ups (a minute or two)"
+        return "compiling Foredraft's planner and look-ups (a minute or two)"
     return lines[-1][:80]
 
 

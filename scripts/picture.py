@@ -1,4 +1,4 @@
-"""Draw docs/assets/run.svg: what `foretoken run` shows on a terminal, from a real run of the default model.
+"""Draw docs/assets/run.svg: what `foredraft run` shows on a terminal, from a real run of the default model.
 
 The command runs in a subprocess, as a user would start it, and its coloured output becomes an SVG. The text
 is the same every time. The times are this machine's, and so are the colours: what gets drafted depends on
@@ -23,7 +23,7 @@ COLUMNS = 112
 ROOT = Path(__file__).parents[1]
 CODE = (ROOT / "examples" / "shapes.txt").read_text().rstrip("\n")
 QUESTION = "Repeat this code, then rename width to breadth in it:"
-SHOWN = f'foretoken run -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
+SHOWN = f'foredraft run -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
 COMMAND = ["run", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
 
 # Coloured although it is no terminal, but without a spinner that overwrites itself.
@@ -32,9 +32,9 @@ _CONTROL = re.compile(r"\x1b\[\?\d+[hl]|\r")
 _FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 
 
-def run_foretoken() -> str:
+def run_foredraft() -> str:
     """What the command writes to both streams, in order. Raises CalledProcessError if it fails."""
-    tool = Path(sys.executable).with_name("foretoken")
+    tool = Path(sys.executable).with_name("foredraft")
     done = subprocess.run(  # noqa: S603 - our own words
         [tool, *COMMAND],
         env=os.environ | ENVIRONMENT,
@@ -53,7 +53,7 @@ def draw(output: str) -> str:
     console.print(Text.assemble(("$ ", "dim"), SHOWN))
     console.print(Text.from_ansi(output.rstrip()))
     # The reader's own monospace font will do: no picture in a README should fetch anything.
-    return _FONT_FACE.sub("", console.export_svg(title="foretoken"))
+    return _FONT_FACE.sub("", console.export_svg(title="foredraft"))
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def main() -> int:
     default = ROOT / "docs" / "assets" / "run.svg"
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(draw(run_foretoken()), encoding="utf-8")
+    path.write_text(draw(run_foredraft()), encoding="utf-8")
     print(path)
     return 0
 

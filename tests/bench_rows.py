@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.results import Row, Run, Sample
+from foredraft.bench.results import Row, Run, Sample
 
 
 def row(

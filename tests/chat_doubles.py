@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from rich.console import Console
 
-from foretoken import Engine, SamplingParams
-from foretoken.cli.chat_session import Conversation
-from foretoken.cli.chat_turn import Chat
-from foretoken.cli.render import StreamPrinter
-from foretoken.testing import FakeModel
-from foretoken.types import Logits
+from foredraft import Engine, SamplingParams
+from foredraft.cli.chat_session import Conversation
+from foredraft.cli.chat_turn import Chat
+from foredraft.cli.render import StreamPrinter
+from foredraft.testing import FakeModel
+from foredraft.types import Logits
 
 END = 256
 CUE = b"assistant: "

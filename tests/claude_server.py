@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import http_server
-from foretoken.backends.chat_template import ChatTemplate
-from foretoken.testing import FakeModel, FakeTokenizer
-from foretoken.types import Logits
+from foredraft.backends.chat_template import ChatTemplate
+from foredraft.testing import FakeModel, FakeTokenizer
+from foredraft.types import Logits
 from http_server import END, Running, serving
 
 WEATHER: dict[str, Any] = {

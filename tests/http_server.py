@@ -14,12 +14,12 @@ import numpy as np
 import openai
 import uvicorn
 
-from foretoken import Engine
-from foretoken.server.app import Reload, build_app
-from foretoken.server.pool import ModelPool
-from foretoken.server.settings import ModelSettings, SamplingDefaults, ServerSettings
-from foretoken.testing import FakeModel, LogitsFunction, markov_logits
-from foretoken.types import Logits
+from foredraft import Engine
+from foredraft.server.app import Reload, build_app
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import ModelSettings, SamplingDefaults, ServerSettings
+from foredraft.testing import FakeModel, LogitsFunction, markov_logits
+from foredraft.types import Logits
 
 LETTERS = [ord(letter) for letter in string.ascii_lowercase + " "]
 END = 256

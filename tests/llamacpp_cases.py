@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.config import ModelOptions
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.config import ModelOptions
 
 
 @contextmanager

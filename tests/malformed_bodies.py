@@ -248,7 +248,7 @@ _TYPES = {"invalid_request_error", "not_found_error"}
 _LONGEST = 2000
 """Characters of an error's message: a client's megabyte must not come back."""
 
-_INSIDE = ("Traceback", 'File "', "site-packages", ".py", "/home", "/root", "/usr", "foretoken.", "pydantic")
+_INSIDE = ("Traceback", 'File "', "site-packages", ".py", "/home", "/root", "/usr", "foredraft.", "pydantic")
 
 
 def send(http: httpx.Client, request: Malformed) -> httpx.Response:

@@ -10,11 +10,11 @@ import numpy as np
 
 import gguf_factory
 import torch_factory
-from foretoken.backends.part import split
-from foretoken.config import ModelOptions
-from foretoken.protocols import Model
-from foretoken.testing import FakeModel
-from foretoken.types import Logits, Rows
+from foredraft.backends.part import split
+from foredraft.config import ModelOptions
+from foredraft.protocols import Model
+from foredraft.testing import FakeModel
+from foredraft.types import Logits, Rows
 
 TRAINED_CONTEXT = 1024
 LOWEST, HIGHEST = 20, 200
@@ -50,7 +50,7 @@ def _fake(_workspace: Workspace, context_length: int, sequences: int) -> Model:
 
 
 def _llamacpp(workspace: Workspace, context_length: int, sequences: int) -> Model:
-    from foretoken.backends.llamacpp import BACKEND
+    from foredraft.backends.llamacpp import BACKEND
 
     path = workspace.file(
         "tiny-q8_0.gguf",
@@ -62,7 +62,7 @@ def _llamacpp(workspace: Workspace, context_length: int, sequences: int) -> Mode
 
 
 def _torch(workspace: Workspace, context_length: int, sequences: int) -> Model:
-    from foretoken.backends.torch import BACKEND
+    from foredraft.backends.torch import BACKEND
 
     folder = workspace.file("tiny-llama", torch_factory.make_tiny_llama)
     options = ModelOptions(

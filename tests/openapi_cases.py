@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import APIOperation, Case, GenerationMode, checks
 from schemathesis.core.result import Ok
 
-from foretoken.errors import BackendError
-from foretoken.server.app import build_app
-from foretoken.server.pool import ModelPool
-from foretoken.server.settings import Limits, ModelSettings, ServerSettings
+from foredraft.errors import BackendError
+from foredraft.server.app import build_app
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import Limits, ModelSettings, ServerSettings
 
 LIMITS = Limits(max_completion_tokens=16)
 """Answers have an end: most of the requests that are made up do not ask for one. 16 is what text completions

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from foretoken.protocols import Planner, RequestView
-from foretoken.types import Draft, DraftLimit, Load, Logits, Round
+from foredraft.protocols import Planner, RequestView
+from foredraft.types import Draft, DraftLimit, Load, Logits, Round
 
 VOCABULARY = 16
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from foretoken.protocols import Planner, RequestView
-from foretoken.types import Draft, Load, Outcome, Round
+from foredraft.protocols import Planner, RequestView
+from foredraft.types import Draft, Load, Outcome, Round
 
 PLAIN_MS = 10.0
 """Time of a forward of one row."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel
-from foretoken.types import Logits, Rollback, Rows
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel
+from foredraft.types import Logits, Rollback, Rows
 
 
 class FakeRecurrentModel(FakeModel):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "foretoken"
+SOURCE = Path(__file__).parents[1] / "src" / "foredraft"
 FILES = sorted(SOURCE.rglob("*.py"))
 FILE_LINES = 400
 FUNCTION_LINES = 60

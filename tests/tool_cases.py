@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 
-from foretoken.server.tools.deltas import Answer, Delta, collect
-from foretoken.server.tools.dialect import Dialect
+from foredraft.server.tools.deltas import Answer, Delta, collect
+from foredraft.server.tools.dialect import Dialect
 
 NAMES = ("get_weather", "add", "now")
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import transformers
 
-from foretoken.backends.torch import BACKEND
-from foretoken.config import Dtype, ModelOptions
-from foretoken.protocols import Model
+from foredraft.backends.torch import BACKEND
+from foredraft.config import Dtype, ModelOptions
+from foredraft.protocols import Model
 
 
 def load(folder: Path, dtype: Dtype = "auto", **options: Any) -> Model:

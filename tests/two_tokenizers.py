@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from foretoken.testing import FakeModel
-from foretoken.types import Logits, Message
+from foredraft.testing import FakeModel
+from foredraft.types import Logits, Message
 
 TEXT = (
     "the cat sat on the mat, and then the other cat sat there: “naïve” 漢字 🙂 … "

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import geometric_mean
 
-from foretoken.bench.curves import Curve, shipped_curves
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.trace import Trace, TraceSet
-from foretoken.engine.engine import Engine
-from foretoken.protocols import DrafterContext, RequestView
-from foretoken.registry import register_drafter, unregister_drafter
-from foretoken.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
+from foredraft.bench.curves import Curve, shipped_curves
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.engine.engine import Engine
+from foredraft.protocols import DrafterContext, RequestView
+from foredraft.registry import register_drafter, unregister_drafter
+from foredraft.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
 
 VOCABULARY = 2048
 LONGEST_DRAFT = 16

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretoken import registry
-from foretoken.config import Stage
-from foretoken.drafters.base import HistoryDrafter
-from foretoken.protocols import Drafter, RequestView
-from foretoken.testing import FakeModel, drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft import registry
+from foredraft.config import Stage
+from foredraft.drafters.base import HistoryDrafter
+from foredraft.protocols import Drafter, RequestView
+from foredraft.testing import FakeModel, drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 VOCABULARY = 32
 LOOP = [3, 1, 4, 15, 9, 2, 6, 5, 30, 8, 7]

@@ -13,11 +13,11 @@ import pytest
 
 import gguf_hybrids
 import torch_factory
-from foretoken.backends import rewind
-from foretoken.backends.rewind import RewindingModel
-from foretoken.errors import BackendError, OutOfKVError
-from foretoken.protocols import Model
-from foretoken.types import Logits, Rollback, Rows
+from foredraft.backends import rewind
+from foredraft.backends.rewind import RewindingModel
+from foredraft.errors import BackendError, OutOfKVError
+from foredraft.protocols import Model
+from foredraft.types import Logits, Rollback, Rows
 from model_cases import Workspace, fresh, one_thread, prefill, same, text_tokens
 from recurrent_double import FakeRecurrentModel
 
@@ -36,7 +36,7 @@ def _fake(workspace: Workspace) -> Model:
 
 def _gguf(name: str, write: Callable[..., object], **shape: int) -> Callable[[Workspace], Model]:
     def load(workspace: Workspace) -> Model:
-        from foretoken.backends.llamacpp import BACKEND
+        from foredraft.backends.llamacpp import BACKEND
 
         path = workspace.file(f"{name}.gguf", lambda path: write(path, mixing=0.5, **shape))
         return BACKEND.load(path, one_thread(workspace, CONTEXT, SEQUENCES))
@@ -49,7 +49,7 @@ TORCH = ("falcon_h1", "lfm2", "mamba", "minimax", "qwen3_5", "recurrent_gemma", 
 
 def _torch(name: str) -> Callable[[Workspace], Model]:
     def load(workspace: Workspace) -> Model:
-        from foretoken.backends.torch import BACKEND
+        from foredraft.backends.torch import BACKEND
 
         path = workspace.file(f"torch-{name}", lambda path: torch_factory.make_model(path, name))
         return BACKEND.load(path, one_thread(workspace, CONTEXT, SEQUENCES))

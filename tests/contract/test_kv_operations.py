@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from foretoken.errors import OutOfKVError
-from foretoken.protocols import Model
-from foretoken.types import Logits, Rows
+from foredraft.errors import OutOfKVError
+from foredraft.protocols import Model
+from foredraft.types import Logits, Rows
 from model_cases import CASES, Workspace, fresh, prefill, same, text_tokens
 
 CONTEXT = 64

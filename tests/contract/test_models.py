@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretoken.errors import BackendError, OutOfKVError, RequestError
-from foretoken.protocols import Model
-from foretoken.types import Rollback, Rows
+from foredraft.errors import BackendError, OutOfKVError, RequestError
+from foredraft.protocols import Model
+from foredraft.types import Rollback, Rows
 from model_cases import CASES, Workspace, fresh, prefill, same, text_tokens
 
 CONTEXT = 96

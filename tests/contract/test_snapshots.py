@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from foretoken.errors import BackendError
-from foretoken.protocols import Model
+from foredraft.errors import BackendError
+from foredraft.protocols import Model
 from model_cases import CASES, Workspace, fresh, prefill, same, text_tokens
 
 TEXT = text_tokens(24)

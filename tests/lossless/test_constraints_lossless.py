@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken import Constraint, Engine, SamplingParams
-from foretoken.config import Stage
-from foretoken.engine.assembly import AUTO_STAGES
-from foretoken.errors import RequestError
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Drafter, Model, Planner
-from foretoken.registry import create_drafter
-from foretoken.sampling.constraint import compile_constraint
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, ScriptedDrafter, assert_lossless, drafter_context, markov_logits
-from foretoken.types import Completion, Draft, FinishReason, Logits, VerifyRule
+from foredraft import Constraint, Engine, SamplingParams
+from foredraft.config import Stage
+from foredraft.engine.assembly import AUTO_STAGES
+from foredraft.errors import RequestError
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Drafter, Model, Planner
+from foredraft.registry import create_drafter
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, drafter_context, markov_logits
+from foredraft.types import Completion, Draft, FinishReason, Logits, VerifyRule
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.config import Stage
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Drafter, DrafterContext, Model, Planner
-from foretoken.registry import create_drafter, drafter_names
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
-from foretoken.types import Logits, Round, Rows, VerifyRule
+from foredraft import Engine, SamplingParams
+from foredraft.config import Stage
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Drafter, DrafterContext, Model, Planner
+from foredraft.registry import create_drafter, drafter_names
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
+from foredraft.types import Logits, Round, Rows, VerifyRule
 from planner_doubles import PlannerAround
 
 VOCABULARY = 12

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import torch_factory
-from foretoken import Engine, SamplingParams
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Model
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
-from foretoken.types import Completion, Logits, Rows, VerifyRule
+from foredraft import Engine, SamplingParams
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Model
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.types import Completion, Logits, Rows, VerifyRule
 
 RUNS = 2000
 AT_ONCE = 100

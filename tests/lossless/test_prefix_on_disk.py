@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.types import Completion
+from foredraft import Engine, SamplingParams
+from foredraft.types import Completion
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.errors import OutOfKVError
-from foretoken.types import Logits, Rows
+from foredraft import Engine, SamplingParams
+from foredraft.errors import OutOfKVError
+from foredraft.types import Logits, Rows
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.config import Stage
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Drafter, Model
-from foretoken.registry import create_drafter
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, assert_lossless, drafter_context
-from foretoken.types import Constraint
+from foredraft import Engine, SamplingParams
+from foredraft.config import Stage
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Drafter, Model
+from foredraft.registry import create_drafter
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, assert_lossless, drafter_context
+from foredraft.types import Constraint
 from two_tokenizers import ALL, COARSE, FINE, TEXT, WORDS, speaker, text_of
 
 LONG = SamplingParams(seed=4, max_tokens=40, ignore_eos=True)

@@ -12,16 +12,16 @@ import pytest
 
 import torch_cases
 import torch_factory
-from foretoken import Engine, SamplingParams
-from foretoken.config import Stage
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.decision import Decision, width_of
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Drafter, DrafterContext, Model, Planner, RequestView
-from foretoken.registry import create_drafter
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, assert_lossless, drafter_context, markov_logits
-from foretoken.types import Draft, Load, Logits, Round
+from foredraft import Engine, SamplingParams
+from foredraft.config import Stage
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.decision import Decision, width_of
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Drafter, DrafterContext, Model, Planner, RequestView
+from foredraft.registry import create_drafter
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, assert_lossless, drafter_context, markov_logits
+from foredraft.types import Draft, Load, Logits, Round
 from planner_doubles import PlannerAround
 
 VOCABULARY = 12

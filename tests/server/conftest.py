@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from foretoken import Engine
-from foretoken.server import frames
-from foretoken.types import Event
+from foredraft import Engine
+from foredraft.server import frames
+from foredraft.types import Event
 from http_server import Running, serving
 
 

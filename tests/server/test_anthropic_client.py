@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import http_server
-from foretoken import Engine, SamplingParams
-from foretoken.server.anthropic.events import usage
-from foretoken.server.anthropic.stops import StopFinder
-from foretoken.testing import FakeModel, FakeTokenizer, markov_logits
-from foretoken.types import Logits, Rows, TokenEvent, Usage
+from foredraft import Engine, SamplingParams
+from foredraft.server.anthropic.events import usage
+from foredraft.server.anthropic.stops import StopFinder
+from foredraft.testing import FakeModel, FakeTokenizer, markov_logits
+from foredraft.types import Logits, Rows, TokenEvent, Usage
 from http_server import LETTERS, Running, serving, writing_model
 
 MESSAGES = [{"role": "user", "content": "say something"}]

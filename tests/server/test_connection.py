@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from foretoken.server.connection import MOST_HEAD, Connection, Patience, watch
+from foredraft.server.connection import MOST_HEAD, Connection, Patience, watch
 
 BRIEF = Patience(head_s=0.3, body_s=0.3, answer_s=0.3)
 STOPPING = Patience(head_s=0.3, body_s=0.3, answer_s=0.3, since=0.0)

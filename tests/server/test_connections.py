@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from foretoken import Engine, SamplingParams
+from foredraft import Engine, SamplingParams
 from http_server import Running, serving, writing_model
 
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]

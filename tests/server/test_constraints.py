@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from foretoken.server.settings import Limits, ServerSettings
+from foredraft.server.settings import Limits, ServerSettings
 from http_server import Running, client_of, serving
 
 GET_WEATHER = {

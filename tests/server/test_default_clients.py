@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from foretoken.server.settings import KeySettings, ServerSettings
+from foredraft.server.settings import KeySettings, ServerSettings
 from http_server import Running, client_of, serving
 
 HELLO = [{"role": "user", "content": "hello"}]

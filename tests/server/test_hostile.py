@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from foretoken import Engine
-from foretoken.sampling.constraint import _Compiler
-from foretoken.server.auth import hash_key
-from foretoken.server.settings import KeySettings, Limits, SamplingDefaults, ServerSettings
-from foretoken.types import Constraint, Event
+from foredraft import Engine
+from foredraft.sampling.constraint import _Compiler
+from foredraft.server.auth import hash_key
+from foredraft.server.settings import KeySettings, Limits, SamplingDefaults, ServerSettings
+from foredraft.types import Constraint, Event
 from http_server import Running, serving
 
 ORIGIN = "https://chat.example.org"
@@ -121,7 +121,7 @@ def test_metrics_do_not_wait_for_a_long_forward(monkeypatch: pytest.MonkeyPatch)
         asking.start()
         try:
             assert in_round.wait(10)
-            assert "foretoken_num_requests" in httpx.get(f"{running.url}/metrics", timeout=10).text
+            assert "foredraft_num_requests" in httpx.get(f"{running.url}/metrics", timeout=10).text
         finally:
             go_on.set()
             asking.join(20)
@@ -250,7 +250,7 @@ def test_a_constraint_is_compiled_before_the_engine_hears_of_it() -> None:
         patch.setattr(_Compiler, "_compile", spying)
         assert post(server, "/v1/chat/completions", body).status_code == 200
     assert len(threads) == 1
-    assert threads[0].startswith("foretoken-prepare")
+    assert threads[0].startswith("foredraft-prepare")
 
 
 def test_a_default_length_above_the_limit_is_no_error() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import openai
 import pytest
 
-from foretoken.engine.prompt import encode_infill
-from foretoken.errors import RequestError
-from foretoken.testing import FakeTokenizer
+from foredraft.engine.prompt import encode_infill
+from foredraft.errors import RequestError
+from foredraft.testing import FakeTokenizer
 from http_server import client_of, serving
 
 

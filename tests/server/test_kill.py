@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import gguf_factory
-from foretoken.server.settings_file import read_settings
+from foredraft.server.settings_file import read_settings
 
 SETTINGS = """\
 default_model = "tiny"
@@ -33,13 +33,13 @@ READY = re.compile(r" on (http://\S+?)/v1$")
 @contextmanager
 def served(settings: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server in a process of its own: its address, and the process."""
-    command = [sys.executable, "-m", "foretoken", "serve", "--config", str(settings), "--port", "0"]
+    command = [sys.executable, "-m", "foredraft", "serve", "--config", str(settings), "--port", "0"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "FORETOKEN_CACHE": str(cache)},
+        env={**os.environ, "FOREDRAFT_CACHE": str(cache)},
     )
     assert process.stdout is not None
     said: list[str] = []

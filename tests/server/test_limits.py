@@ -11,9 +11,9 @@ import httpx
 import openai
 import pytest
 
-from foretoken.server.app import build_app
-from foretoken.server.pool import ModelPool
-from foretoken.server.settings import Limits, ModelSettings, ServerSettings
+from foredraft.server.app import build_app
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import Limits, ModelSettings, ServerSettings
 from http_server import Running, client_of, serving
 
 MOST = 20

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from foretoken.errors import CapacityError
-from foretoken.server.run import _check_free
+from foredraft.errors import CapacityError
+from foredraft.server.run import _check_free
 
 
 def test_a_port_in_use_wants_another_port() -> None:

@@ -11,9 +11,9 @@ import openai
 import pytest
 
 import http_server
-from foretoken import Engine, SamplingParams
-from foretoken.config import ModelOptions
-from foretoken.registry import backend_for
+from foredraft import Engine, SamplingParams
+from foredraft.config import ModelOptions
+from foredraft.registry import backend_for
 from http_server import client_of, serving, writing_model
 
 PROMPT = "say something"

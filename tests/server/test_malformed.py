@@ -12,10 +12,10 @@ import httpx
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from foretoken.server.anthropic.schemas import MessagesRequest
-from foretoken.server.extras.tokens import DetokenizeRequest
-from foretoken.server.openai.chat_schemas import ChatRequest
-from foretoken.server.openai.schemas import CompletionRequest
+from foredraft.server.anthropic.schemas import MessagesRequest
+from foredraft.server.extras.tokens import DetokenizeRequest
+from foredraft.server.openai.chat_schemas import ChatRequest
+from foredraft.server.openai.schemas import CompletionRequest
 from http_server import Running, serving
 from malformed_bodies import JSON, Malformed, encode, fault, malformed, send
 from valid_bodies import VALID
@@ -62,7 +62,7 @@ def post(http: httpx.Client, path: str, body: object) -> httpx.Response:
 def nothing_left(server: Running, http: httpx.Client) -> bool:
     """No request, and no token in the KV cache that one holds."""
     names = ("num_requests", "num_requests_running", "num_requests_waiting", "kv_cache_tokens")
-    wanted = [f'foretoken_{name}{{model="fake"}} 0.0' for name in names]
+    wanted = [f'foredraft_{name}{{model="fake"}} 0.0' for name in names]
     lines = http.get("/metrics").text.splitlines()
     return all(line in lines for line in wanted) and server.engines["fake"].idle
 

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from foretoken import Engine, SamplingParams
+from foredraft import Engine, SamplingParams
 from http_server import Running, writing_model
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "say something"}]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import schemathesis
 
-from foretoken.server.settings import ServerSettings
+from foredraft.server.settings import ServerSettings
 from http_server import Running, serving
 from openapi_cases import LIMITS, Attack, attack, attacks, document
 

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from foretoken import Engine, SamplingParams
+from foredraft import Engine, SamplingParams
 from http_server import Running, client_of, serving, writing_model
 
 PROMPT = "once upon a time"
@@ -138,9 +138,9 @@ def test_scored_tokens_are_no_generated_ones_in_the_metrics() -> None:
     with serving() as running, client_of(running) as client:
         complete(client, max_tokens=0)
         text = httpx.get(f"{running.url}/metrics").text
-    assert 'foretoken_generation_tokens_total{model="fake"} 0.0' in text
-    assert 'foretoken_time_to_first_token_seconds_count{model="fake"}' not in text
-    assert 'foretoken_inter_token_latency_seconds_count{model="fake"}' not in text
+    assert 'foredraft_generation_tokens_total{model="fake"} 0.0' in text
+    assert 'foredraft_time_to_first_token_seconds_count{model="fake"}' not in text
+    assert 'foredraft_inter_token_latency_seconds_count{model="fake"}' not in text
 
 
 @pytest.mark.parametrize(

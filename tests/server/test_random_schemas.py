@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import http_server
-from foretoken.testing import FakeModel, markov_logits
+from foredraft.testing import FakeModel, markov_logits
 from http_server import client_of, serving
 from random_schemas import ask, complaint, random_schema
 

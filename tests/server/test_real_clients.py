@@ -12,10 +12,10 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from foretoken.server.anthropic.schemas import MessagesRequest
-from foretoken.server.openai.chat_schemas import ChatRequest
-from foretoken.server.openai.response_schemas import ResponseRequest
-from foretoken.server.openai.schemas import CompletionRequest
+from foredraft.server.anthropic.schemas import MessagesRequest
+from foredraft.server.openai.chat_schemas import ChatRequest
+from foredraft.server.openai.response_schemas import ResponseRequest
+from foredraft.server.openai.schemas import CompletionRequest
 from http_server import Running
 from malformed_bodies import JSON, fault
 

@@ -1,4 +1,4 @@
-"""`foretoken serve --record`: answers in use become a trace file, whatever happens to the server."""
+"""`foredraft serve --record`: answers in use become a trace file, whatever happens to the server."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import httpx
 import pytest
 
 import gguf_factory
-from foretoken.bench.curves import find_curve
-from foretoken.bench.replay import replay
-from foretoken.bench.trace import read_traces
+from foredraft.bench.curves import find_curve
+from foredraft.bench.replay import replay
+from foredraft.bench.trace import read_traces
 
 READY = re.compile(r" on (http://\S+?)/v1$")
 
 
 class Server:
-    """`foretoken serve` in a process of its own; `said` is what it wrote until it was ready."""
+    """`foredraft serve` in a process of its own; `said` is what it wrote until it was ready."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "foretoken", "serve", "tiny.gguf", "--port", "0", "-t", "1"]
+            [sys.executable, "-m", "foredraft", "serve", "tiny.gguf", "--port", "0", "-t", "1"]
             + [str(argument) for argument in arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env={**os.environ, "FORETOKEN_CACHE": str(folder / "cache")},
+            env={**os.environ, "FOREDRAFT_CACHE": str(folder / "cache")},
         )
         self.said: list[str] = []
         self.url = ""

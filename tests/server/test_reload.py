@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from foretoken.errors import ConfigError
-from foretoken.server import app
-from foretoken.server.auth import hash_key, new_key
-from foretoken.server.settings import KeySettings, Limits, ModelSettings, ServerSettings
+from foredraft.errors import ConfigError
+from foredraft.server import app
+from foredraft.server.auth import hash_key, new_key
+from foredraft.server.settings import KeySettings, Limits, ModelSettings, ServerSettings
 from http_server import Running, serving
 
 KEY = new_key()

@@ -13,9 +13,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from foretoken import Engine
-from foretoken.errors import QueueFullError
-from foretoken.types import Event
+from foredraft import Engine
+from foredraft.errors import QueueFullError
+from foredraft.types import Event
 from http_server import Running, serving
 
 LOGPROBS = "message.output_text.logprobs"

@@ -13,8 +13,8 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from foretoken.server.auth import hash_key
-from foretoken.server.settings import KeySettings, ServerSettings
+from foredraft.server.auth import hash_key
+from foredraft.server.settings import KeySettings, ServerSettings
 from http_server import Running, client_of, serving
 
 LOGPROBS = "message.output_text.logprobs"

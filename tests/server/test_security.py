@@ -11,8 +11,8 @@ import httpx
 import openai
 import pytest
 
-from foretoken.server.auth import hash_key, new_key
-from foretoken.server.settings import KeySettings, Limits, ServerSettings
+from foredraft.server.auth import hash_key, new_key
+from foredraft.server.settings import KeySettings, Limits, ServerSettings
 from http_server import Running, serving
 
 ALICE, BOB, ADMIN = new_key(), new_key(), new_key()

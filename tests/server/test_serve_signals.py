@@ -1,4 +1,4 @@
-"""`foretoken serve` and signals: what is waited for, the exit code, and what is said."""
+"""`foredraft serve` and signals: what is waited for, the exit code, and what is said."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import httpx
 import pytest
 
 import gguf_factory
-from foretoken.cli.serve import _openable
+from foredraft.cli.serve import _openable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
 
 FOREVER = """
 import ctypes, os, sys
-import foretoken.engine.engine as engine_module
-from foretoken.cli import main
+import foredraft.engine.engine as engine_module
+from foredraft.cli import main
 
 def blocked(*arguments, **options):
     os.write(2, b"native\\n")
@@ -53,7 +53,7 @@ def started(folder: Path, *command: str, until: str) -> Iterator[tuple[subproces
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "FORETOKEN_CACHE": str(folder / "cache")},
+        env={**os.environ, "FOREDRAFT_CACHE": str(folder / "cache")},
     )
     assert process.stderr is not None
     said: list[str] = []
@@ -90,7 +90,7 @@ def test_a_model_that_is_being_loaded_is_not_waited_for(
 
 @pytest.mark.parametrize("number", CODES)
 def test_a_server_ends_alike_and_closes_its_record(folder: Path, number: signal.Signals) -> None:
-    command = ("-m", "foretoken", "serve", "tiny.gguf", "--record", "traces.jsonl")
+    command = ("-m", "foredraft", "serve", "tiny.gguf", "--record", "traces.jsonl")
     with started(folder, *command, until="Status page: ") as (process, said):
         url = said[-1].split()[-1]
         body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
@@ -120,7 +120,7 @@ def stalled(url: str, requests: bytes) -> Iterator[socket.socket]:
 
 
 def test_a_client_that_reads_a_trickle_does_not_keep_a_server_from_stopping(folder: Path) -> None:
-    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
         many = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
         with stalled(said[-1].split()[-1], many) as client:
             process.send_signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ def test_a_client_that_reads_a_trickle_does_not_keep_a_server_from_stopping(fold
 
 
 def test_a_stream_whose_client_reads_again_ends_properly(folder: Path) -> None:
-    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
         body = json.dumps(STREAM).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         request = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -153,8 +153,8 @@ def test_a_stream_whose_client_reads_again_ends_properly(folder: Path) -> None:
 
 
 def test_a_log_that_nobody_reads_any_more_fails_no_request(folder: Path) -> None:
-    """`foretoken serve 2>&1 | head`, or a log on a full disk."""
-    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    """`foredraft serve 2>&1 | head`, or a log on a full disk."""
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
         assert process.stderr is not None
         process.stderr.close()
         body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
@@ -174,9 +174,9 @@ def test_a_server_needs_no_standard_streams(folder: Path, streams: str) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = shlex.join(
-        [sys.executable, "-m", "foretoken", "serve", "tiny.gguf", "-t", "1", "--port", str(port)]
+        [sys.executable, "-m", "foredraft", "serve", "tiny.gguf", "-t", "1", "--port", str(port)]
     )
-    environment = {**os.environ, "FORETOKEN_CACHE": str(folder / "cache")}
+    environment = {**os.environ, "FOREDRAFT_CACHE": str(folder / "cache")}
     process = subprocess.Popen(["bash", "-c", f"exec {command} {streams}"], cwd=folder, env=environment)
     try:
         body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
@@ -197,7 +197,7 @@ def test_a_server_needs_no_standard_streams(folder: Path, streams: str) -> None:
 
 
 def test_the_status_page_is_named_beside_the_api(folder: Path) -> None:
-    with started(folder, "-m", "foretoken", "serve", "tiny.gguf", until="Status page: ") as (_, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (_, said):
         api, page = said[-2].split()[-1], said[-1].split()[-1]
         assert api == f"{page}v1"
         assert "<html" in httpx.get(page, timeout=60).text

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from foretoken import Engine
-from foretoken.errors import CapacityError
-from foretoken.planner.decision import Why
-from foretoken.server.auth import hash_key
-from foretoken.server.extras.speculation import describe
-from foretoken.server.settings import KeySettings, ServerSettings
+from foredraft import Engine
+from foredraft.errors import CapacityError
+from foredraft.planner.decision import Why
+from foredraft.server.auth import hash_key
+from foredraft.server.extras.speculation import describe
+from foredraft.server.settings import KeySettings, ServerSettings
 from http_server import Running, serving, writing_model
 
 ALICE, BOB = "ft-alice", "ft-bob"
@@ -119,7 +119,7 @@ def test_a_model_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch
                 raise CapacityError("The model is not loaded.")
             return describe(engine)
 
-        monkeypatch.setattr("foretoken.server.extras.speculation.describe", asked)
+        monkeypatch.setattr("foredraft.server.extras.speculation.describe", asked)
         answer = httpx.get(f"{running.url}/v1/speculation")
         assert (answer.status_code, list(answer.json())) == (200, ["here"])
 

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from foretoken import Engine
-from foretoken.engine.stats import PlainRound
-from foretoken.planner.decision import Choice, Decision
-from foretoken.server.extras.speculation import describe, recent
-from foretoken.testing import FakeModel, ScriptedDrafter
+from foredraft import Engine
+from foredraft.engine.stats import PlainRound
+from foredraft.planner.decision import Choice, Decision
+from foredraft.server.extras.speculation import describe, recent
+from foredraft.testing import FakeModel, ScriptedDrafter
 from http_server import Running, serving, writing_model
 
 CHOICE = Choice(1, ("suffix",), (), "suffix", 3, 1.5, None, 2, 3, 1)

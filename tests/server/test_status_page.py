@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from foretoken.server.auth import hash_key, new_key
-from foretoken.server.page.status import status_page
-from foretoken.server.settings import KeySettings, ServerSettings
+from foredraft.server.auth import hash_key, new_key
+from foredraft.server.page.status import status_page
+from foredraft.server.settings import KeySettings, ServerSettings
 from http_server import Running, serving
 from openapi_cases import document
 

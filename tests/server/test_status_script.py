@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.server.page.status import SCRIPTS
+from foredraft.server.page.status import SCRIPTS
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
@@ -27,7 +27,7 @@ PLAIN: dict[str, Any] = {**DECISION, "rows": 1, "requests": [{**NOT, "committed"
 
 
 def source(*names: str) -> str:
-    folder = files("foretoken.server.page")
+    folder = files("foredraft.server.page")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foretoken.server.telemetry import Telemetry, _Watch, describe
-from foretoken.types import (
+from foredraft.server.telemetry import Telemetry, _Watch, describe
+from foredraft.types import (
     DrafterStats,
     Event,
     FinishEvent,
@@ -74,23 +74,23 @@ def test_everything_of_a_request_is_counted() -> None:
     telemetry = Telemetry()
     assert run(telemetry, events())[-1] == END
     found = values(telemetry.exposition().decode())
-    assert found[("foretoken_requests_total", "stop", "m")] == 1
-    assert found[("foretoken_prompt_tokens_total", "m")] == 10
-    assert found[("foretoken_prompt_tokens_cached_total", "m")] == 6
-    assert found[("foretoken_generation_tokens_total", "m")] == 4
-    assert found[("foretoken_spec_decode_num_drafts_total", "suffix", "m")] == 1
-    assert found[("foretoken_spec_decode_num_draft_tokens_total", "suffix", "m")] == 4
-    assert found[("foretoken_spec_decode_num_accepted_tokens_total", "suffix", "m")] == 2
-    assert found[("foretoken_spec_decode_num_accepted_tokens_per_pos_total", "m", "1")] == 1
-    assert found[("foretoken_round_seconds_total", "m", "verify")] == 2.0
-    assert found[("foretoken_inter_token_latency_seconds_count", "m")] == 3
-    assert PAUSE_S <= found[("foretoken_inter_token_latency_seconds_sum", "m")] < 20 * PAUSE_S
-    assert found[("foretoken_time_to_first_token_seconds_count", "m")] == 1
-    assert found[("foretoken_num_requests", "m")] == 0
+    assert found[("foredraft_requests_total", "stop", "m")] == 1
+    assert found[("foredraft_prompt_tokens_total", "m")] == 10
+    assert found[("foredraft_prompt_tokens_cached_total", "m")] == 6
+    assert found[("foredraft_generation_tokens_total", "m")] == 4
+    assert found[("foredraft_spec_decode_num_drafts_total", "suffix", "m")] == 1
+    assert found[("foredraft_spec_decode_num_draft_tokens_total", "suffix", "m")] == 4
+    assert found[("foredraft_spec_decode_num_accepted_tokens_total", "suffix", "m")] == 2
+    assert found[("foredraft_spec_decode_num_accepted_tokens_per_pos_total", "m", "1")] == 1
+    assert found[("foredraft_round_seconds_total", "m", "verify")] == 2.0
+    assert found[("foredraft_inter_token_latency_seconds_count", "m")] == 3
+    assert PAUSE_S <= found[("foredraft_inter_token_latency_seconds_sum", "m")] < 20 * PAUSE_S
+    assert found[("foredraft_time_to_first_token_seconds_count", "m")] == 1
+    assert found[("foredraft_num_requests", "m")] == 0
 
 
 def test_tokens_that_come_together_share_the_wait_for_them(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "foretoken.requests"):
+    with caplog.at_level(logging.INFO, "foredraft.requests"):
         run(Telemetry(as_json=True), events())
     facts = json.loads(caplog.records[0].getMessage())
     half = 1e3 * PAUSE_S / 2
@@ -101,13 +101,13 @@ def test_a_request_that_was_left_is_aborted() -> None:
     telemetry = Telemetry()
     run(telemetry, events(finished=False))
     found = values(telemetry.exposition().decode())
-    assert found[("foretoken_requests_total", "abort", "m")] == 1
-    assert found[("foretoken_num_requests", "m")] == 0
+    assert found[("foredraft_requests_total", "abort", "m")] == 1
+    assert found[("foredraft_num_requests", "m")] == 0
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_one_line_a_request(as_json: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "foretoken.requests"):
+    with caplog.at_level(logging.INFO, "foredraft.requests"):
         run(Telemetry(as_json=as_json), events())
     [record] = caplog.records
     line = record.getMessage()
@@ -139,10 +139,10 @@ def test_metrics_of_a_running_server() -> None:
     with serving() as running:
         ask(running)
         found = values(httpx.get(f"{running.url}/metrics").text)
-    assert found[("foretoken_generation_tokens_total", "fake")] > 0
-    assert found[("foretoken_num_requests_running", "fake")] == 0
-    assert found[("foretoken_kv_cache_tokens", "fake")] == 0
-    assert sum(value for name, value in found.items() if name[0] == "foretoken_requests_total") == 1
+    assert found[("foredraft_generation_tokens_total", "fake")] > 0
+    assert found[("foredraft_num_requests_running", "fake")] == 0
+    assert found[("foredraft_kv_cache_tokens", "fake")] == 0
+    assert sum(value for name, value in found.items() if name[0] == "foredraft_requests_total") == 1
 
 
 def ask(running: Running) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from foretoken.aliases import (
+from foredraft.aliases import (
     LLAMA_NGRAM_TYPES,
     LLAMA_OTHER_TYPES,
     LlamaOptions,
@@ -14,9 +14,9 @@ from foretoken.aliases import (
     choose_speculation,
     parse_vllm,
 )
-from foretoken.errors import SpeculationStringError
-from foretoken.registry import create_drafter
-from foretoken.testing import drafter_context
+from foredraft.errors import SpeculationStringError
+from foredraft.registry import create_drafter
+from foredraft.testing import drafter_context
 
 
 def llama(**flags: object) -> str:

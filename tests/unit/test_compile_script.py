@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.compiled import LIST, PARTS, State, state
+from foredraft.compiled import LIST, PARTS, State, state
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "compile_parts.py"
@@ -93,7 +93,7 @@ def test_the_guard_knows_all_parts() -> None:
 def test_what_the_planner_imports_is_there_when_it_is_compiled() -> None:
     """pip compiles in an environment that has nothing but what the build asks for."""
     imported = set[str]()
-    for source in (ROOT / "src" / "foretoken" / "planner").glob("*.py"):
+    for source in (ROOT / "src" / "foredraft" / "planner").glob("*.py"):
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
@@ -101,4 +101,4 @@ def test_what_the_planner_imports_is_there_when_it_is_compiled() -> None:
                 imported.add((node.module or "").partition(".")[0])
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     there = {re.split(r"[<>=]", requirement)[0] for requirement in asked}
-    assert imported - set(sys.stdlib_module_names) - {"foretoken"} <= there
+    assert imported - set(sys.stdlib_module_names) - {"foredraft"} <= there

@@ -12,20 +12,20 @@ from shutil import which
 
 import pytest
 
-from foretoken import compiled
-from foretoken.compiled import LIST, State, choose, fingerprint, state
+from foredraft import compiled
+from foredraft.compiled import LIST, State, choose, fingerprint, state
 
 RUN = """
 import sys
-from foretoken import compiled
+from foredraft import compiled
 if sys.argv[1] == "source":
     compiled.use_source()
-from foretoken.bench.curves import find_curve
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken import Engine, SamplingParams
-from foretoken.drafters.lookup import recycle_chain, recycle_table, suffix_index, suffix_vote
-from foretoken.planner import adaptive
+from foredraft.bench.curves import find_curve
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft import Engine, SamplingParams
+from foredraft.drafters.lookup import recycle_chain, recycle_table, suffix_index, suffix_vote
+from foredraft.planner import adaptive
 
 traces = shipped_traces()
 model = ReplayModel(traces, find_curve("steep"), sequences=3)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.config import AUTO, OFF, Speculation, Stage, as_speculation, parse_speculation, read_options
-from foretoken.errors import SpeculationStringError
+from foredraft.config import AUTO, OFF, Speculation, Stage, as_speculation, parse_speculation, read_options
+from foredraft.errors import SpeculationStringError
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,12}", fullmatch=True).filter(
     lambda name: name not in (AUTO, OFF, "none")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.cpu_info import Processor, fields_of, first_processor, processor_of, this_processor
+from foredraft.cpu_info import Processor, fields_of, first_processor, processor_of, this_processor
 
 X86 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -55,7 +55,7 @@ def test_it_never_fails(tmp_path: Path, content: bytes | None, monkeypatch: pyte
     path = tmp_path / "cpuinfo"
     if content is not None:
         path.write_bytes(content)
-    monkeypatch.setattr("foretoken.cpu_info.CPU_INFO", path)
+    monkeypatch.setattr("foredraft.cpu_info.CPU_INFO", path)
     found = this_processor.__wrapped__()
     assert found == Processor(platform.processor() or platform.machine(), "")
 
@@ -63,7 +63,7 @@ def test_it_never_fails(tmp_path: Path, content: bytes | None, monkeypatch: pyte
 def test_only_the_first_of_many_processors_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(X86)
-    monkeypatch.setattr("foretoken.cpu_info.CPU_INFO", path)
+    monkeypatch.setattr("foredraft.cpu_info.CPU_INFO", path)
     assert first_processor() == fields_of(X86)
     assert this_processor.__wrapped__() == Processor("AMD EPYC 7B13", "avx2 f16c fma")
 

@@ -15,11 +15,11 @@ from typing import Any
 import click
 import pytest
 
-from foretoken import config, registry
-from foretoken.cli import cli
-from foretoken.config import Stage
-from foretoken.errors import ForetokenError
-from foretoken.testing import drafter_context
+from foredraft import config, registry
+from foredraft.cli import cli
+from foredraft.config import Stage
+from foredraft.errors import ForedraftError
+from foredraft.testing import drafter_context
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -102,7 +102,7 @@ def test_the_command_reference_is_up_to_date() -> None:
 AFTER_THE_REFERENCE = """
 import runpy, sys
 runpy.run_path(sys.argv[1])["reference"]()
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 sys.exit(max(run_command([*name.split(), "-h"]) for name in ("", "run", "models", "models pull")))
 """
 
@@ -116,19 +116,19 @@ def test_writing_the_reference_leaves_the_commands_as_they_are() -> None:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """The arguments of every `foretoken` command in a shell script."""
+    """The arguments of every `foredraft` command in a shell script."""
     for line in script.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>&;")
         lexer.whitespace_split = True
         words = list(lexer)
-        while "foretoken" in words:
-            words = words[words.index("foretoken") + 1 :]
+        while "foredraft" in words:
+            words = words[words.index("foredraft") + 1 :]
             end = next((i for i, word in enumerate(words) if word in _OPERATORS), len(words))
             yield words[:end]
 
 
 def test_commands_are_found_in_a_script() -> None:
-    script = 'git diff | foretoken run -f - "a | b" > out.txt  # then\nforetoken forget; foretoken doctor'
+    script = 'git diff | foredraft run -f - "a | b" > out.txt  # then\nforedraft forget; foredraft doctor'
     assert list(commands(script)) == [["run", "-f", "-", "a | b"], ["forget"], ["doctor"]]
 
 
@@ -148,7 +148,7 @@ def test_commands_and_their_flags_exist(page: Path) -> None:
     for arguments in (words for script in blocks(page, "sh") for words in commands(script)):
         command, flags = flags_of(arguments)
         known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
-        assert set(flags) <= known | {"--help", "--version"}, f"foretoken {' '.join(arguments)}"
+        assert set(flags) <= known | {"--help", "--version"}, f"foredraft {' '.join(arguments)}"
 
 
 @pages
@@ -200,12 +200,12 @@ def test_options_of_drafters_are_documented(name: str, monkeypatch: pytest.Monke
 
     original = config.read_options
     registry.drafter_factory(name)  # imports its module
-    for module in [module for key, module in sys.modules.items() if key.startswith("foretoken.drafters.")]:
+    for module in [module for key, module in sys.modules.items() if key.startswith("foredraft.drafters.")]:
         if getattr(module, "read_options", None) is original:
             monkeypatch.setattr(module, "read_options", spy)
     try:
         registry.create_drafter(Stage(name), drafter_context()).close()
-    except ForetokenError:
+    except ForedraftError:
         assert name == "draft-model", "only a draft model needs an option"
     assert documented_options(name) == {option: str(default) for option, default in read.items()}
 
@@ -233,7 +233,7 @@ def test_the_example_drafter_works(capsys: pytest.CaptureFixture[str]) -> None:
     module.main()
     printed = capsys.readouterr().out
     assert "last-seen" in printed
-    with pytest.raises(ForetokenError, match="max=0"):
+    with pytest.raises(ForedraftError, match="max=0"):
         module.create(drafter_context(), {"max": "0"})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.files import write_atomically, write_output
+from foredraft.files import write_atomically, write_output
 
 
 def test_a_file_is_replaced_and_nothing_left_beside_it(tmp_path: Path) -> None:

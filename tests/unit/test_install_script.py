@@ -132,7 +132,7 @@ def test_a_system_that_does_not_describe_its_processor(install: SimpleNamespace,
     [
         ("", "starting"),
         ("  Building wheel for llama-cpp-python (pyproject.toml): started\n", "compiling llama.cpp"),
-        ("  Preparing editable metadata (pyproject.toml): started\n", "compiling Foretoken's planner"),
+        ("  Preparing editable metadata (pyproject.toml): started\n", "compiling Foredraft's planner"),
         ("Collecting numpy\nWARNING: retrying\n", "Collecting numpy"),
     ],
 )

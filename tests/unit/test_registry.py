@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import registry
-from foretoken.config import Stage, parse_speculation
-from foretoken.errors import ConfigError, ModelFormatError, SpeculationStringError
-from foretoken.protocols import Drafter, DrafterContext
-from foretoken.testing import ScriptedDrafter, drafter_context, run_drafter
+from foredraft import registry
+from foredraft.config import Stage, parse_speculation
+from foredraft.errors import ConfigError, ModelFormatError, SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext
+from foredraft.testing import ScriptedDrafter, drafter_context, run_drafter
 
 BUILT_IN = {
     "draft-model",
@@ -29,8 +29,8 @@ BUILT_IN = {
 
 PLUGIN = '''
 """A drafter that proposes the last token again."""
-from foretoken.config import read_options
-from foretoken.testing import ScriptedDrafter
+from foredraft.config import read_options
+from foredraft.testing import ScriptedDrafter
 
 
 def create(context, options):
@@ -55,18 +55,18 @@ BACKEND = Backend()
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed distribution with a drafter, as pip leaves one on the path."""
-    (tmp_path / "foretoken_stutter.py").write_text(PLUGIN)
-    info = tmp_path / "foretoken_stutter-1.0.dist-info"
+    (tmp_path / "foredraft_stutter.py").write_text(PLUGIN)
+    info = tmp_path / "foredraft_stutter-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foretoken-stutter\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foredraft-stutter\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[foretoken.drafters]\nstutter = foretoken_stutter:create\n"
-        "[foretoken.backends]\nstub = foretoken_stutter:BACKEND\n"
+        "[foredraft.drafters]\nstutter = foredraft_stutter:create\n"
+        "[foredraft.backends]\nstub = foredraft_stutter:BACKEND\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     registry._installed.cache_clear()
     yield
-    sys.modules.pop("foretoken_stutter", None)
+    sys.modules.pop("foredraft_stutter", None)
     registry._installed.cache_clear()
 
 
@@ -92,7 +92,7 @@ def test_an_unknown_name_lists_the_valid_ones() -> None:
 @pytest.mark.usefixtures("plugin")
 def test_a_plugins_drafter() -> None:
     assert "stutter" in registry.drafter_names()
-    assert "foretoken_stutter" not in sys.modules  # imported on first use
+    assert "foredraft_stutter" not in sys.modules  # imported on first use
     registry.check_speculation(parse_speculation("stutter:times=3"))
     drafter = registry.create_drafter(Stage("stutter", {"times": "3"}), drafter_context())
     drafts = run_drafter(drafter, [5, 5, 5, 5, 5], prompt=1)
@@ -141,4 +141,4 @@ def test_the_line_that_installs_what_is_missing() -> None:
     assert (
         error.message == "Running a GGUF model needs the Python package 'llama_cpp', which is not installed."
     )
-    assert error.hint == "Install it with: pip install 'foretoken[llamacpp]'"
+    assert error.hint == "Install it with: pip install 'foredraft[llamacpp]'"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
-from foretoken import Engine
-from foretoken.errors import BackendError, RequestError
-from foretoken.types import Rows
+from foredraft import Engine
+from foredraft.errors import BackendError, RequestError
+from foredraft.types import Rows
 
 
 def test_everything_after_close_is_an_error_and_no_crash(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from foretoken.backends.llamacpp import amx, amx_check, kernels
-from foretoken.backends.llamacpp.amx import Amx, admit, checked, in_use, settled, suits
-from foretoken.backends.llamacpp.buffer_types import offers_amx
+from foredraft.backends.llamacpp import amx, amx_check, kernels
+from foredraft.backends.llamacpp.amx import Amx, admit, checked, in_use, settled, suits
+from foredraft.backends.llamacpp.buffer_types import offers_amx
 from gguf_factory import tiny_llama
 from gguf_hybrids import tiny_mamba2
 

@@ -6,8 +6,8 @@ import ctypes
 
 import pytest
 
-from foretoken.backends.llamacpp import buffer_types
-from foretoken.backends.llamacpp.buffer_types import offers_amx, without_amx
+from foredraft.backends.llamacpp import buffer_types
+from foredraft.backends.llamacpp.buffer_types import offers_amx, without_amx
 
 NAMES = {11: b"AMX", 12: b"CPU_REPACK", 13: b"KLEIDIAI"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.backends.chat_template import ChatTemplate
-from foretoken.errors import RequestError
-from foretoken.types import Message
+from foredraft.backends.chat_template import ChatTemplate
+from foredraft.errors import RequestError
+from foredraft.types import Message
 
 HELLO: Sequence[Message] = [{"role": "user", "content": "Hello"}]
 

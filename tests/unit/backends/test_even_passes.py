@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.backends.llamacpp.passes import RECENT, Passes, count_passes
-from foretoken.types import Rows
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.backends.llamacpp.passes import RECENT, Passes, count_passes
+from foredraft.types import Rows
 from llamacpp_cases import opened
 
 SEQUENCES = 4

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gguf_factory
-from foretoken.backends.llamacpp import gguf_native
-from foretoken.backends.llamacpp.gguf_file import is_gguf, read_gguf
-from foretoken.backends.llamacpp.gguf_native import Array, Tensor
-from foretoken.errors import (
+from foredraft.backends.llamacpp import gguf_native
+from foredraft.backends.llamacpp.gguf_file import is_gguf, read_gguf
+from foredraft.backends.llamacpp.gguf_native import Array, Tensor
+from foredraft.errors import (
     BackendError,
-    ForetokenError,
+    ForedraftError,
     MissingDependencyError,
     ModelFormatError,
     ModelNotFoundError,
 )
-from foretoken.library import default_model
-from foretoken.library.type_share import TypeShare
+from foredraft.library import default_model
+from foredraft.library.type_share import TypeShare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,7 +223,7 @@ def test_damaged_headers_are_read_or_refused(
     scratch.write_bytes(data)
     try:
         summary = read_gguf(scratch)
-    except ForetokenError:
+    except ForedraftError:
         return
     needed = max((tensor.offset + tensor.size_bytes for tensor in summary.tensors), default=0)
     assert needed <= len(data)
@@ -234,7 +234,7 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     gguf_factory.truncated(gguf_factory.tiny_llama(tmp_path / "tiny.gguf"), path, keep=0.001)
     code = (
-        "import sys; from pathlib import Path; from foretoken.backends.llamacpp.gguf_file import read_gguf\n"
+        "import sys; from pathlib import Path; from foredraft.backends.llamacpp.gguf_file import read_gguf\n"
         "try: read_gguf(Path(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__)"
     )
@@ -245,7 +245,7 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
 def test_without_llama_cpp(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf_native._library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'foretoken\[llamacpp\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'foredraft\[llamacpp\]'"):
         read_gguf(tiny)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import graphs
-from foretoken.backends.llamacpp.graphs import MOST_GRAPHS, MOST_IN_ALL, MOST_ROWS, Graphs
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.bench import cost_measure
-from foretoken.engine import warmup
-from foretoken.types import Rows
+from foredraft.backends.llamacpp import graphs
+from foredraft.backends.llamacpp.graphs import MOST_GRAPHS, MOST_IN_ALL, MOST_ROWS, Graphs
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.bench import cost_measure
+from foredraft.engine import warmup
+from foredraft.types import Rows
 from llamacpp_cases import opened
 
 SEQUENCES = 3

@@ -12,17 +12,17 @@ import pytest
 
 import gguf_hybrids
 from drafter_cases import drafted_from
-from foretoken.backends.llamacpp import recurrent
-from foretoken.backends.llamacpp.loading import load_model
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.backends.rewind import RewindingModel
-from foretoken.cli import diagnosis
-from foretoken.config import ModelOptions
-from foretoken.engine.engine import Engine
-from foretoken.errors import BackendError
-from foretoken.protocols import Model
-from foretoken.testing import assert_lossless
-from foretoken.types import Completion, Rows, SamplingParams
+from foredraft.backends.llamacpp import recurrent
+from foredraft.backends.llamacpp.loading import load_model
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.backends.rewind import RewindingModel
+from foredraft.cli import diagnosis
+from foredraft.config import ModelOptions
+from foredraft.engine.engine import Engine
+from foredraft.errors import BackendError
+from foredraft.protocols import Model
+from foredraft.testing import assert_lossless
+from foredraft.types import Completion, Rows, SamplingParams
 from model_cases import prefill, text_tokens
 
 TEXT = text_tokens(20)

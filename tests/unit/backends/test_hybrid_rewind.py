@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from foretoken.backends.rewind import BEFORE_THE_END, MARKED_FROM, RewindingModel
-from foretoken.engine.engine import Engine
-from foretoken.engine.round import MOST_OWED
-from foretoken.errors import BackendError, OutOfKVError
-from foretoken.testing import ScriptedDrafter, assert_lossless, markov_logits
-from foretoken.types import Logits, Rollback, Rows, SamplingParams
+from foredraft.backends.rewind import BEFORE_THE_END, MARKED_FROM, RewindingModel
+from foredraft.engine.engine import Engine
+from foredraft.engine.round import MOST_OWED
+from foredraft.errors import BackendError, OutOfKVError
+from foredraft.testing import ScriptedDrafter, assert_lossless, markov_logits
+from foredraft.types import Logits, Rollback, Rows, SamplingParams
 from model_cases import fresh, prefill, text_tokens
 from recurrent_double import FakeRecurrentModel
 

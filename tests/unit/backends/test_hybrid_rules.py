@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from foretoken.engine.round import MOST_OWED
+from foredraft.engine.round import MOST_OWED
 
 SAVING, RESTORING = 0.05, 0.04
 MOST = 90

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.backends.llamacpp.interruptible import interruptible
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.config import ModelOptions
-from foretoken.errors import BackendError
-from foretoken.types import Rows
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.interruptible import interruptible
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.config import ModelOptions
+from foredraft.errors import BackendError
+from foredraft.types import Rows
 from native_ctrl_c import ABORTED, press_in_a_forward
 
 PROMPT = [Rows(0, 0, list(range(3, 203)), 1)]

@@ -1,4 +1,4 @@
-"""Foretoken's kernels in llama.cpp: right, the same for a row alone as for many, and named."""
+"""Foredraft's kernels in llama.cpp: right, the same for a row alone as for many, and named."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from foretoken.backends.llamacpp import amx_check, kernels
-from foretoken.backends.llamacpp.amx_check import Ggml
+from foredraft.backends.llamacpp import amx_check, kernels
+from foredraft.backends.llamacpp.amx_check import Ggml
 
 Floats = npt.NDArray[np.float32]
 LIBRARIES = Path(ggml_python.libggml._name).parent
@@ -285,7 +285,7 @@ def test_those_compiled_in_are_named(library: SimpleNamespace) -> None:
     def answer() -> bytes:
         return b"3 attention few-rows panels"
 
-    library.foretoken_kernels = answer
+    library.foredraft_kernels = answer
     assert kernels.built_in() == "3 attention few-rows panels"
     assert kernels.describe() == "attention, few rows with AMX, rows together with AVX2"
     assert kernels.has("few-rows")

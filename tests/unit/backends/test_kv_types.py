@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.backends.llamacpp.kv_types import automatic_types, named_types, row_by_row
-from foretoken.errors import ConfigError
+from foredraft.backends.llamacpp.kv_types import automatic_types, named_types, row_by_row
+from foredraft.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_types_are_named_together_or_apart() -> None:
     assert "q8_0" in (caught.value.hint or "")
 
 
-def test_foretoken_s_own_attention_reads_f16_as_fast() -> None:
+def test_foredraft_s_own_attention_reads_f16_as_fast() -> None:
     instructions = {"avx512f", "avx512_fp16"}
     assert automatic_types("cpu", 64, instructions, flash_attention=True)[1] == "bf16"
     assert automatic_types("cpu", 64, instructions, flash_attention=True, own_kernel=True)[1] == "f16"

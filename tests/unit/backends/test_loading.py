@@ -20,20 +20,20 @@ import pytest
 import gguf_factory
 import gguf_parts
 import gguf_tokenizer
-from foretoken.backends import cpu
-from foretoken.backends.llamacpp import BACKEND, kernels, loading
-from foretoken.backends.llamacpp.kv_types import KV_TYPES
-from foretoken.config import DEFAULT_CONTEXT, ModelOptions
-from foretoken.errors import (
+from foredraft.backends import cpu
+from foredraft.backends.llamacpp import BACKEND, kernels, loading
+from foredraft.backends.llamacpp.kv_types import KV_TYPES
+from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.errors import (
     ConfigError,
     ContextLengthError,
-    ForetokenError,
+    ForedraftError,
     ModelFormatError,
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from foretoken.protocols import Model
-from foretoken.types import Rows
+from foredraft.protocols import Model
+from foredraft.types import Rows
 
 TRAINED = 512
 
@@ -143,7 +143,7 @@ def newer_version(path: Path, tiny: Path) -> None:
 
 
 Maker = Callable[[Path, Path], None]
-BAD_FILES: list[tuple[Maker, type[ForetokenError], str, str]] = [
+BAD_FILES: list[tuple[Maker, type[ForedraftError], str, str]] = [
     (missing, ModelNotFoundError, "no file", "models list"),
     (folder, ModelFormatError, "not a file", "GGUF file"),
     (html, ModelFormatError, "not a GGUF file", "GGUF models"),
@@ -161,7 +161,7 @@ BAD_FILES: list[tuple[Maker, type[ForetokenError], str, str]] = [
 
 @pytest.mark.parametrize(("make", "error", "cause", "hint"), BAD_FILES)
 def test_a_bad_file_is_named_with_the_cause_and_what_to_do(
-    make: Maker, error: type[ForetokenError], cause: str, hint: str, tmp_path: Path, tiny: Path
+    make: Maker, error: type[ForedraftError], cause: str, hint: str, tmp_path: Path, tiny: Path
 ) -> None:
     path = tmp_path / "bad model.gguf"
     make(path, tiny)
@@ -240,9 +240,9 @@ def test_too_little_memory_for_the_context_is_a_capacity_error(tmp_path: Path) -
     program = f"""
 import resource
 from pathlib import Path
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.config import DEFAULT_CONTEXT, ModelOptions
-from foretoken.errors import CapacityError
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.errors import CapacityError
 options = dict(threads=1, probe=False, gpu_layers=0)
 BACKEND.load(Path({str(path)!r}), ModelOptions(context_length=256, **options)).close()
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
@@ -337,7 +337,7 @@ def test_kv_type_auto_falls_back_where_the_exact_pair_is_not_to_be_had(
 
 def test_a_kv_type_that_was_asked_for_is_not_replaced(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_bf16(monkeypatch)
-    with pytest.raises(ForetokenError, match="cannot create a context") as caught:
+    with pytest.raises(ForedraftError, match="cannot create a context") as caught:
         load(tiny, kv_type="bf16/f16")
     assert caught.value.hint
 
@@ -489,7 +489,7 @@ def test_loading_and_failing_fifty_times_keeps_no_memory(tmp_path: Path) -> None
             (path, {"kv_type": "f16/q8_0", "flash_attention": "off", "memory": "ram"}),
             (bert, {"memory": "ram"}),
         ):
-            with pytest.raises(ForetokenError):
+            with pytest.raises(ForedraftError):
                 load(bad, **options)
 
     def resident() -> int:

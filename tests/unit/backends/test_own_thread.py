@@ -12,11 +12,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from foretoken.backends.llamacpp import amx, own_thread
-from foretoken.backends.llamacpp.loading import load_model
-from foretoken.backends.llamacpp.own_thread import OTHERS, OwnThread, apart, needed
-from foretoken.config import ModelOptions
-from foretoken.types import Logits, Rows
+from foredraft.backends.llamacpp import amx, own_thread
+from foredraft.backends.llamacpp.loading import load_model
+from foredraft.backends.llamacpp.own_thread import OTHERS, OwnThread, apart, needed
+from foredraft.config import ModelOptions
+from foredraft.types import Logits, Rows
 from gguf_factory import tiny_llama
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretoken.backends.part import split
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel
-from foretoken.types import Rows
+from foredraft.backends.part import split
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel
+from foredraft.types import Rows
 
 
 def test_a_part_has_its_share_of_the_sequences() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND, probe
-from foretoken.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
-from foretoken.config import ModelOptions
-from foretoken.protocols import Model
-from foretoken.testing import FakeModel
-from foretoken.types import Logits, Rows
+from foredraft.backends.llamacpp import BACKEND, probe
+from foredraft.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
+from foredraft.config import ModelOptions
+from foredraft.protocols import Model
+from foredraft.testing import FakeModel
+from foredraft.types import Logits, Rows
 
 TRAINED = 2048
 
@@ -216,12 +216,12 @@ def test_another_model_or_setting_is_measured_anew(
     assert len(measured) == 2
 
 
-def test_another_version_of_foretoken_measures_anew(
+def test_another_version_of_foredraft_measures_anew(
     folder: Path, tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may compute in another way."""
     load(tiny(folder), cache_dir=tmp_path).close()
-    monkeypatch.setattr("foretoken.backends.probe.version", lambda _name: "1000")
+    monkeypatch.setattr("foredraft.backends.probe.version", lambda _name: "1000")
     load(tiny(folder), cache_dir=tmp_path).close()
     assert len(measured) == 2
 

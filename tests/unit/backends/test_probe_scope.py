@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.config import ModelOptions
-from foretoken.types import Capabilities
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.config import ModelOptions
+from foredraft.types import Capabilities
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 from llama_cpp import llama_cpp
 
 import gguf_factory
-from foretoken.backends.llamacpp.file_types import file_type_name, file_type_number
-from foretoken.backends.llamacpp.gguf_file import read_gguf
-from foretoken.backends.llamacpp.quantize import default_output, quantizable_types, quantize
-from foretoken.errors import (
+from foredraft.backends.llamacpp.file_types import file_type_name, file_type_number
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.quantize import default_output, quantizable_types, quantize
+from foredraft.errors import (
     BackendError,
     CapacityError,
     ConfigError,
@@ -167,7 +167,7 @@ def test_full_disk(tiny: Path, tmp_path: Path) -> None:
 def test_other_failures_say_what_llama_cpp_said(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretoken.backends.llamacpp.quantize._type_number", lambda _name: 999)
+    monkeypatch.setattr("foredraft.backends.llamacpp.quantize._type_number", lambda _name: 999)
     with pytest.raises(BackendError, match=r"could not quantise .*invalid output file type 999"):
         quantize(tiny, tmp_path / "out.gguf", "q8_0", threads=1)
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.config import ModelOptions
-from foretoken.protocols import Model
-from foretoken.types import Rows
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.config import ModelOptions
+from foredraft.protocols import Model
+from foredraft.types import Rows
 
 SEQUENCES = 4
 PROMPTS = [[7, 8], [20, 21, 22], [33], [40, 41, 42, 43]]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import gguf_factory
-from foretoken.backends.llamacpp.loading import load_model
-from foretoken.config import ModelOptions
-from foretoken.library.split import model_files
+from foredraft.backends.llamacpp.loading import load_model
+from foredraft.config import ModelOptions
+from foredraft.library.split import model_files
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 
 import gguf_factory
 import gguf_hybrids
-from foretoken import Engine, SamplingParams
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.backends.llamacpp.passes import count_passes
-from foretoken.backends.llamacpp.streams import MOST_BYTES, Streams
-from foretoken.backends.rewind import RewindingModel
-from foretoken.config import ModelOptions
-from foretoken.types import FinishEvent, Rows
+from foredraft import Engine, SamplingParams
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.backends.llamacpp.passes import count_passes
+from foredraft.backends.llamacpp.streams import MOST_BYTES, Streams
+from foredraft.backends.rewind import RewindingModel
+from foredraft.config import ModelOptions
+from foredraft.types import FinishEvent, Rows
 from llamacpp_cases import opened
 
 SEQUENCES = 6

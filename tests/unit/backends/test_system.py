@@ -11,9 +11,9 @@ from typing import Any
 import llama_cpp
 import pytest
 
-from foretoken.backends.llamacpp import system
-from foretoken.backends.llamacpp.system import FLAGS, Device, llama_cpp_facts
-from foretoken.errors import BackendError, MissingDependencyError
+from foredraft.backends.llamacpp import system
+from foredraft.backends.llamacpp.system import FLAGS, Device, llama_cpp_facts
+from foredraft.errors import BackendError, MissingDependencyError
 
 
 def test_the_installed_llama_cpp() -> None:
@@ -30,7 +30,7 @@ def test_without_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(MissingDependencyError) as caught:
         llama_cpp_facts()
-    assert caught.value.hint == "Install it with: pip install 'foretoken[llamacpp]'"
+    assert caught.value.hint == "Install it with: pip install 'foredraft[llamacpp]'"
 
 
 class Unloadable:
@@ -106,7 +106,7 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\n"
 def cpu_info(monkeypatch: pytest.MonkeyPatch, path: Path, text: str | None) -> None:
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr("foretoken.cpu_info.CPU_INFO", path)
+    monkeypatch.setattr("foredraft.cpu_info.CPU_INFO", path)
 
 
 def test_linux_on_x86(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gguf_factory
-from foretoken.backends.llamacpp import BACKEND
-from foretoken.backends.llamacpp.tokenizer import LlamaCppTokenizer
-from foretoken.config import ModelOptions
-from foretoken.errors import RequestError
-from foretoken.protocols import Model
+from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foredraft.config import ModelOptions
+from foredraft.errors import RequestError
+from foredraft.protocols import Model
 
 VOCAB = 400
 SPECIAL = "<|im_start|>user\nHello<|im_end|>"
@@ -127,7 +127,7 @@ def test_a_sentence_token_is_added_once_and_only_where_the_model_wants_one(
 
 
 def test_long_tokens_come_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.backends.llamacpp.tokenizer._PIECE_BYTES", 1)
+    monkeypatch.setattr("foredraft.backends.llamacpp.tokenizer._PIECE_BYTES", 1)
     model = load(gguf_factory.tiny_llama(folder / "long.gguf", vocab=VOCAB))
     texts = gguf_factory.token_texts(VOCAB)
     assert max(map(len, texts[3:])) > 2

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from chat_server import ChatServer, chat_server, piece
-from foretoken.bench.against import ServerSide
-from foretoken.bench.results import Sample
-from foretoken.errors import (
+from foredraft.bench.against import ServerSide
+from foredraft.bench.results import Sample
+from foredraft.errors import (
     BackendError,
     ConfigError,
     ContextLengthError,
-    ForetokenError,
+    ForedraftError,
     MissingDependencyError,
 )
-from foretoken.types import SamplingParams
+from foredraft.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "Hello?"}]
 PARAMS = SamplingParams(max_tokens=16, temperature=0.5, seed=3)
@@ -90,8 +90,8 @@ def answer(server: ChatServer, **options: Any) -> Sample:
         side.close()
 
 
-def refused(server: ChatServer, **options: Any) -> ForetokenError:
-    with pytest.raises(ForetokenError) as caught:
+def refused(server: ChatServer, **options: Any) -> ForedraftError:
+    with pytest.raises(ForedraftError) as caught:
         answer(server, **options)
     assert server.url in caught.value.message
     return caught.value
@@ -167,7 +167,7 @@ def test_what_is_asked(server: ChatServer) -> None:
     assert set(server.keys) == {None}
 
 
-@pytest.mark.parametrize("owner", ["llamacpp", "vllm", "foretoken"])
+@pytest.mark.parametrize("owner", ["llamacpp", "vllm", "foredraft"])
 def test_a_server_that_truncates_unless_told_not_to_is_told(server: ChatServer, owner: str) -> None:
     """llama.cpp's defaults are top-k 40, top-p 0.95 and min-p 0.05: another distribution than ours."""
     server.owner = owner
@@ -355,4 +355,4 @@ def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingDependencyError) as caught:
         ServerSide("http://127.0.0.1:1")
-    assert "pip install 'foretoken[bench]'" in (caught.value.hint or "")
+    assert "pip install 'foredraft[bench]'" in (caught.value.hint or "")

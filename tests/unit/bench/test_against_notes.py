@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foretoken.bench.against_notes import server_notes
-from foretoken.bench.results import Row, Sample
+from foredraft.bench.against_notes import server_notes
+from foredraft.bench.results import Row, Sample
 
 
 def row(prompt: str, setting: str, text: str, tokens: int = 40, repeat: int = 0) -> Row:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.asking_cost import FREE, AskingCost, usual_cost
-from foretoken.bench.curves import Curve, find_curve, find_curves
-from foretoken.bench.replay import replay
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.replay_report import replay_report
-from foretoken.bench.toll import charge
-from foretoken.bench.trace import Trace, TraceSet
-from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
-from foretoken.types import SamplingParams
+from foredraft.bench.asking_cost import FREE, AskingCost, usual_cost
+from foredraft.bench.curves import Curve, find_curve, find_curves
+from foredraft.bench.replay import replay
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.replay_report import replay_report
+from foredraft.bench.toll import charge
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError
+from foredraft.types import SamplingParams
 
 POINTS = {1: 1.0, 64: 20.0}
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from foretoken.bench.classic import (
+from foredraft.bench.classic import (
     CLOSE_ELEMENTS,
     DEFAULT_SWEEPS,
     LENGTHS,
@@ -14,10 +14,10 @@ from foretoken.bench.classic import (
     classic_prompts,
     sweep_points,
 )
-from foretoken.config import parse_speculation
-from foretoken.errors import SpeculationStringError
-from foretoken.registry import check_speculation, create_drafter
-from foretoken.testing import drafter_context
+from foredraft.config import parse_speculation
+from foredraft.errors import SpeculationStringError
+from foredraft.registry import check_speculation, create_drafter
+from foredraft.testing import drafter_context
 
 
 def test_the_prompts_are_a_function_and_a_word_problem() -> None:

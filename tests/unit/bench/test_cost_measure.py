@@ -14,11 +14,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foretoken.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, SETTLED, Plan, measure_profile, settled
-from foretoken.errors import BackendError, CapacityError
-from foretoken.planner.profile import key_of
-from foretoken.testing import FakeModel
-from foretoken.types import Logits, Rollback, Rows
+from foredraft.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, SETTLED, Plan, measure_profile, settled
+from foredraft.errors import BackendError, CapacityError
+from foredraft.planner.profile import key_of
+from foredraft.testing import FakeModel
+from foredraft.types import Logits, Rollback, Rows
 
 Cost = Callable[[int, int], float]
 """(rows, depth) → milliseconds."""

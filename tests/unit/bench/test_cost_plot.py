@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretoken.bench.cost_plot import check_plot_file, figure, write_plot
-from foretoken.errors import ConfigError, MissingDependencyError
-from foretoken.planner.profile import Profile, ProfileKey
+from foredraft.bench.cost_plot import check_plot_file, figure, write_plot
+from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.planner.profile import Profile, ProfileKey
 
 PROFILE = Profile(
     key=ProfileKey("abc", "llama.cpp 1.0", "cpu", "2", "bf16/f16"),
@@ -92,7 +92,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for ask in (check_plot_file, lambda file: write_plot(PROFILE, file)):
         with pytest.raises(MissingDependencyError) as caught:
             ask(tmp_path / "curve.png")
-        assert "pip install 'foretoken[bench]'" in str(caught.value)
+        assert "pip install 'foredraft[bench]'" in str(caught.value)
     assert not (tmp_path / "curve.png").exists()
 
 
@@ -100,6 +100,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foretoken.bench.cost_plot.write_output", refuse)
+    monkeypatch.setattr("foredraft.bench.cost_plot.write_output", refuse)
     with pytest.raises(ConfigError, match="No space left"):
         write_plot(PROFILE, tmp_path / "curve.png")

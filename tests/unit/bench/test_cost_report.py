@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from foretoken.bench.cost_measure import Measurement
-from foretoken.bench.cost_report import (
+from foredraft.bench.cost_measure import Measurement
+from foredraft.bench.cost_report import (
     best_chain,
     break_even,
     cost_points,
@@ -21,8 +21,8 @@ from foretoken.bench.cost_report import (
     setting_text,
     to_curve,
 )
-from foretoken.bench.curves import Curve, find_curve
-from foretoken.planner.profile import Profile, ProfileKey
+from foredraft.bench.curves import Curve, find_curve
+from foredraft.planner.profile import Profile, ProfileKey
 
 STEPS = {1: 5.0, 2: 7.8, 4: 10.0, 7: 18.0, 8: 14.25, 16: 90.0}
 PROFILE = Profile(

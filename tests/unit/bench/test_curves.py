@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.curves import Curve, find_curve, find_curves, shipped_curves
-from foretoken.bench.replay import replay
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken.errors import ConfigError
+from foredraft.bench.curves import Curve, find_curve, find_curves, shipped_curves
+from foredraft.bench.replay import replay
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft.errors import ConfigError
 
 
 def test_those_that_ship() -> None:

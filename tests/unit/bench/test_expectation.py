@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken import Engine
-from foretoken.bench.asking_cost import AskingCost
-from foretoken.bench.curves import Curve, Curves
-from foretoken.bench.expectation import FACTS, deepest, expectations, measured_asking
-from foretoken.bench.live import measure
-from foretoken.bench.passes import Passes
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.results import Row
-from foretoken.bench.sides import EngineSide
-from foretoken.bench.toll import charge
-from foretoken.bench.trace import Trace, TraceSet
-from foretoken.bench.workloads import PromptCase
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.testing import FakeModel, markov_logits
-from foretoken.types import SamplingParams
+from foredraft import Engine
+from foredraft.bench.asking_cost import AskingCost
+from foredraft.bench.curves import Curve, Curves
+from foredraft.bench.expectation import FACTS, deepest, expectations, measured_asking
+from foredraft.bench.live import measure
+from foredraft.bench.passes import Passes
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.results import Row
+from foredraft.bench.sides import EngineSide
+from foredraft.bench.toll import charge
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.bench.workloads import PromptCase
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.testing import FakeModel, markov_logits
+from foredraft.types import SamplingParams
 
 FLAT = {1: 10.0, 2: 10.1, 4: 10.2, 8: 10.4, 16: 11.0}
 STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}

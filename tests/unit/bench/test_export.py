@@ -10,13 +10,13 @@ from typing import Any
 import click
 import pytest
 
-from foretoken.aliases import parse_vllm
-from foretoken.bench.export import COPIED, DRAFT_TOKENS, MATCHED, TOOLS, recommend
-from foretoken.cli.options import speculation_options, take_speculation
-from foretoken.config import Speculation, Stage
-from foretoken.errors import ConfigError, SpeculationStringError
-from foretoken.registry import create_drafter
-from foretoken.testing import drafter_context
+from foredraft.aliases import parse_vllm
+from foredraft.bench.export import COPIED, DRAFT_TOKENS, MATCHED, TOOLS, recommend
+from foredraft.cli.options import speculation_options, take_speculation
+from foredraft.config import Speculation, Stage
+from foredraft.errors import ConfigError, SpeculationStringError
+from foredraft.registry import create_drafter
+from foredraft.testing import drafter_context
 
 Options = Mapping[str, int | float | str]
 
@@ -109,7 +109,7 @@ def test_the_defaults_are_those_of_the_drafters(monkeypatch: pytest.MonkeyPatch)
         raise SpeculationStringError("enough seen")
 
     for name, module in (("ngram-simple", "ngram_index"), ("draft-model", "draft_model")):
-        monkeypatch.setattr(f"foretoken.drafters.{module}.read_options", spy)
+        monkeypatch.setattr(f"foredraft.drafters.{module}.read_options", spy)
         with pytest.raises(SpeculationStringError):
             create_drafter(Stage(name), drafter_context())
     assert (read["ngram-simple"]["n"], read["ngram-simple"]["m"]) == (MATCHED, COPIED)

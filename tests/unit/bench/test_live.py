@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from foretoken import Engine
-from foretoken.bench.curves import Curves
-from foretoken.bench.live import (
+from foredraft import Engine
+from foredraft.bench.curves import Curves
+from foredraft.bench.live import (
     LEAD_INS,
     WARM_UP,
     WARM_UP_TOKENS,
@@ -17,13 +17,13 @@ from foretoken.bench.live import (
     turn_ids,
     warm_up,
 )
-from foretoken.bench.passes import Passes
-from foretoken.bench.results import Sample, scores
-from foretoken.bench.sides import EngineSide, Messages
-from foretoken.bench.workloads import PromptCase
-from foretoken.errors import ContextLengthError
-from foretoken.testing import FakeModel, markov_logits
-from foretoken.types import SamplingParams
+from foredraft.bench.passes import Passes
+from foredraft.bench.results import Sample, scores
+from foredraft.bench.sides import EngineSide, Messages
+from foredraft.bench.workloads import PromptCase
+from foredraft.errors import ContextLengthError
+from foredraft.testing import FakeModel, markov_logits
+from foredraft.types import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 

@@ -8,8 +8,8 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from foretoken.bench.passes import FEWEST, MOST, MOST_SLOW, Passes, standard_error
-from foretoken.bench.workloads import PromptCase
+from foredraft.bench.passes import FEWEST, MOST, MOST_SLOW, Passes, standard_error
+from foredraft.bench.workloads import PromptCase
 
 CASES = [PromptCase(name, "chat", (name,)) for name in ("long", "ten", "forty")]
 

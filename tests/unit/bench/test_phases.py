@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from foretoken.bench.curves import Curve
-from foretoken.bench.phases import OPENING, Commits, Phases, flipping_text
-from foretoken.bench.slices import in_slices, whole
-from foretoken.bench.trace import Trace
-from foretoken.engine.engine import Engine
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Logits, Rows
+from foredraft.bench.curves import Curve
+from foredraft.bench.phases import OPENING, Commits, Phases, flipping_text
+from foredraft.bench.slices import in_slices, whole
+from foredraft.bench.trace import Trace
+from foredraft.engine.engine import Engine
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Logits, Rows
 from virtual_time import trace_set, virtual_engine
 
 PASSAGES = ([1, 2, 3, 4], [5, 6, 7, 8])

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.bench import recorder as module
-from foretoken.bench.curves import Curve
-from foretoken.bench.recorder import TraceRecorder
-from foretoken.bench.replay import replay
-from foretoken.bench.trace import Trace, read_traces
-from foretoken.bench.trace_file import TraceFile
-from foretoken.errors import ConfigError
-from foretoken.testing import FakeModel
-from foretoken.types import Completion
+from foredraft import Engine, SamplingParams
+from foredraft.bench import recorder as module
+from foredraft.bench.curves import Curve
+from foredraft.bench.recorder import TraceRecorder
+from foredraft.bench.replay import replay
+from foredraft.bench.trace import Trace, read_traces
+from foredraft.bench.trace_file import TraceFile
+from foredraft.errors import ConfigError
+from foredraft.testing import FakeModel
+from foredraft.types import Completion
 
 
 @pytest.fixture

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.bench.asking_cost import FREE
-from foretoken.bench.curves import Curve, find_curve
-from foretoken.bench.hindsight import clairvoyant_cost, copyable, hindsight_cost
-from foretoken.bench.replay import replay
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.static_drafters import rank_static, shipped_traces, static_settings
-from foretoken.bench.trace import Trace, TraceSet
-from foretoken.config import parse_speculation
-from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.registry import check_speculation
-from foretoken.types import SamplingParams
+from foredraft.bench.asking_cost import FREE
+from foredraft.bench.curves import Curve, find_curve
+from foredraft.bench.hindsight import clairvoyant_cost, copyable, hindsight_cost
+from foredraft.bench.replay import replay
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.static_drafters import rank_static, shipped_traces, static_settings
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.config import parse_speculation
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.registry import check_speculation
+from foredraft.types import SamplingParams
 
 FLAT = Curve("flat", {1: 1.0, 64: 2.0})
 

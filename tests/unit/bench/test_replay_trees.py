@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from foretoken.bench.curves import Curve
-from foretoken.bench.replay import replay
-from foretoken.bench.replay_model import LIKELIEST, ReplayModel
-from foretoken.bench.trace import Trace, TraceSet
-from foretoken.types import Rows
+from foredraft.bench.curves import Curve
+from foredraft.bench.replay import replay
+from foredraft.bench.replay_model import LIKELIEST, ReplayModel
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.types import Rows
 
 FLAT = Curve("flat", {1: 1.0, 64: 1.3})
 LINEAR = Curve("linear", {1: 1.0, 64: 64.0})

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 
 from bench_rows import row, two_settings
-from foretoken.bench.plots import check_plotting, main_plot, plots
-from foretoken.bench.report import Report, SweepPoint, Timeline, live_report, report_dict
-from foretoken.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
-from foretoken.bench.report_html import report_html
-from foretoken.bench.report_text import LEAST_NAME, report_text
-from foretoken.bench.results import Run, Score
-from foretoken.errors import ConfigError, MissingDependencyError
-from foretoken.planner.tables.reliability import Bin
+from foredraft.bench.plots import check_plotting, main_plot, plots
+from foredraft.bench.report import Report, SweepPoint, Timeline, live_report, report_dict
+from foredraft.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
+from foredraft.bench.report_html import report_html
+from foredraft.bench.report_text import LEAST_NAME, report_text
+from foredraft.bench.results import Run, Score
+from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.planner.tables.reliability import Bin
 
 NASTY = "<b>$x_1$ & [red]co</b>"
 """A name that is markup in HTML, in matplotlib and in rich."""
@@ -133,7 +133,7 @@ def test_the_timeline_is_of_the_answer_with_the_most_accepted_tokens() -> None:
 
 def test_the_json_object() -> None:
     value = json.loads(json_text(live()))
-    assert (value["format"], value["version"]) == ("foretoken-bench", 1)
+    assert (value["format"], value["version"]) == ("foredraft-bench", 1)
     assert value["about"] == {"model": "fake", "prompts": NASTY}
     assert value["settings"] == ["off", "auto"]
     assert value["different"] == 0
@@ -310,7 +310,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for draw in (check_plotting, lambda: report_html(live()), lambda: main_plot(live())):
         with pytest.raises(MissingDependencyError) as caught:
             draw()
-        assert caught.value.hint == "Install it with: pip install 'foretoken[bench]'"
+        assert caught.value.hint == "Install it with: pip install 'foredraft[bench]'"
     assert json_text(live())
     assert printed(live())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench_rows import row, two_settings
-from foretoken.bench.results import (
+from foredraft.bench.results import (
     ALL,
     SHORTEST,
     Sample,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.bench.scripted import ScriptedModel
-from foretoken.engine.engine import Engine
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Rows, SamplingParams
+from foredraft.bench.scripted import ScriptedModel
+from foredraft.engine.engine import Engine
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Rows, SamplingParams
 
 PROMPT = (1, 2, 3)
 OUTPUT = (50, 51, 52, 53, 50, 51, 60, 61)

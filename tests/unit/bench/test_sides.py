@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken import Engine
-from foretoken.bench.results import Run
-from foretoken.bench.sides import EngineSide, SwitchingSide, runs, sample_of
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel, markov_logits
-from foretoken.types import SamplingParams
+from foredraft import Engine
+from foredraft.bench.results import Run
+from foredraft.bench.sides import EngineSide, SwitchingSide, runs, sample_of
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel, markov_logits
+from foredraft.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "abc"}]
 PARAMS = SamplingParams(max_tokens=40, ignore_eos=True)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from foretoken import Engine
-from foretoken.bench.live import measure
-from foretoken.bench.passes import Passes
-from foretoken.bench.results import Sample
-from foretoken.bench.sides import EngineSide, Side
-from foretoken.bench.slices import LONGEST_TURN, TURN_ROUNDS, Turns, in_slices, turn_seconds
-from foretoken.bench.workloads import PromptCase
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel, markov_logits
-from foretoken.types import TARGET, Completion, Event, FinishEvent, Message, SamplingParams, TokenEvent
+from foredraft import Engine
+from foredraft.bench.live import measure
+from foredraft.bench.passes import Passes
+from foredraft.bench.results import Sample
+from foredraft.bench.sides import EngineSide, Side
+from foredraft.bench.slices import LONGEST_TURN, TURN_ROUNDS, Turns, in_slices, turn_seconds
+from foredraft.bench.workloads import PromptCase
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel, markov_logits
+from foredraft.types import TARGET, Completion, Event, FinishEvent, Message, SamplingParams, TokenEvent
 
 PROMPT: list[Message] = [{"role": "user", "content": "abc"}]
 PARAMS = SamplingParams(max_tokens=40, ignore_eos=True)

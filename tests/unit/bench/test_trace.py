@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.record import append_traces, as_trace, recording, trace_set
-from foretoken.bench.trace import Trace, TraceSet, read_traces, write_traces
-from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
-from foretoken.testing import FakeModel
-from foretoken.types import SamplingParams
+from foredraft.bench.record import append_traces, as_trace, recording, trace_set
+from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError
+from foredraft.testing import FakeModel
+from foredraft.types import SamplingParams
 
 TRACES = TraceSet(
     "tiny",
@@ -43,8 +43,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
         ("", "line 1: this is not JSON"),
         ("[1]", "line 1: a JSON object is expected"),
         ('{"format": "other"}', "is not a trace file"),
-        ('{"format": "foretoken-traces", "version": 9}', "version 9"),
-        ('{"format": "foretoken-traces", "version": 1}', "header lacks 'vocab_size'"),
+        ('{"format": "foredraft-traces", "version": 9}', "version 9"),
+        ('{"format": "foredraft-traces", "version": 1}', "header lacks 'vocab_size'"),
     ],
 )
 def test_a_file_that_is_no_trace_file(tmp_path: Path, content: str, says: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.trace import Trace, TraceSet, read_traces, trace_line, write_traces
-from foretoken.bench.trace_file import TraceFile
-from foretoken.errors import ConfigError
+from foredraft.bench.trace import Trace, TraceSet, read_traces, trace_line, write_traces
+from foredraft.bench.trace_file import TraceFile
+from foredraft.errors import ConfigError
 
 HEADER = TraceSet("tiny", 20, "abc", (19,))
 TRACES = [Trace(str(n), "serve", (1, 2, n), (3, 4)) for n in range(5)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.workloads import PromptCase, load_prompts, select, shipped_prompts
-from foretoken.errors import ConfigError
+from foredraft.bench.workloads import PromptCase, load_prompts, select, shipped_prompts
+from foredraft.errors import ConfigError
 
 
 def write(folder: Path, *rows: object, name: str = "own.jsonl") -> Path:

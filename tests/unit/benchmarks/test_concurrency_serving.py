@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from concurrency import Serving, report
-from foretoken import Engine
-from foretoken.bench.curves import find_curve
-from foretoken.bench.replay_model import ReplayModel
-from foretoken.bench.slices import in_slices, whole
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken.types import Event, FinishEvent, FinishReason
+from foredraft import Engine
+from foredraft.bench.curves import find_curve
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.slices import in_slices, whole
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft.types import Event, FinishEvent, FinishReason
 
 MOST = 12
 TRACES = shipped_traces()

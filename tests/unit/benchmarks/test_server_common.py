@@ -133,7 +133,7 @@ def free_address() -> str:
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://", "http://a b:1", "http://127.0.0.1:x"])
 def test_what_is_no_address_is_said(url: str) -> None:
     with pytest.raises(
-        SystemExit, match=f"No server answers at {re.escape(url)}: .*\n.*foretoken serve.* --url"
+        SystemExit, match=f"No server answers at {re.escape(url)}: .*\n.*foredraft serve.* --url"
     ):
         check_server(url)
 
@@ -155,7 +155,7 @@ def test_without_a_server_a_script_says_so_and_what_to_do(script: str) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 1
     assert ran.stderr.startswith("No server answers at http://127.0.0.1:")
-    assert "foretoken serve" in ran.stderr
+    assert "foredraft serve" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
@@ -194,14 +194,14 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 
 def test_gauges_that_are_not_zero_are_summed() -> None:
-    text = """# HELP foretoken_num_requests Requests
-foretoken_num_requests{model="a"} 1.0
-foretoken_num_requests{model="b"} 2.0
-foretoken_num_requests_running{model="a"} 0.0
-foretoken_kv_cache_tokens{model="a b"} 12.0
-foretoken_preemptions{model="a"} 3.0
+    text = """# HELP foredraft_num_requests Requests
+foredraft_num_requests{model="a"} 1.0
+foredraft_num_requests{model="b"} 2.0
+foredraft_num_requests_running{model="a"} 0.0
+foredraft_kv_cache_tokens{model="a b"} 12.0
+foredraft_preemptions{model="a"} 3.0
 """
-    assert gauges(text) == {"foretoken_num_requests": 3.0, "foretoken_kv_cache_tokens": 12.0}
+    assert gauges(text) == {"foredraft_num_requests": 3.0, "foredraft_kv_cache_tokens": 12.0}
 
 
 def test_ratios_have_a_geometric_mean() -> None:

@@ -12,7 +12,7 @@ import server_load
 import server_overhead
 import server_peers
 import server_soak
-from foretoken.bench.workloads import PromptCase
+from foredraft.bench.workloads import PromptCase
 from server_client import Answer
 from server_load import Ask, Slice
 from server_peers_report import AUTO, OFF, PEER_OFF, Turn, as_markdown, summaries, texts

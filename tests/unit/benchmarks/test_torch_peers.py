@@ -1,4 +1,4 @@
-"""Foretoken beside transformers: figures from answers with given times, and the sides on a tiny model."""
+"""Foredraft beside transformers: figures from answers with given times, and the sides on a tiny model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import torch_factory
-from foretoken.bench.results import ALL, Row, Sample
-from foretoken.types import SamplingParams
+from foredraft.bench.results import ALL, Row, Sample
+from foredraft.types import SamplingParams
 from torch_cases import greedy, load, reference
 from torch_peers_report import (
     ASSISTED,
@@ -131,7 +131,7 @@ def test_other_texts_are_counted_by_prompt() -> None:
 def test_the_page_has_every_table_and_the_json_every_answer() -> None:
     rows = [*ROWS, answer(AUTO, 10.0, drafted=4, accepted=1), answer(AUTO, 10.0, prompt="b/1")]
     page = as_markdown(rows, "fp32, 1 threads")
-    assert "| Foretoken off ÷ transformers plain | ≥ 1.5 | 1.00 | missed |  |" in page
+    assert "| Foredraft off ÷ transformers plain | ≥ 1.5 | 1.00 | missed |  |" in page
     assert "| all | 2 | 10.0 | 10.0 | 10.0 | 1.00 | 1.00 | 1.00 |" in page
     assert f"| {AUTO} | 0.50 (a/1) | 25% | 0 of 2 | 0 of 2 |" in page
     written = json.loads(json.dumps(report(rows, "fp32")))

@@ -11,7 +11,7 @@ from command_line import Command
 
 
 @pytest.fixture
-def foretoken(capsys: pytest.CaptureFixture[str]) -> Command:
+def foredraft(capsys: pytest.CaptureFixture[str]) -> Command:
     """The command, without a terminal."""
     return Command(capsys)
 

@@ -1,4 +1,4 @@
-"""`foretoken bench`: what is measured by which flags, what is written where, and the exit code."""
+"""`foredraft bench`: what is measured by which flags, what is written where, and the exit code."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pytest
 import gguf_factory
 from chat_server import ChatServer, chat_server, piece
 from command_line import Command, Ran
-from foretoken.bench import sides
-from foretoken.bench.classic import LENGTHS
-from foretoken.bench.report_files import write_report
-from foretoken.bench.results import Sample
-from foretoken.bench.workloads import load_prompts
-from foretoken.errors import ConfigError
-from foretoken.types import Completion
+from foredraft.bench import sides
+from foredraft.bench.classic import LENGTHS
+from foredraft.bench.report_files import write_report
+from foredraft.bench.results import Sample
+from foredraft.bench.workloads import load_prompts
+from foredraft.errors import ConfigError
+from foredraft.types import Completion
 
 
 class Runner:
-    """`foretoken bench` with the tiny model, one thread, a small context, few tokens and one pass."""
+    """`foredraft bench` with the tiny model, one thread, a small context, few tokens and one pass."""
 
     def __init__(self, command: Command, model: Path) -> None:
         self._command = command
@@ -44,8 +44,8 @@ class Runner:
 
 
 @pytest.fixture
-def run(foretoken: Command, tiny: Path) -> Runner:
-    return Runner(foretoken, tiny)
+def run(foredraft: Command, tiny: Path) -> Runner:
+    return Runner(foredraft, tiny)
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +147,8 @@ def test_a_drafter_that_cannot_be_used_is_a_note(run: Runner, prompts: Path) -> 
     assert value["notes"][0].startswith(f"{spec}: drafter")
 
 
-def test_the_classic_prompts(foretoken: Command, roomy: Path, tmp_path: Path) -> None:
-    run = Runner(foretoken, roomy)
+def test_the_classic_prompts(foredraft: Command, roomy: Path, tmp_path: Path) -> None:
+    run = Runner(foredraft, roomy)
     plot = tmp_path / "sweep.svg"
     value = run.json("--classic", "--plot", plot, "--ctx", 2048)
     ((template, points),) = value["sweeps"].items()
@@ -159,8 +159,8 @@ def test_the_classic_prompts(foretoken: Command, roomy: Path, tmp_path: Path) ->
     assert "draft length" in plot.read_text()
 
 
-def test_a_sweep_of_ones_own(foretoken: Command, roomy: Path) -> None:
-    run = Runner(foretoken, roomy)
+def test_a_sweep_of_ones_own(foredraft: Command, roomy: Path) -> None:
+    run = Runner(foredraft, roomy)
     value = run.json("--classic", "--speculate", "suffix:max={}", "-n", 4, "--ctx", 2048)
     assert list(value["sweeps"]) == ["suffix:max={}"]
     assert "auto" not in value["settings"]
@@ -203,7 +203,7 @@ def test_a_server_that_is_not_there_is_found_out_first(run: Runner, monkeypatch:
     def load(*arguments: object) -> object:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("foretoken.cli.bench_live.load_engines", load)
+    monkeypatch.setattr("foredraft.cli.bench_live.load_engines", load)
     with chat_server() as gone:
         pass
     ran = run("--against", gone.url)
@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_written_in_the_end_does_not_cost_the_others(
             raise ConfigError(f"{path} cannot be written: No space left on device.")
         write_report(report, kind, path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("foretoken.cli.bench.write_report", full)
+    monkeypatch.setattr("foredraft.cli.bench.write_report", full)
     ran = run("--prompts", prompts, "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
     assert ran.code == 2
     assert "a.json cannot be written: No space left on device." in ran.err
@@ -298,11 +298,11 @@ def test_what_is_not_installed_is_said_before_measuring(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("foretoken.cli.bench.run_live", None)
+    monkeypatch.setattr("foredraft.cli.bench.run_live", None)
     for flags in (("--html", tmp_path / "a.html"), ("--plot", tmp_path / "a.svg")):
         ran = run(*flags)
         assert ran.code == 2
-        assert "pip install 'foretoken[bench]'" in ran.err
+        assert "pip install 'foredraft[bench]'" in ran.err
 
 
 # --- how it ends ---------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_stopped_while_costs_are_measured_it_keeps_the_answers(
     run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "foretoken.cli.bench_live.measured_curves", lambda *_: signal.raise_signal(signal.SIGTERM)
+        "foredraft.cli.bench_live.measured_curves", lambda *_: signal.raise_signal(signal.SIGTERM)
     )
     ran = run("--prompts", prompts)
     assert ran.code == 143
@@ -396,11 +396,11 @@ def test_a_run_to_the_end_is_complete(run: Runner, prompts: Path) -> None:
 
 @pytest.mark.model
 def test_the_default_model(
-    foretoken: Command, model_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, model_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORETOKEN_CACHE", str(shared_cache))
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(shared_cache))
     flags = ("--limit", 2, "-n", 16, "-t", 1, "--repeat", 1, "--ctx", 512, "--json", "-")
-    ran = foretoken("bench", model_path, *flags)
+    ran = foredraft("bench", model_path, *flags)
     assert ran.code == 0, ran.err
     value = json.loads(ran.out)
     assert len(value["prompts"]) == 4

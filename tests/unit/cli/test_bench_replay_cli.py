@@ -1,4 +1,4 @@
-"""`foretoken bench --replay` and the recording of traces."""
+"""`foredraft bench --replay` and the recording of traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from foretoken.bench.trace import Trace, TraceSet, read_traces, write_traces
+from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 
 PASSAGE = tuple(range(3, 40))
 
@@ -21,13 +21,13 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_replay_reports_speedups_bounds_and_calibration(foretoken: Command, recorded: Path) -> None:
-    ran = foretoken("bench", "--replay", recorded, "--curve", "flat", "--speculate", "auto", "--json", "-")
+def test_a_replay_reports_speedups_bounds_and_calibration(foredraft: Command, recorded: Path) -> None:
+    ran = foredraft("bench", "--replay", recorded, "--curve", "flat", "--speculate", "auto", "--json", "-")
     assert ran.code == 0, ran.err
     report = json.loads(ran.out)
     assert {score["prompt"] for score in report["prompts"]} == {"copy", "other"}
     assert "hindsight bound" in report["facts"]["auto on flat"]
-    table = foretoken("bench", "--replay", recorded, "--curve", "gpu", "--static")
+    table = foredraft("bench", "--replay", recorded, "--curve", "gpu", "--static")
     assert table.code == 0, table.err
     assert "auto on gpu" in table.out
     assert "share of it" in table.out
@@ -45,30 +45,30 @@ def test_a_replay_reports_speedups_bounds_and_calibration(foretoken: Command, re
         (("--replay", "none.jsonl", "--speculate", "auto;draft-model:model=d.gguf"), "cannot be replayed"),
         (
             ("--replay", "none.jsonl", "--speculate", "auto", "--speculate", "draft-model:model=d.gguf"),
-            "foretoken bench MODEL --speculate",
+            "foredraft bench MODEL --speculate",
         ),
         (("--curve", "steep"), "--curve needs --replay"),
         (("--static",), "--static needs --replay"),
         (("--record", "x.jsonl", "--speculate", "suffix"), "--speculate has no effect"),
     ],
 )
-def test_what_is_asked_wrongly(foretoken: Command, arguments: tuple[str, ...], says: str) -> None:
-    ran = foretoken("bench", *arguments)
+def test_what_is_asked_wrongly(foredraft: Command, arguments: tuple[str, ...], says: str) -> None:
+    ran = foredraft("bench", *arguments)
     assert ran.code == 2, ran.out
     assert says in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_answers_are_recorded_and_can_be_replayed(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+def test_answers_are_recorded_and_can_be_replayed(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    ran = foretoken("bench", tiny, "--record", path, "--limit", 2, "-n", 12, "-t", 1)
+    ran = foredraft("bench", tiny, "--record", path, "--limit", 2, "-n", 12, "-t", 1)
     assert ran.code == 0, ran.err
     assert "Wrote 2 answers" in ran.err
-    ran = foretoken("run", "-m", tiny, "Hello there", "--raw", "-n", 12, "-t", 1, "--record", path)
+    ran = foredraft("run", "-m", tiny, "Hello there", "--raw", "-n", 12, "-t", 1, "--record", path)
     assert ran.code == 0, ran.err
     traces = read_traces(path).traces
     assert [trace.category for trace in traces][-1] == "run"
     assert len(traces) == 3
     assert all(len(trace.successors) == len(trace.output) for trace in traces)
-    replayed = foretoken("bench", "--replay", path, "--curve", "steep")
+    replayed = foredraft("bench", "--replay", path, "--curve", "steep")
     assert replayed.code == 0, replayed.err

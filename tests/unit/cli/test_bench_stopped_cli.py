@@ -1,4 +1,4 @@
-"""`foretoken bench --record` and `--replay`, stopped midway: what was finished is kept and reported."""
+"""`foredraft bench --record` and `--replay`, stopped midway: what was finished is kept and reported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from command_line import Command, Ran
-from foretoken.bench.record import as_trace, trace_set
-from foretoken.bench.replay import replay as replay_all
-from foretoken.bench.static_drafters import rank_static
-from foretoken.bench.trace import Trace, TraceSet, read_traces, write_traces
+from foredraft.bench.record import as_trace, trace_set
+from foredraft.bench.replay import replay as replay_all
+from foredraft.bench.static_drafters import rank_static
+from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 
-RECORD, REPLAY = "foretoken.cli.bench_record", "foretoken.cli.bench_replay"
+RECORD, REPLAY = "foredraft.cli.bench_record", "foredraft.cli.bench_replay"
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
@@ -39,13 +39,13 @@ def signalled(original: Callable[..., Any], call: int, number: signal.Signals) -
 # --- recording -----------------------------------------------------------------------------------------
 
 
-def record(foretoken: Command, tiny: Path, path: Path) -> Ran:
-    return foretoken("bench", tiny, "--record", path, "--limit", 3, "-n", 6, "-t", 1)
+def record(foredraft: Command, tiny: Path, path: Path) -> Ran:
+    return foredraft("bench", tiny, "--record", path, "--limit", 3, "-n", 6, "-t", 1)
 
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
 def test_answers_that_were_recorded_are_kept_and_counted(
-    foretoken: Command,
+    foredraft: Command,
     tiny: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -54,36 +54,36 @@ def test_answers_that_were_recorded_are_kept_and_counted(
 ) -> None:
     monkeypatch.setattr(f"{RECORD}.as_trace", signalled(as_trace, 3, number))
     path = tmp_path / "out.jsonl"
-    ran = record(foretoken, tiny, path)
+    ran = record(foredraft, tiny, path)
     assert ran.code == code
     assert ran.err.splitlines()[-2:] == [f"Wrote 2 answers of 3 to {path}", "Stopped."]
     assert len(read_traces(path).traces) == 2
 
 
 def test_stopped_while_it_writes_it_writes_all(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{RECORD}.trace_set", signalled(trace_set, 1, signal.SIGINT))
     path = tmp_path / "out.jsonl"
-    ran = record(foretoken, tiny, path)
+    ran = record(foredraft, tiny, path)
     assert ran.code == 130
     assert ran.err.splitlines()[-2:] == [f"Wrote 3 answers to {path}", "Stopped."]
     assert len(read_traces(path).traces) == 3
 
 
 def test_stopped_before_the_first_answer_nothing_is_written(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{RECORD}.as_trace", signalled(as_trace, 1, signal.SIGTERM))
     path = tmp_path / "out.jsonl"
-    ran = record(foretoken, tiny, path)
+    ran = record(foredraft, tiny, path)
     assert ran.code == 143
     assert ran.err.splitlines() == ["Stopped."]
     assert not path.exists()
 
 
 def test_an_error_keeps_what_came_before_it(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traces: list[Trace] = []
 
@@ -95,7 +95,7 @@ def test_an_error_keeps_what_came_before_it(
 
     monkeypatch.setattr(f"{RECORD}.as_trace", failing)
     path = tmp_path / "out.jsonl"
-    assert record(foretoken, tiny, path).code == 1
+    assert record(foredraft, tiny, path).code == 1
     assert len(read_traces(path).traces) == 2
 
 
@@ -110,14 +110,14 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def replay(foretoken: Command, recorded: Path, *arguments: object) -> Ran:
+def replay(foredraft: Command, recorded: Path, *arguments: object) -> Ran:
     settings = ("--speculate", "auto", "--speculate", "suffix", "--curve", "flat", "--curve", "steep")
-    return foretoken("bench", "--replay", recorded, *settings, *arguments)
+    return foredraft("bench", "--replay", recorded, *settings, *arguments)
 
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
 def test_replays_that_were_finished_are_reported(
-    foretoken: Command,
+    foredraft: Command,
     recorded: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
@@ -125,7 +125,7 @@ def test_replays_that_were_finished_are_reported(
 ) -> None:
     monkeypatch.setattr(f"{REPLAY}.replay", signalled(replay_all, 3, number))
     file = recorded.with_suffix(".json")
-    ran = replay(foretoken, recorded, "--json", file)
+    ran = replay(foredraft, recorded, "--json", file)
     assert ran.code == code
     assert "Replay (incomplete)" in ran.out
     assert "Note: stopped after 2 replays of 4: the report is of these" in ran.out
@@ -136,25 +136,25 @@ def test_replays_that_were_finished_are_reported(
 
 
 def test_stopped_in_the_first_replay_there_is_nothing_to_report(
-    foretoken: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{REPLAY}.replay", signalled(replay_all, 1, signal.SIGTERM))
-    ran = replay(foretoken, recorded)
+    ran = replay(foredraft, recorded)
     assert (ran.code, ran.out, ran.err.strip()) == (143, "", "Stopped.")
 
 
 def test_stopped_while_static_settings_are_ranked(
-    foretoken: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{REPLAY}.rank_static", signalled(rank_static, 2, signal.SIGINT))
-    ran = foretoken("bench", "--replay", recorded, "--static", "--curve", "flat", "--curve", "gpu")
+    ran = foredraft("bench", "--replay", recorded, "--static", "--curve", "flat", "--curve", "gpu")
     assert ran.code == 130
     assert "Note: stopped after 2 replays of 4: the report is of these" in ran.out
     assert "auto on gpu" not in ran.out
 
 
-def test_a_replay_to_the_end_is_complete(foretoken: Command, recorded: Path) -> None:
-    ran = replay(foretoken, recorded, "--json", "-")
+def test_a_replay_to_the_end_is_complete(foredraft: Command, recorded: Path) -> None:
+    ran = replay(foredraft, recorded, "--json", "-")
     value = json.loads(ran.out)
     assert (ran.code, value["complete"], value["title"]) == (0, True, "Replay")
     assert len(value["settings"]) == 4

@@ -1,4 +1,4 @@
-"""`foretoken chat` as a whole, over a pipe."""
+"""`foredraft chat` as a whole, over a pipe."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from chat_doubles import speaker
-from foretoken import Engine
-from foretoken.cli import chat as chat_module
-from foretoken.cli import run_command
-from foretoken.cli.chat_session import read_messages
-from foretoken.cli.paths import cache_dir
-from foretoken.testing import FakeModel
+from foredraft import Engine
+from foredraft.cli import chat as chat_module
+from foredraft.cli import run_command
+from foredraft.cli.chat_session import read_messages
+from foredraft.cli.paths import cache_dir
+from foredraft.testing import FakeModel
 from gguf_factory import tiny_llama
 
 
@@ -181,7 +181,7 @@ def test_someone_at_a_terminal_is_told_what_runs(
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs pseudo-terminals")
 def test_a_terminal_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretoken.cli.chat_input import is_interactive
+    from foredraft.cli.chat_input import is_interactive
 
     leader, follower = os.openpty()
     with os.fdopen(leader, "rb"), os.fdopen(follower, "r") as terminal, Path(os.devnull).open("w") as nowhere:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from chat_doubles import chat_with, notes, speaker
-from foretoken.cli.chat_commands import COMMANDS, is_command, run_command
-from foretoken.cli.chat_session import read_messages
-from foretoken.cli.chat_turn import Chat
+from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
+from foredraft.cli.chat_session import read_messages
+from foredraft.cli.chat_turn import Chat
 
 
 def after(*lines: str, chat: Chat | None = None) -> Chat:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.cli.chat_input import ReadLine, is_interactive, lines_of, open_input
+from foredraft.cli.chat_input import ReadLine, is_interactive, lines_of, open_input
 
 
 def everything(read: ReadLine) -> list[str]:

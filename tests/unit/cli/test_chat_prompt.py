@@ -9,7 +9,7 @@ import pytest
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from foretoken.cli.chat_prompt import PromptReader
+from foredraft.cli.chat_prompt import PromptReader
 
 ALT_ENTER = "\x1b\r"
 CTRL_C = "\x03"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.cli.chat_session import ROLES, Conversation, read_messages
-from foretoken.errors import RequestError
+from foredraft.cli.chat_session import ROLES, Conversation, read_messages
+from foredraft.errors import RequestError
 
 
 def spoken(system: str | None = None) -> Conversation:

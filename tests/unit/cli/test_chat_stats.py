@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from foretoken.cli.chat_stats import Totals
-from foretoken.types import Completion, DrafterStats, FinishReason, SpeculationStats, Timings, Usage
+from foredraft.cli.chat_stats import Totals
+from foredraft.types import Completion, DrafterStats, FinishReason, SpeculationStats, Timings, Usage
 
 
 def completion(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from chat_doubles import chat_with, notes, speaker
-from foretoken.cli.chat_turn import Chat
-from foretoken.cli.interrupt import CtrlC
-from foretoken.errors import BackendError
-from foretoken.testing import FakeModel
-from foretoken.types import FinishReason, Logits, Rows
+from foredraft.cli.chat_turn import Chat
+from foredraft.cli.interrupt import CtrlC
+from foredraft.errors import BackendError
+from foredraft.testing import FakeModel
+from foredraft.types import FinishReason, Logits, Rows
 
 
 def interrupting(at: str, *, raises: bool = False) -> FakeModel:

@@ -1,4 +1,4 @@
-"""`foretoken doctor`: what it finds, whether it says so, and that nothing stops it from saying it."""
+"""`foredraft doctor`: what it finds, whether it says so, and that nothing stops it from saying it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-import foretoken as package
+import foredraft as package
 import gguf_factory
 from command_line import Command
-from foretoken.cli import diagnosis, doctor
-from foretoken.cli.diagnosis import BATCHES
-from foretoken.errors import BackendError
-from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
-from foretoken.testing import FakeModel
-from foretoken.types import Rollback
+from foredraft.cli import diagnosis, doctor
+from foredraft.cli.diagnosis import BATCHES
+from foredraft.errors import BackendError
+from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
+from foredraft.testing import FakeModel
+from foredraft.types import Rollback
 
 SECTIONS = [
     *("Software", "Machine", "PyTorch", "Model", "Loaded", "Exactness", "Speculation", "Drafters", "Storage"),
@@ -42,8 +42,8 @@ def as_json(command: Command, *arguments: object) -> dict[str, Any]:
 # --- a model that runs ---------------------------------------------------------------------------------
 
 
-def test_every_section_is_printed(foretoken: Command, tiny: Path) -> None:
-    ran = foretoken("doctor", tiny, "-t", 1)
+def test_every_section_is_printed(foredraft: Command, tiny: Path) -> None:
+    ran = foredraft("doctor", tiny, "-t", 1)
     assert (ran.code, ran.err) == (0, "")
     titles = [line for line in ran.out.splitlines() if line and not line.startswith(" ")]
     assert titles == [*SECTIONS, "This model can run."]
@@ -51,11 +51,11 @@ def test_every_section_is_printed(foretoken: Command, tiny: Path) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_every_section_is_in_the_json_object(foretoken: Command, tiny: Path) -> None:
-    value = as_json(foretoken, tiny)
+def test_every_section_is_in_the_json_object(foredraft: Command, tiny: Path) -> None:
+    value = as_json(foredraft, tiny)
     assert list(value) == ["can_run", "problems", *(title.lower() for title in SECTIONS)]
     assert value["problems"] == []
-    assert value["software"]["foretoken"] == package.__version__
+    assert value["software"]["foredraft"] == package.__version__
     assert value["machine"]["cores"] >= 1
     assert value["model"]["path"] == str(tiny)
     assert value["model"]["size"] == tiny.stat().st_size
@@ -64,24 +64,24 @@ def test_every_section_is_in_the_json_object(foretoken: Command, tiny: Path) -> 
     assert value["loaded"]["settings"]["threads"] == "1"
 
 
-def test_the_settings_are_those_given(foretoken: Command, tiny: Path) -> None:
-    value = as_json(foretoken, tiny, "--ctx", 256, "--kv-type", "f16")
+def test_the_settings_are_those_given(foredraft: Command, tiny: Path) -> None:
+    value = as_json(foredraft, tiny, "--ctx", 256, "--kv-type", "f16")
     assert value["loaded"]["context_length"] == 256
     assert value["loaded"]["settings"]["kv_type"] == "f16/f16"
 
 
-def test_the_default_model(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.library.names.default_model", lambda: tiny)
-    monkeypatch.setattr("foretoken.library.default_model", lambda: tiny)
-    assert as_json(foretoken)["model"]["default"] is True
-    assert f"{tiny} (the default model)" in foretoken("doctor", "-t", 1).out
+def test_the_default_model(foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.library.names.default_model", lambda: tiny)
+    monkeypatch.setattr("foredraft.library.default_model", lambda: tiny)
+    assert as_json(foredraft)["model"]["default"] is True
+    assert f"{tiny} (the default model)" in foredraft("doctor", "-t", 1).out
 
 
-def test_exactness_is_what_a_run_reports(foretoken: Command, tmp_path: Path) -> None:
+def test_exactness_is_what_a_run_reports(foredraft: Command, tmp_path: Path) -> None:
     for weights in ("f32", "q4_0"):
         path = gguf_factory.tiny_llama(tmp_path / f"{weights}.gguf", weight_type=weights)
-        found = as_json(foretoken, path)["exactness"]
-        ran = foretoken("run", path, "Hello", "-t", 1, "-n", 1, "--json")
+        found = as_json(foredraft, path)["exactness"]
+        ran = foredraft("run", path, "Hello", "-t", 1, "-n", 1, "--json")
         spec = json.loads(ran.out)["speculation"]
         assert found == {"exact": spec["exact"], "note": spec["exact_reason"]}
 
@@ -98,8 +98,8 @@ def test_exactness_in_words(exact: bool, says: str) -> None:
 # --- speculation ---------------------------------------------------------------------------------------
 
 
-def test_speculation(foretoken: Command, tiny: Path) -> None:
-    found = as_json(foretoken, tiny)["speculation"]
+def test_speculation(foredraft: Command, tiny: Path) -> None:
+    found = as_json(foredraft, tiny)["speculation"]
     assert (found["runs"], found["reason"]) == (True, None)
     assert "suffix" in found["drafters"]
     assert found["step_ms"] > 0
@@ -143,11 +143,11 @@ def test_break_even_in_words(draft: int, cost: float, says: str) -> None:
         (gguf_factory.unknown_architecture, "does not know"),
     ],
 )
-def test_a_model_that_cannot_run(foretoken: Command, tmp_path: Path, make: Any, says: str) -> None:
+def test_a_model_that_cannot_run(foredraft: Command, tmp_path: Path, make: Any, says: str) -> None:
     path = tmp_path / "bad.gguf"
     if make:
         make(path)
-    ran = foretoken("doctor", path, "-t", 1)
+    ran = foredraft("doctor", path, "-t", 1)
     assert ran.code == 2
     assert says in ran.out
     assert "what to do" in ran.out
@@ -156,24 +156,24 @@ def test_a_model_that_cannot_run(foretoken: Command, tmp_path: Path, make: Any, 
     assert "Traceback" not in ran.out + ran.err
     assert "can run" not in ran.out
     assert "Storage" in ran.out  # the rest is said all the same
-    (problem,) = as_json(foretoken, path)["problems"]
+    (problem,) = as_json(foredraft, path)["problems"]
     assert says in problem["message"]
     assert problem["hint"]
 
 
-def test_a_setting_that_does_not_fit(foretoken: Command, tiny: Path) -> None:
-    ran = foretoken("doctor", tiny, "-t", 1, "--ctx", 100_000)
+def test_a_setting_that_does_not_fit(foredraft: Command, tiny: Path) -> None:
+    ran = foredraft("doctor", tiny, "-t", 1, "--ctx", 100_000)
     assert ran.code == 2
     assert "trained for 512 tokens" in ran.out
     assert str(tiny) in ran.out  # what is known of the file is said
 
 
-def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.library.names.default_model", lambda: None)
-    ran = foretoken("doctor")
+def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
+    ran = foredraft("doctor")
     assert ran.code == 2
     assert "none is bundled" in ran.err
-    assert "pip install 'foretoken[demo]'" in ran.err
+    assert "pip install 'foredraft[demo]'" in ran.err
 
 
 # --- what is not installed -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) ->
 WITHOUT_LLAMA_CPP = """
 import sys
 sys.modules["llama_cpp"] = None
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 sys.exit(run_command(sys.argv[1:]))
 """
 
@@ -191,43 +191,43 @@ def test_without_llama_cpp(own_cache: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
-    assert "pip install 'foretoken[llamacpp]'" in ran.stderr
+    assert "pip install 'foredraft[llamacpp]'" in ran.stderr
     value = json.loads(ran.stdout)
     versions = {entry["name"]: entry["version"] for entry in value["software"]["packages"]}
     assert versions["llama-cpp-python"] is None
-    assert value["problems"][0]["hint"] == "Install it with: pip install 'foretoken[llamacpp]'"
+    assert value["problems"][0]["hint"] == "Install it with: pip install 'foredraft[llamacpp]'"
     assert value["machine"]["gpu_offload"] is False
     assert "suffix" in value["drafters"]["available"]
 
 
 def test_a_llama_cpp_that_does_not_load(
-    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise BackendError("llama-cpp-python is installed, but does not load.", hint="Build it again.")
 
-    monkeypatch.setattr("foretoken.backends.llamacpp.system.llama_cpp_facts", broken)
-    ran = foretoken("doctor", tiny)
+    monkeypatch.setattr("foredraft.backends.llamacpp.system.llama_cpp_facts", broken)
+    ran = foredraft("doctor", tiny)
     assert ran.code == 2
     assert "does not load" in ran.out
     assert "Build it again" in ran.err
 
 
 def test_what_is_absent_comes_with_the_line_that_installs_it(
-    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diagnosis, "find_spec", lambda module: None)
-    out = foretoken("doctor", tiny, "-t", 1).out
+    out = foredraft("doctor", tiny, "-t", 1).out
     for extra in ("llamacpp", "hub", "demo", "torch"):
-        assert f"pip install 'foretoken[{extra}]'" in out
-        assert extra in metadata("foretoken").get_all("Provides-Extra", [])
+        assert f"pip install 'foredraft[{extra}]'" in out
+        assert extra in metadata("foredraft").get_all("Provides-Extra", [])
 
 
 # --- machine, drafters, storage ------------------------------------------------------------------------
 
 
 def test_what_the_machine_has_and_llama_cpp_does_not_use() -> None:
-    from foretoken.backends.llamacpp.system import Device, LlamaCpp, processor_features
+    from foredraft.backends.llamacpp.system import Device, LlamaCpp, processor_features
 
     has = processor_features()
     llama = LlamaCpp("1.0", True, (), (Device("CUDA0", "A big GPU", 24_000_000_000),))
@@ -240,8 +240,8 @@ def test_what_the_machine_has_and_llama_cpp_does_not_use() -> None:
 
 
 def test_amx_is_said_to_be_used_or_why_it_is_not() -> None:
-    from foretoken.backends.llamacpp.amx import Amx
-    from foretoken.backends.llamacpp.system import LlamaCpp
+    from foredraft.backends.llamacpp.amx import Amx
+    from foredraft.backends.llamacpp.system import LlamaCpp
 
     def rows(amx: Amx | None) -> dict[str, str]:
         llama = LlamaCpp("1.0", False, (), (), amx)
@@ -257,7 +257,7 @@ def test_amx_is_said_to_be_used_or_why_it_is_not() -> None:
 
 
 def test_own_kernels_are_named_or_how_to_add_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretoken.backends.llamacpp.system import LlamaCpp
+    from foredraft.backends.llamacpp.system import LlamaCpp
 
     def rows(kernels: str) -> dict[str, str]:
         llama = LlamaCpp("1.0", False, (), (), kernels=kernels, build="the command")
@@ -272,11 +272,11 @@ def test_own_kernels_are_named_or_how_to_add_them(monkeypatch: pytest.MonkeyPatc
     assert "own kernels" not in rows("")
 
 
-def test_plugins_are_named(foretoken: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "foretoken_echo-1.0.dist-info"
+def test_plugins_are_named(foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "foredraft_echo-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foretoken-echo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[foretoken.drafters]\necho = no_such_module:create\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foredraft-echo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[foredraft.drafters]\necho = no_such_module:create\n")
     before = diagnosis.drafters()
     assert before.plugins == ()
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -285,17 +285,17 @@ def test_plugins_are_named(foretoken: Command, tmp_path: Path, monkeypatch: pyte
     assert rows["from plugins"] == "echo"
 
 
-def test_what_is_stored(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    empty = as_json(foretoken, tiny)["storage"]
+def test_what_is_stored(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    empty = as_json(foredraft, tiny)["storage"]
     assert empty["folder"] == str(own_cache)
     nothing = {"files": 0, "bytes": 0}
     assert (empty["models"], empty["counts"], empty["history"]) == (nothing, nothing, nothing)
     assert empty["outputs"] == {"files": 0, "outputs": 0, "tokens": 0, "bytes": 0}
     assert empty["measurements"]["files"] == 1  # the probe that doctor itself has just run
     for prompt in ("Hello", "Goodbye"):
-        foretoken("run", tiny, prompt, "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache")
+        foredraft("run", tiny, prompt, "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache")
     (own_cache / "history").write_text("+hello\n")
-    stored = as_json(foretoken, tiny)["storage"]
+    stored = as_json(foredraft, tiny)["storage"]
     (file,) = (own_cache / "store").glob("suffix-*.bin")
     assert stored["outputs"]["files"] == 1
     assert stored["outputs"]["outputs"] == 2
@@ -303,40 +303,40 @@ def test_what_is_stored(foretoken: Command, tiny: Path, own_cache: Path) -> None
     assert stored["outputs"]["bytes"] == file.stat().st_size
     assert stored["counts"]["files"] == 1
     assert stored["history"] == {"files": 1, "bytes": 7}
-    text = foretoken("doctor", tiny, "-t", 1).out
+    text = foredraft("doctor", tiny, "-t", 1).out
     assert f"({2} outputs, {stored['outputs']['tokens']} tokens)" in text
-    assert "foretoken forget" in text
+    assert "foredraft forget" in text
 
 
-def test_profiles_are_shown(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    assert as_json(foretoken, tiny)["storage"]["profiles"] == []
-    assert "forget --profiles" not in foretoken("doctor", tiny, "-t", 1).out
+def test_profiles_are_shown(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    assert as_json(foredraft, tiny)["storage"]["profiles"] == []
+    assert "forget --profiles" not in foredraft("doctor", tiny, "-t", 1).out
     store = ProfileStore(own_cache / "profiles")
     key = ProfileKey("abcdef0123456789", "llama.cpp 1.0", "cpu", "2", "bf16/f16")
     curve = {2048: {1: 6.0}, 64: {1: 5.0}}
     store.save(
         Profile(key=key, name="Tiny", curve=curve, measured_at=datetime(2026, 11, 21, tzinfo=UTC), rounds=9)
     )
-    storage = as_json(foretoken, tiny)["storage"]
+    storage = as_json(foredraft, tiny)["storage"]
     assert storage["profile_files"]["files"] == 1
     (shown,) = storage["profiles"]
     assert (shown["model"], shown["depths"], shown["measured"]) == ("Tiny", [64, 2048], "2026-11-21")
-    text = foretoken("doctor", tiny, "-t", 1).out
+    text = foredraft("doctor", tiny, "-t", 1).out
     setting = "llama.cpp 1.0, cpu, 2 threads, KV bf16/f16"
     assert f"Tiny (abcdef01): {setting}; measured 2026-11-21 at 64, 2,048 tokens" in text
     assert "forget --profiles" in text
 
 
-def test_doctor_remembers_no_text(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    assert foretoken("doctor", tiny, "-t", 1).code == 0
+def test_doctor_remembers_no_text(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    assert foredraft("doctor", tiny, "-t", 1).code == 0
     assert not (own_cache / "store").exists()
 
 
-def test_a_cache_that_cannot_be_read(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_read(foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(diagnosis, "describe", refuse)
-    ran = foretoken("doctor", tiny, "-t", 1)
+    ran = foredraft("doctor", tiny, "-t", 1)
     assert ran.code == 0
     assert "Permission denied" in ran.out

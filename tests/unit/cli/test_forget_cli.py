@@ -1,4 +1,4 @@
-"""`foretoken forget`: everything remembered of past texts goes, and nothing else."""
+"""`foredraft forget`: everything remembered of past texts goes, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from foretoken.cli import run_command
-from foretoken.drafters.suffix_store import SuffixStore
-from foretoken.engine import prefix_file
-from foretoken.planner.profile import Profile, ProfileKey, ProfileStore
+from foredraft.cli import run_command
+from foredraft.drafters.suffix_store import SuffixStore
+from foredraft.engine import prefix_file
+from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
 
 KINDS = {"past outputs", "n-gram counts", "prefix cache", "typed lines"}
 
@@ -54,20 +54,20 @@ def kept(folder: Path) -> set[str]:
 STAYS = {"models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json", "prefixes/a.bin"}
 
 
-def test_erasing(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
+def test_erasing(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
     size = sum(path.stat().st_size for path in memory)
-    ran = foretoken("forget", "--yes")
+    ran = foredraft("forget", "--yes")
     assert (ran.code, ran.err) == (0, "")
     assert all(kind in ran.out for kind in KINDS)
     assert ran.out.endswith(f"Erased 5 files, {size} B.\n")
     assert kept(own_cache) == STAYS
-    again = foretoken("forget")
+    again = foredraft("forget")
     assert (again.code, again.out) == (0, f"Nothing is remembered in {own_cache}.\n")
 
 
-def test_only_looking(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
+def test_only_looking(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
     before = kept(own_cache)
-    ran = foretoken("forget", "--dry-run", "--yes")
+    ran = foredraft("forget", "--dry-run", "--yes")
     assert ran.code == 0
     stored = memory[0].stat().st_size + 5
     assert f"past outputs: 2 files, {stored} B" in ran.out
@@ -78,8 +78,8 @@ def test_only_looking(foretoken: Command, memory: list[Path], own_cache: Path) -
     assert kept(own_cache) == before
 
 
-def test_nobody_to_ask(foretoken: Command, memory: list[Path], own_cache: Path) -> None:
-    ran = foretoken("forget", stdin=b"y\n")
+def test_nobody_to_ask(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
+    ran = foredraft("forget", stdin=b"y\n")
     assert ran.code == 2
     assert "Say --yes" in ran.err
     assert all(path.exists() for path in memory)
@@ -106,33 +106,33 @@ def test_leaving_the_question(memory: list[Path], monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_that_cannot_be_erased(
-    foretoken: Command, memory: list[Path], monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, memory: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    ran = foretoken("forget", "--yes")
+    ran = foredraft("forget", "--yes")
     assert ran.code == 1
     assert "Not everything could be erased" in ran.err
     assert "Traceback" not in ran.err
     assert "Erased" not in ran.out
 
 
-def test_a_folder_that_cannot_be_read(foretoken: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read(foredraft: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path) -> list[Path]:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr("foretoken.drafters.suffix_store.remembered", refuse)
-    ran = foretoken("forget", "--yes")
+    monkeypatch.setattr("foredraft.drafters.suffix_store.remembered", refuse)
+    ran = foredraft("forget", "--yes")
     assert ran.code == 2
     assert "cannot be read: Permission denied" in ran.err
 
 
-def test_what_a_run_remembered(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache").code == 0
+def test_what_a_run_remembered(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    assert foredraft("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "suffix;ngram-cache").code == 0
     assert len(kept(own_cache / "store")) == 2
-    assert "Erased 2 files" in foretoken("forget", "--yes").out
+    assert "Erased 2 files" in foredraft("forget", "--yes").out
     assert kept(own_cache / "store") == set()
 
 
@@ -150,30 +150,30 @@ def profile(own_cache: Path) -> Path:
     return path
 
 
-def test_profiles_stay_unless_asked_for(foretoken: Command, memory: list[Path], profile: Path) -> None:
+def test_profiles_stay_unless_asked_for(foredraft: Command, memory: list[Path], profile: Path) -> None:
     size = profile.stat().st_size
-    ran = foretoken("forget", "--yes")
+    ran = foredraft("forget", "--yes")
     assert ran.code == 0
     assert f"Not erased without --profiles: profiles of models: 1 file, {size} B." in ran.out
     assert profile.exists()
     assert not any(path.exists() for path in memory)
-    ran = foretoken("forget", "--yes")
+    ran = foredraft("forget", "--yes")
     assert ran.out.startswith("Nothing is remembered in ")
     assert "--profiles" in ran.out
     assert profile.exists()
 
 
-def test_erasing_profiles(foretoken: Command, memory: list[Path], profile: Path, own_cache: Path) -> None:
-    shown = foretoken("forget", "--profiles", "--dry-run")
+def test_erasing_profiles(foredraft: Command, memory: list[Path], profile: Path, own_cache: Path) -> None:
+    shown = foredraft("forget", "--profiles", "--dry-run")
     assert "profiles of models: 1 file" in shown.out
     assert profile.exists()
-    ran = foretoken("forget", "--profiles", "--yes")
+    ran = foredraft("forget", "--profiles", "--yes")
     assert ran.code == 0
     assert "Erased 6 files" in ran.out
     assert kept(own_cache) == STAYS | {"profiles/notes.txt"}
-    assert foretoken("forget", "--profiles").out == f"Nothing is remembered in {own_cache}.\n"
+    assert foredraft("forget", "--profiles").out == f"Nothing is remembered in {own_cache}.\n"
 
 
-def test_only_profiles_to_erase(foretoken: Command, profile: Path) -> None:
-    assert foretoken("forget", "--profiles", "--yes").code == 0
+def test_only_profiles_to_erase(foredraft: Command, profile: Path) -> None:
+    assert foredraft("forget", "--profiles", "--yes").code == 0
     assert not profile.exists()

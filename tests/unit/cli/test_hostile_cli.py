@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 
 FULL = Path("/dev/full")
 
@@ -55,7 +55,7 @@ def test_a_prompt_needs_no_standard_input(
 def test_a_full_disk_is_no_bug_of_ours() -> None:
     with FULL.open("wb") as full:
         ran = subprocess.run(
-            [sys.executable, "-m", "foretoken", "models", "--help"],
+            [sys.executable, "-m", "foredraft", "models", "--help"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -68,54 +68,54 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
 
 
 @pytest.mark.parametrize("command", [("run", "-t"), ("models", "quantize", "m.gguf", "q4_0", "--threads")])
-def test_more_threads_than_llama_cpp_has_room_for(foretoken: Command, command: tuple[str, ...]) -> None:
+def test_more_threads_than_llama_cpp_has_room_for(foredraft: Command, command: tuple[str, ...]) -> None:
     """It writes past the end of its pool, which ended the process."""
-    ran = foretoken(*command, 100_000)
+    ran = foredraft(*command, 100_000)
     assert ran.code == 2
     assert "0<=x<=512" in ran.err
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-def test_numbers_that_no_range_keeps_out(foretoken: Command, number: str) -> None:
+def test_numbers_that_no_range_keeps_out(foredraft: Command, number: str) -> None:
     for arguments in (
         ("bench", "--replay", "shipped", "--overhead", number),
         ("serve", "--prefix-cache-gb", number),
         ("run", "Hello", "-md", "small.gguf", "--draft-p-min", number),
     ):
-        ran = foretoken(*arguments)
+        ran = foredraft(*arguments)
         assert ran.code == 2, arguments
         assert "not a finite number" in ran.err or "not in the range" in ran.err
 
 
-def test_a_cache_that_is_a_file(foretoken: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_a_file(foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
     for chosen in (str(file), "~nobody-of-this-name/cache"):
-        monkeypatch.setenv("FORETOKEN_CACHE", chosen)
+        monkeypatch.setenv("FOREDRAFT_CACHE", chosen)
         for arguments in (("models", "list"), ("forget", "--dry-run"), ("run", "Hello")):
-            ran = foretoken(*arguments)
+            ran = foredraft(*arguments)
             assert ran.code == 2, ran.err
             assert chosen in ran.err
             assert "PosixPath" not in ran.err
 
 
-def test_a_device_is_no_model(foretoken: Command) -> None:
-    ran = foretoken("run", os.devnull, "Hello")
+def test_a_device_is_no_model(foredraft: Command) -> None:
+    ran = foredraft("run", os.devnull, "Hello")
     assert ran.code == 2
     assert f"{os.devnull} is neither a file nor a folder" in ran.err
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes there")
-def test_a_pipe_is_no_model_and_not_the_one_that_was_meant(foretoken: Command, tmp_path: Path) -> None:
+def test_a_pipe_is_no_model_and_not_the_one_that_was_meant(foredraft: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
-    ran = foretoken("run", "-m", tmp_path / "pipe.gguf", "Hello")
+    ran = foredraft("run", "-m", tmp_path / "pipe.gguf", "Hello")
     assert ran.code == 2
     assert "pipe.gguf is neither a file nor a folder." in ran.err
     assert "Did you mean" not in ran.err
 
 
-def test_one_token_is_not_tokens(foretoken: Command, tiny: Path) -> None:
-    ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 1)
+def test_one_token_is_not_tokens(foredraft: Command, tiny: Path) -> None:
+    ran = foredraft("run", tiny, "Hello", "-t", 1, "-n", 1)
     assert ran.err.startswith("1 token · ")
 
 
@@ -123,51 +123,51 @@ def test_one_token_is_not_tokens(foretoken: Command, tiny: Path) -> None:
     "arguments",
     [("caf\udce9",), ("-p", "caf\udce9"), ("Hi", "--system", "\udce9"), ("Hi", "--stop", "\udce9")],
 )
-def test_arguments_that_are_no_text(foretoken: Command, tiny: Path, arguments: tuple[str, ...]) -> None:
+def test_arguments_that_are_no_text(foredraft: Command, tiny: Path, arguments: tuple[str, ...]) -> None:
     """Bytes of the command line that are no UTF-8 come as half characters."""
-    ran = foretoken("run", "-m", tiny, "-t", 1, "-n", 2, *arguments)
+    ran = foredraft("run", "-m", tiny, "-t", 1, "-n", 2, *arguments)
     assert ran.code == 2
     assert "not UTF-8 text" in ran.err
 
 
-def test_a_question_beside_a_prompt_file_is_no_model(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+def test_a_question_beside_a_prompt_file_is_no_model(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "bill.py"
     file.write_text("x = 1")
     for question in ("Rename the variable", "Rename the variable " * 500):
-        assert "more than once" in foretoken("run", question, "-f", file).err
-    assert "no model 'qwen'" in foretoken("run", "qwen", "-f", file).err
+        assert "more than once" in foredraft("run", question, "-f", file).err
+    assert "no model 'qwen'" in foredraft("run", "qwen", "-f", file).err
     spaced = tmp_path / "my models"
     spaced.mkdir()
     (spaced / "tiny.gguf").symlink_to(tiny)
-    assert foretoken("run", spaced, "-f", file, "-t", 1, "-n", 1).code == 0
+    assert foredraft("run", spaced, "-f", file, "-t", 1, "-n", 1).code == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes there")
-def test_a_pipe_is_not_replaced_by_a_file(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_not_replaced_by_a_file(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     pipe, text = tmp_path / "pipe", tmp_path / "text"
     os.mkfifo(pipe)
     text.write_text("one two three one two three")
-    ran = foretoken("ngram", "build-static", text, "-m", tiny, "--force", "-o", pipe)
+    ran = foredraft("ngram", "build-static", text, "-m", tiny, "--force", "-o", pipe)
     assert ran.code == 2
     assert "pipe is no file" in ran.err
     assert pipe.is_fifo()
 
 
 def test_a_record_that_cannot_be_written(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("foretoken.cli.bench_record.append_traces", refuse)
-    ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 2, "--record", tmp_path / "x.jsonl")
+    monkeypatch.setattr("foredraft.cli.bench_record.append_traces", refuse)
+    ran = foredraft("run", tiny, "Hello", "-t", 1, "-n", 2, "--record", tmp_path / "x.jsonl")
     assert ran.code == 2
     assert "x.jsonl cannot be written: Permission denied." in ran.err
 
 
-def test_a_misspelt_command_is_named(foretoken: Command) -> None:
-    assert "Did you mean 'models'?" in foretoken("modles").err
-    assert "Did you mean" not in foretoken("xyzzy").err
+def test_a_misspelt_command_is_named(foredraft: Command) -> None:
+    assert "Did you mean 'models'?" in foredraft("modles").err
+    assert "Did you mean" not in foredraft("xyzzy").err
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_misspelt_command_is_named(foretoken: Command) -> None:
         (("--record", "x", "--against", "http://127.0.0.1:1"), "--against has no effect with --record"),
     ],
 )
-def test_bench_ignores_nothing_in_silence(foretoken: Command, arguments: tuple[str, ...], says: str) -> None:
-    ran = foretoken("bench", *arguments)
+def test_bench_ignores_nothing_in_silence(foredraft: Command, arguments: tuple[str, ...], says: str) -> None:
+    ran = foredraft("bench", *arguments)
     assert ran.code == 2
     assert says in ran.err

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from command_line import Command, Ran
-from foretoken.backends.llamacpp import loading
-from foretoken.backends.llamacpp.model import LlamaCppModel
-from foretoken.cli.interrupt import HeldCtrlC, Terminated, stop_code, terminable
-from foretoken.cli.loading import _Spinner
-from foretoken.engine.engine import Engine
+from foredraft.backends.llamacpp import loading
+from foredraft.backends.llamacpp.model import LlamaCppModel
+from foredraft.cli.interrupt import HeldCtrlC, Terminated, stop_code, terminable
+from foredraft.cli.loading import _Spinner
+from foredraft.engine.engine import Engine
 from native_ctrl_c import ABORTED, press_in_a_forward
 
 
@@ -75,11 +75,11 @@ def test_an_error_of_the_block_goes_first() -> None:
 
 
 def test_ctrl_c_while_weights_are_loaded(
-    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama.cpp reports its progress in a call from native code, where an exception would be lost."""
     arguments = ("run", tiny, "Hello", "-t", 1, "-n", 4)
-    assert foretoken(*arguments).code == 0, "what is measured once is measured"
+    assert foredraft(*arguments).code == 0, "what is measured once is measured"
     load, close = Engine.load_together, Engine.close
     heard: list[str] = []
 
@@ -98,12 +98,12 @@ def test_ctrl_c_while_weights_are_loaded(
 
     monkeypatch.setattr(Engine, "load_together", pressed)
     monkeypatch.setattr(Engine, "close", closed)
-    check_stopped(foretoken(*arguments))
+    check_stopped(foredraft(*arguments))
     assert heard == ["progress"], "llama.cpp has stopped at once, and there was nothing to close"
 
 
 def test_ctrl_c_while_arithmetic_is_checked(
-    foretoken: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forward of a large model takes many seconds: it is not waited for."""
     statuses = press_in_a_forward(monkeypatch)
@@ -115,16 +115,16 @@ def test_ctrl_c_while_arithmetic_is_checked(
         close(model)
 
     monkeypatch.setattr(LlamaCppModel, "close", watched)
-    check_stopped(foretoken("run", tiny, "Hello", "-t", 1, "-n", 4))
+    check_stopped(foredraft("run", tiny, "Hello", "-t", 1, "-n", 4))
     assert statuses == [ABORTED]
     assert len(closed) == 1
     assert not list((own_cache / "probes").glob("*")), "what was not measured is not kept"
 
 
 def test_ctrl_c_while_a_draft_model_is_loaded(
-    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4).code == 0, "what is measured once is measured"
+    assert foredraft("run", tiny, "Hello", "-t", 1, "-n", 4).code == 0, "what is measured once is measured"
     spans: list[float] = []
     report = loading._Progress.report
 
@@ -135,7 +135,7 @@ def test_ctrl_c_while_a_draft_model_is_loaded(
         return report(self, fraction, data)
 
     monkeypatch.setattr(loading._Progress, "report", pressed)
-    check_stopped(foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "-md", tiny))
+    check_stopped(foredraft("run", tiny, "Hello", "-t", 1, "-n", 4, "-md", tiny))
     assert spans[-1] < spans[-2], "nothing was loaded after Ctrl-C"
 
 

@@ -1,4 +1,4 @@
-"""`foretoken keys`."""
+"""`foredraft keys`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from foretoken.errors import AuthenticationError
-from foretoken.server.auth import Authenticator
-from foretoken.server.settings import ServerSettings
-from foretoken.server.settings_file import read_settings
+from foredraft.errors import AuthenticationError
+from foredraft.server.auth import Authenticator
+from foredraft.server.settings import ServerSettings
+from foredraft.server.settings_file import read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -21,22 +21,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings() -> ServerSettings:
-    return read_settings(Path("foretoken.toml"))
+    return read_settings(Path("foredraft.toml"))
 
 
-def test_a_new_key_gets_in(foretoken: Command, folder: Path) -> None:
-    ran = foretoken("keys", "new", "alice")
+def test_a_new_key_gets_in(foredraft: Command, folder: Path) -> None:
+    ran = foredraft("keys", "new", "alice")
     assert ran.code == 0
     key = ran.out.removesuffix("\n")
     assert re.fullmatch(r"ft-[\w-]{43}", key)
     assert key not in ran.err
-    assert "'alice' is in foretoken.toml" in ran.err
-    assert key not in (folder / "foretoken.toml").read_text()
+    assert "'alice' is in foredraft.toml" in ran.err
+    assert key not in (folder / "foredraft.toml").read_text()
     assert Authenticator(settings().keys).check(f"Bearer {key}").name == "alice"
 
 
-def test_its_limits(foretoken: Command) -> None:
-    ran = foretoken(
+def test_its_limits(foredraft: Command) -> None:
+    ran = foredraft(
         "keys", "new", "ci", "--scope", "team", "--rate", 60, "--concurrent", 2, "--file", "other.toml"
     )
     assert ran.code == 0
@@ -44,11 +44,11 @@ def test_its_limits(foretoken: Command) -> None:
     assert (key.name, key.scope, key.requests_per_minute, key.max_concurrent) == ("ci", "team", 60, 2)
 
 
-def test_listing(foretoken: Command) -> None:
-    key = foretoken("keys", "new", "alice", "--rate", 60).out.strip()
-    foretoken("keys", "new", "own[b]", "--scope", "")
-    foretoken("keys", "new", "own", "--scope", "")
-    ran = foretoken("keys", "list")
+def test_listing(foredraft: Command) -> None:
+    key = foredraft("keys", "new", "alice", "--rate", 60).out.strip()
+    foredraft("keys", "new", "own[b]", "--scope", "")
+    foredraft("keys", "new", "own", "--scope", "")
+    ran = foredraft("keys", "list")
     assert (ran.code, ran.err) == (0, "")
     rows = [line.split() for line in ran.out.splitlines()]
     assert ["alice", "alice", "60", "no", "limit"] in rows
@@ -59,62 +59,62 @@ def test_listing(foretoken: Command) -> None:
     assert "sha256" not in ran.out
 
 
-def test_listing_none(foretoken: Command, folder: Path) -> None:
-    (folder / "foretoken.toml").write_text("port = 1\n")
-    ran = foretoken("keys", "list")
+def test_listing_none(foredraft: Command, folder: Path) -> None:
+    (folder / "foredraft.toml").write_text("port = 1\n")
+    ran = foredraft("keys", "list")
     assert ran.out == (
-        "There are no keys in foretoken.toml: whoever reaches the server may use it.\nAdmin key: none\n"
+        "There are no keys in foredraft.toml: whoever reaches the server may use it.\nAdmin key: none\n"
     )
 
 
-def test_removing(foretoken: Command) -> None:
-    alice = foretoken("keys", "new", "alice").out.strip()
-    bob = foretoken("keys", "new", "bob").out.strip()
-    ran = foretoken("keys", "remove", "alice")
-    assert (ran.code, ran.out) == (0, "Removed the key 'alice' from foretoken.toml.\n")
+def test_removing(foredraft: Command) -> None:
+    alice = foredraft("keys", "new", "alice").out.strip()
+    bob = foredraft("keys", "new", "bob").out.strip()
+    ran = foredraft("keys", "remove", "alice")
+    assert (ran.code, ran.out) == (0, "Removed the key 'alice' from foredraft.toml.\n")
     assert "forget" in ran.err
     assert "last one" not in ran.err
     authenticator = Authenticator(settings().keys)
     assert authenticator.check(bob).name == "bob"
     with pytest.raises(AuthenticationError):
         authenticator.check(alice)
-    assert "last one" in foretoken("keys", "remove", "bob").err
+    assert "last one" in foredraft("keys", "remove", "bob").err
 
 
-def test_the_admin_key(foretoken: Command) -> None:
-    first = foretoken("keys", "admin").out.strip()
-    second = foretoken("keys", "admin").out.strip()
+def test_the_admin_key(foredraft: Command) -> None:
+    first = foredraft("keys", "admin").out.strip()
+    second = foredraft("keys", "admin").out.strip()
     assert first != second
     authenticator = Authenticator((), settings().admin_key_hash)
     assert authenticator.check(second).admin
     assert not authenticator.check(first).admin
-    assert "Admin key: yes" in foretoken("keys", "list").out
-    assert foretoken("keys", "admin", "--remove").out == "Removed the admin key from foretoken.toml.\n"
+    assert "Admin key: yes" in foredraft("keys", "list").out
+    assert foredraft("keys", "admin", "--remove").out == "Removed the admin key from foredraft.toml.\n"
     assert settings().admin_key_hash is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["list"], "There is no settings file foretoken.toml"),
-        (["remove", "alice"], "There is no settings file foretoken.toml"),
-        (["admin", "--remove"], "There is no settings file foretoken.toml"),
+        (["list"], "There is no settings file foredraft.toml"),
+        (["remove", "alice"], "There is no settings file foredraft.toml"),
+        (["admin", "--remove"], "There is no settings file foredraft.toml"),
         (["new", "two words"], "name='two words' is not valid"),
         (["new", "admin"], "name='admin' is not valid"),
         (["new", "alice", "--rate", 0], "--rate"),
         (["new", "alice", "--file", "."], "cannot be read"),
     ],
 )
-def test_what_cannot_be_done(foretoken: Command, folder: Path, arguments: list[object], says: str) -> None:
-    ran = foretoken("keys", *arguments)
+def test_what_cannot_be_done(foredraft: Command, folder: Path, arguments: list[object], says: str) -> None:
+    ran = foredraft("keys", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
     assert "Traceback" not in ran.err
     assert list(folder.iterdir()) == []
 
 
-def test_a_name_that_is_taken(foretoken: Command) -> None:
-    foretoken("keys", "new", "alice")
-    ran = foretoken("keys", "new", "alice")
+def test_a_name_that_is_taken(foredraft: Command) -> None:
+    foredraft("keys", "new", "alice")
+    ran = foredraft("keys", "new", "alice")
     assert (ran.code, ran.out) == (2, "")
     assert "already" in ran.err

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import gguf_factory
-from foretoken.backends.llamacpp.gguf_file import read_gguf
-from foretoken.cli import cli, paths
-from foretoken.errors import ConfigError, MissingDependencyError, ModelFormatError, ModelNotFoundError
-from foretoken.library import catalogue
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.cli import cli, paths
+from foredraft.errors import ConfigError, MissingDependencyError, ModelFormatError, ModelNotFoundError
+from foredraft.library import catalogue
 from hub_server import Hub, isolated_hub
 from safetensors_factory import SHARDS, one_file, sharded, write
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, and no bundled model."""
     monkeypatch.setenv(paths.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foretoken_no_such_package")
+    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foredraft_no_such_package")
     return tmp_path / "cache"
 
 
@@ -39,7 +39,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def run(*arguments: str | Path) -> Result:
-    """Run `foretoken models ARGUMENTS`; errors come through, as they do to the command line's main."""
+    """Run `foredraft models ARGUMENTS`; errors come through, as they do to the command line's main."""
     words = ["models", *map(str, arguments)]
     return CliRunner().invoke(cli, words, catch_exceptions=False)
 
@@ -60,7 +60,7 @@ def test_the_cache_folder_can_be_chosen(cache: Path) -> None:
 
 def test_the_cache_folder_is_the_systems_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(paths.CACHE_VARIABLE)
-    assert paths.cache_dir() == Path(platformdirs.user_cache_dir("foretoken", appauthor=False))
+    assert paths.cache_dir() == Path(platformdirs.user_cache_dir("foredraft", appauthor=False))
     monkeypatch.setenv(paths.CACHE_VARIABLE, "~/tokens")
     assert paths.cache_dir() == Path.home() / "tokens"
 
@@ -72,7 +72,7 @@ def test_empty_list_says_what_to_do(cache: Path) -> None:
     result = run("list")
     assert result.exit_code == 0
     assert f"no models in {cache / 'models'}" in result.stdout
-    assert "foretoken models pull" in result.stdout
+    assert "foredraft models pull" in result.stdout
     assert run_json("list") == []
 
 
@@ -269,7 +269,7 @@ def test_pull_safetensors_without_torch(hub: Hub, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError) as caught:
         run("pull", "owner/One")
-    assert caught.value.hint == "Install it with: pip install 'foretoken[torch]'"
+    assert caught.value.hint == "Install it with: pip install 'foredraft[torch]'"
     assert hub.downloads == []
 
 

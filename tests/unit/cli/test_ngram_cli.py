@@ -1,4 +1,4 @@
-"""`foretoken ngram build-static`: a file for ngram-cache from texts."""
+"""`foredraft ngram build-static`: a file for ngram-cache from texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 import gguf_factory
 from command_line import Command, Ran
-from foretoken.cli import ngram
-from foretoken.cli.ngram import read_pieces
-from foretoken.config import Stage
-from foretoken.engine.engine import Engine
-from foretoken.errors import ConfigError
-from foretoken.registry import create_drafter
-from foretoken.testing import drafter_context, run_drafter
+from foredraft.cli import ngram
+from foredraft.cli.ngram import read_pieces
+from foredraft.config import Stage
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError
+from foredraft.registry import create_drafter
+from foredraft.testing import drafter_context, run_drafter
 
 LINE = "print(index, add(index, index + 1))\n"
 
@@ -32,22 +32,22 @@ def build(command: Command, tiny: Path, *arguments: object) -> Ran:
     return command("ngram", "build-static", "--model", tiny, *arguments)
 
 
-def test_building_and_using(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+def test_building_and_using(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "code.bin"
-    ran = build(foretoken, tiny, text, "-o", out)
+    ran = build(foredraft, tiny, text, "-o", out)
     assert ran.code == 0, ran.err
     assert ran.out.startswith(f"{out}: ")
     assert " tokens of 1 text, " in ran.out
     assert f"--speculate 'ngram-cache:static={out}'" in ran.err
     for flags in (("--speculate", f"ngram-cache:static={out}"), ("--spec-type", "ngram-cache", "-lcs", out)):
-        ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "--no-remember", "--json", *flags)
+        ran = foredraft("run", tiny, "Hello", "-t", 1, "-n", 4, "--no-remember", "--json", *flags)
         assert ran.code == 0, ran.err
         assert json.loads(ran.out)["speculation"]["configured"] == f"ngram-cache:static={out}"
 
 
-def test_what_the_file_drafts(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+def test_what_the_file_drafts(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "code.bin"
-    assert build(foretoken, tiny, text, "-o", out).code == 0
+    assert build(foredraft, tiny, text, "-o", out).code == 0
     with Engine.load(tiny, threads=1, speculate="off", probe=False, remember=False) as engine:
         tokens = engine.model.tokenizer.encode(LINE)
         context = replace(drafter_context(), target=engine.model.info)
@@ -60,34 +60,34 @@ def test_what_the_file_drafts(foretoken: Command, tiny: Path, text: Path, tmp_pa
 
 
 def test_several_texts_in_pieces(
-    foretoken: Command, tiny: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other.txt"
     other.write_text("The quick brown fox\njumps over the lazy dog.\n" * 5)
     whole, cut = tmp_path / "whole.bin", tmp_path / "cut.bin"
-    first = build(foretoken, tiny, text, other, "-o", whole)
+    first = build(foredraft, tiny, text, other, "-o", whole)
     assert " tokens of 2 texts, " in first.out
     monkeypatch.setattr(ngram, "PIECE_BYTES", 64)
-    second = build(foretoken, tiny, text, other, "-o", cut)
+    second = build(foredraft, tiny, text, other, "-o", cut)
     tokens = [ran.out.partition(" from ")[2].partition(" tokens")[0] for ran in (first, second)]
     assert tokens[0] == tokens[1]
 
 
 def test_the_model_is_needed_for_its_tokenizer_only(
-    foretoken: Command, tiny: Path, text: Path, tmp_path: Path, own_cache: Path
+    foredraft: Command, tiny: Path, text: Path, tmp_path: Path, own_cache: Path
 ) -> None:
     same = gguf_factory.tiny_llama(tmp_path / "same.gguf", seed=5)  # other weights, the same vocabulary
     for number, model in enumerate((tiny, same)):
-        assert build(foretoken, model, text, "-o", tmp_path / f"{number}.bin").code == 0
+        assert build(foredraft, model, text, "-o", tmp_path / f"{number}.bin").code == 0
     assert (tmp_path / "0.bin").read_bytes() == (tmp_path / "1.bin").read_bytes()
     assert not list(own_cache.rglob("*.*"))  # no probe was run, nothing was remembered
 
 
-def test_a_file_for_another_vocabulary(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+def test_a_file_for_another_vocabulary(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
     other = gguf_factory.tiny_llama(tmp_path / "other.gguf", vocab=300)
     out = tmp_path / "other.bin"
-    assert build(foretoken, other, text, "-o", out).code == 0
-    ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 1, "--speculate", f"ngram-cache:static={out}")
+    assert build(foredraft, other, text, "-o", out).code == 0
+    ran = foredraft("run", tiny, "Hello", "-t", 1, "-n", 1, "--speculate", f"ngram-cache:static={out}")
     assert ran.code == 2
     assert "another vocabulary" in ran.err
 
@@ -99,21 +99,21 @@ def refused(ran: Ran, says: str) -> None:
     assert ran.out == ""
 
 
-def test_an_output_that_exists(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+def test_an_output_that_exists(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "code.bin"
     out.write_bytes(b"precious")
-    refused(build(foretoken, tiny, text, "-o", out), "Overwrite it with --force")
+    refused(build(foredraft, tiny, text, "-o", out), "Overwrite it with --force")
     assert out.read_bytes() == b"precious"
-    assert build(foretoken, tiny, text, "-o", out, "--force").code == 0
+    assert build(foredraft, tiny, text, "-o", out, "--force").code == 0
     assert out.read_bytes() != b"precious"
 
 
-def test_outputs_that_are_refused(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
-    refused(build(foretoken, tiny, text, "-o", tmp_path), "is a folder")
-    refused(build(foretoken, tiny, text, "-o", text, "--force"), "is one of the texts")
+def test_outputs_that_are_refused(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+    refused(build(foredraft, tiny, text, "-o", tmp_path), "is a folder")
+    refused(build(foredraft, tiny, text, "-o", text, "--force"), "is one of the texts")
     assert text.read_text() == LINE * 20
-    refused(build(foretoken, tiny, text, "-o", text / "x.bin"), "Cannot write")
-    refused(build(foretoken, tiny, text), "Missing option")
+    refused(build(foredraft, tiny, text, "-o", text / "x.bin"), "Cannot write")
+    refused(build(foredraft, tiny, text), "Missing option")
 
 
 @pytest.mark.parametrize(
@@ -129,32 +129,32 @@ def test_outputs_that_are_refused(foretoken: Command, tiny: Path, text: Path, tm
     ],
 )
 def test_texts_that_are_refused(
-    foretoken: Command, tiny: Path, tmp_path: Path, content: bytes | None, says: str
+    foredraft: Command, tiny: Path, tmp_path: Path, content: bytes | None, says: str
 ) -> None:
     path, out = tmp_path / "bad.txt", tmp_path / "out.bin"
     if content is not None:
         path.write_bytes(content)
-    refused(build(foretoken, tiny, path, "-o", out), says)
+    refused(build(foredraft, tiny, path, "-o", out), says)
     assert not out.exists()
 
 
-def test_a_folder_is_no_text(foretoken: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
-    refused(build(foretoken, tiny, tmp_path, "-o", tmp_path / "out.bin"), "is not a file")
-    refused(build(foretoken, tiny, "-o", tmp_path / "out.bin"), "Missing argument")
+def test_a_folder_is_no_text(foredraft: Command, tiny: Path, text: Path, tmp_path: Path) -> None:
+    refused(build(foredraft, tiny, tmp_path, "-o", tmp_path / "out.bin"), "is not a file")
+    refused(build(foredraft, tiny, "-o", tmp_path / "out.bin"), "Missing argument")
 
 
 def test_damage_far_into_a_text_leaves_nothing_behind(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ngram, "PIECE_BYTES", 64)
     path, out = tmp_path / "late.txt", tmp_path / "out.bin"
     path.write_bytes(LINE.encode() * 50 + b"\xff\n")
-    refused(build(foretoken, tiny, path, "-o", out), "is not UTF-8 text")
+    refused(build(foredraft, tiny, path, "-o", out), "is not UTF-8 text")
     assert {file.name for file in tmp_path.iterdir()} == {"late.txt"}
 
 
-def test_a_model_that_is_not_there(foretoken: Command, text: Path, tmp_path: Path) -> None:
-    refused(build(foretoken, tmp_path / "none.gguf", text, "-o", tmp_path / "out.bin"), "There is no file")
+def test_a_model_that_is_not_there(foredraft: Command, text: Path, tmp_path: Path) -> None:
+    refused(build(foredraft, tmp_path / "none.gguf", text, "-o", tmp_path / "out.bin"), "There is no file")
 
 
 def test_pieces_end_at_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from foretoken.cli import COMMANDS, cli
-from foretoken.cli.options import (
+from foredraft.cli import COMMANDS, cli
+from foredraft.cli.options import (
     model_options,
     remember_option,
     sampling_options,
@@ -19,10 +19,10 @@ from foretoken.cli.options import (
     take_sampling,
     take_speculation,
 )
-from foretoken.config import ModelOptions
-from foretoken.engine.options import EngineOptions
-from foretoken.errors import SpeculationStringError
-from foretoken.types import SamplingParams
+from foredraft.config import ModelOptions
+from foredraft.engine.options import EngineOptions
+from foredraft.errors import SpeculationStringError
+from foredraft.types import SamplingParams
 
 
 def parse(*arguments: str) -> dict[str, Any]:

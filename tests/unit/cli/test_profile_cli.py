@@ -1,4 +1,4 @@
-"""`foretoken profile`: what it prints, what it keeps, and what it says before it measures."""
+"""`foredraft profile`: what it prints, what it keeps, and what it says before it measures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from command_line import Command, Ran
-from foretoken.bench import static_drafters
-from foretoken.bench.cost_measure import Plan, measure_profile
-from foretoken.bench.curves import Curve, find_curve
-from foretoken.cli import profile as module
-from foretoken.planner.profile import Profile, ProfileStore, files
+from foredraft.bench import static_drafters
+from foredraft.bench.cost_measure import Plan, measure_profile
+from foredraft.bench.curves import Curve, find_curve
+from foredraft.cli import profile as module
+from foredraft.planner.profile import Profile, ProfileStore, files
 
 LITTLE = Plan((1, 2, 4, 8), (16, 64), repeats=3, seconds=0.5)
 
@@ -70,8 +70,8 @@ def stored(own_cache: Path) -> list[Profile]:
 # --- the table -----------------------------------------------------------------------------------------
 
 
-def test_the_table(foretoken: Command, tiny: Path) -> None:
-    ran = profiled(foretoken, tiny)
+def test_the_table(foredraft: Command, tiny: Path) -> None:
+    ran = profiled(foredraft, tiny)
     assert ran.code == 0, ran.err
     assert re.search("1 thread, KV bf16/b?f16", ran.out)
     for title in ("16 tokens in the KV cache", "64 tokens in the KV cache"):
@@ -85,14 +85,14 @@ def test_the_table(foretoken: Command, tiny: Path) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_quick(foretoken: Command, tiny: Path) -> None:
-    out = profiled(foretoken, tiny, "--quick").out
+def test_quick(foredraft: Command, tiny: Path) -> None:
+    out = profiled(foredraft, tiny, "--quick").out
     assert "32 tokens in the KV cache" in out
     assert "16 tokens in the KV cache" not in out
 
 
-def test_depths_of_ones_own(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    assert profiled(foretoken, tiny, "--depth", 100, "--depth", 24, "--depth", 100).code == 0
+def test_depths_of_ones_own(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    assert profiled(foredraft, tiny, "--depth", 100, "--depth", 24, "--depth", 100).code == 0
     assert list(stored(own_cache)[0].curve) == [24, 100]
 
 
@@ -100,9 +100,9 @@ def test_depths_of_ones_own(foretoken: Command, tiny: Path, own_cache: Path) -> 
 
 
 def test_the_profile_is_saved_for_runs_with_the_same_settings(
-    foretoken: Command, tiny: Path, own_cache: Path
+    foredraft: Command, tiny: Path, own_cache: Path
 ) -> None:
-    ran = profiled(foretoken, tiny)
+    ran = profiled(foredraft, tiny)
     (profile,) = stored(own_cache)
     assert str(own_cache / "profiles") in ran.err
     assert "forget --profiles" in ran.err
@@ -110,27 +110,27 @@ def test_the_profile_is_saved_for_runs_with_the_same_settings(
     assert list(profile.curve[16]) == [1, 2, 4, 8]
     assert (profile.key.threads, profile.key.device) == ("1", "cpu")
     assert profile.key.kv_type in {"bf16/f16", "bf16/bf16"}
-    profiled(foretoken, tiny, "--kv-type", "f16")
+    profiled(foredraft, tiny, "--kv-type", "f16")
     assert len(stored(own_cache)) == 2
-    assert "profiles" in foretoken("doctor", tiny, "-t", 1).out
+    assert "profiles" in foredraft("doctor", tiny, "-t", 1).out
 
 
-def test_no_save(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    ran = profiled(foretoken, tiny, "--no-save")
+def test_no_save(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    ran = profiled(foredraft, tiny, "--no-save")
     assert ran.code == 0
     assert "Saved" not in ran.err
     assert not (own_cache / "profiles").exists()
 
 
-def test_what_runs_have_learnt_stays(foretoken: Command, tiny: Path, own_cache: Path) -> None:
-    profiled(foretoken, tiny)
+def test_what_runs_have_learnt_stays(foredraft: Command, tiny: Path, own_cache: Path) -> None:
+    profiled(foredraft, tiny)
     store = ProfileStore(own_cache / "profiles")
     (first,) = store.all()
     curve = {8: {1: 999.0}}
     store.save(
         replace(first, curve=curve, draft_ms={"suffix": 0.5}, overhead_ms=0.25, learnt={"suffix": [1, 2]})
     )
-    profiled(foretoken, tiny)
+    profiled(foredraft, tiny)
     (again,) = store.all()
     assert (again.draft_ms, again.overhead_ms) == ({"suffix": 0.5}, 0.25)
     assert again.learnt == {"suffix": [1, 2]}
@@ -139,22 +139,22 @@ def test_what_runs_have_learnt_stays(foretoken: Command, tiny: Path, own_cache: 
 
 
 def test_a_damaged_profile_is_replaced(
-    foretoken: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+    foredraft: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    profiled(foretoken, tiny)
+    profiled(foredraft, tiny)
     (file,) = files(own_cache / "profiles")
     file.write_bytes(file.read_bytes()[:50])
     with caplog.at_level(logging.WARNING):
-        assert profiled(foretoken, tiny).code == 0
+        assert profiled(foredraft, tiny).code == 0
     assert "Ignoring the stored profile" in caplog.text
     assert len(stored(own_cache)) == 1
 
 
 def test_a_profile_that_cannot_be_saved(
-    foretoken: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+    foredraft: Command, tiny: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (own_cache / "profiles").write_text("in the way")
-    ran = profiled(foretoken, tiny)
+    ran = profiled(foredraft, tiny)
     assert ran.code == 0
     assert "pays from" in ran.out
     assert "Saved" not in ran.err
@@ -164,18 +164,18 @@ def test_a_profile_that_cannot_be_saved(
 # --- JSON and plot -------------------------------------------------------------------------------------
 
 
-def test_json_on_standard_output(foretoken: Command, tiny: Path) -> None:
-    ran = profiled(foretoken, tiny, "--json", "-")
+def test_json_on_standard_output(foredraft: Command, tiny: Path) -> None:
+    ran = profiled(foredraft, tiny, "--json", "-")
     data: dict[str, Any] = json.loads(ran.out)
     assert [part["depth"] for part in data["depths"]] == [16, 64]
     assert data["key"]["threads"] == "1"
     assert "pays from" in ran.err  # the table is still to be seen
 
 
-def test_json_in_a_file_is_a_curve(foretoken: Command, tiny: Path, tmp_path: Path) -> None:
+def test_json_in_a_file_is_a_curve(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     file.write_text("an older one")
-    ran = profiled(foretoken, tiny, "--json", file)
+    ran = profiled(foredraft, tiny, "--json", file)
     assert ran.code == 0
     assert "pays from" in ran.out
     curve = find_curve(str(file))
@@ -183,9 +183,9 @@ def test_json_in_a_file_is_a_curve(foretoken: Command, tiny: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_a_plot(foretoken: Command, tiny: Path, tmp_path: Path, kind: str) -> None:
+def test_a_plot(foredraft: Command, tiny: Path, tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"curve.{kind}"
-    ran = profiled(foretoken, tiny, "--plot", file)
+    ran = profiled(foredraft, tiny, "--plot", file)
     assert ran.code == 0, ran.err
     assert file.stat().st_size > 10_000
     assert str(file) in ran.err
@@ -194,8 +194,8 @@ def test_a_plot(foretoken: Command, tiny: Path, tmp_path: Path, kind: str) -> No
 # --- export --------------------------------------------------------------------------------------------
 
 
-def test_export_for_llama_server(foretoken: Command, tiny: Path, ranked: list[Curve]) -> None:
-    ran = profiled(foretoken, tiny, "--export", "llama-server")
+def test_export_for_llama_server(foredraft: Command, tiny: Path, ranked: list[Curve]) -> None:
+    ran = profiled(foredraft, tiny, "--export", "llama-server")
     assert ran.code == 0, ran.err
     comment, flags = ran.out.splitlines()
     assert comment.startswith("# ngram-map-k:n=6,m=12: 1.30 × plain decoding expected")
@@ -205,15 +205,15 @@ def test_export_for_llama_server(foretoken: Command, tiny: Path, ranked: list[Cu
     assert list(curve.points) == [1, 2, 4, 8]
 
 
-def test_export_for_vllm(foretoken: Command, tiny: Path, ranked: list[Curve]) -> None:
-    ran = profiled(foretoken, tiny, "--export", "vllm")
+def test_export_for_vllm(foredraft: Command, tiny: Path, ranked: list[Curve]) -> None:
+    ran = profiled(foredraft, tiny, "--export", "vllm")
     assert '"num_speculative_tokens": 8' in ran.out
     assert "# ngram-map-k:n=6,m=12 would give 1.30 ×, but vllm does not have it." in ran.out
 
 
 @pytest.mark.slow
-def test_export_with_the_traces_that_ship(foretoken: Command, tiny: Path) -> None:
-    ran = profiled(foretoken, tiny, "--export", "llama-server")
+def test_export_with_the_traces_that_ship(foredraft: Command, tiny: Path) -> None:
+    ran = profiled(foredraft, tiny, "--export", "llama-server")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("# ")
 
@@ -238,10 +238,10 @@ def test_export_with_the_traces_that_ship(foretoken: Command, tiny: Path) -> Non
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
 def test_what_cannot_be_done(
-    foretoken: Command, tiny: Path, tmp_path: Path, own_cache: Path, arguments: Sequence[str], says: str
+    foredraft: Command, tiny: Path, tmp_path: Path, own_cache: Path, arguments: Sequence[str], says: str
 ) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    ran = profiled(foretoken, tiny, *(argument.replace("{}", str(tmp_path)) for argument in arguments))
+    ran = profiled(foredraft, tiny, *(argument.replace("{}", str(tmp_path)) for argument in arguments))
     assert ran.code == 2
     assert says in ran.err
     assert "Traceback" not in ran.err
@@ -251,26 +251,26 @@ def test_what_cannot_be_done(
 
 
 def test_a_plot_without_matplotlib(
-    foretoken: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = profiled(foretoken, tiny, "--plot", tmp_path / "curve.png")
+    ran = profiled(foredraft, tiny, "--plot", tmp_path / "curve.png")
     assert ran.code == 2
-    assert "pip install 'foretoken[bench]'" in ran.err
+    assert "pip install 'foredraft[bench]'" in ran.err
     assert ran.out == ""
-    assert profiled(foretoken, tiny).code == 0, "only the plot needs it"
+    assert profiled(foredraft, tiny).code == 0, "only the plot needs it"
 
 
-def test_a_model_that_is_not_there(foretoken: Command, tmp_path: Path) -> None:
-    ran = foretoken("profile", tmp_path / "none.gguf")
+def test_a_model_that_is_not_there(foredraft: Command, tmp_path: Path) -> None:
+    ran = foredraft("profile", tmp_path / "none.gguf")
     assert ran.code == 2
     assert "There is no file" in ran.err
 
 
 def test_ctrl_c_leaves_nothing(
-    foretoken: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any, **options: Any) -> None:
         def stop(fraction: float) -> None:
@@ -280,7 +280,7 @@ def test_ctrl_c_leaves_nothing(
         measure_profile(*arguments, **{**options, "progress": stop})
 
     monkeypatch.setattr(module, "measure_profile", interrupted)
-    ran = profiled(foretoken, tiny)
+    ran = profiled(foredraft, tiny)
     assert (ran.code, ran.out) == (130, "")
     assert not (own_cache / "profiles").exists()
 
@@ -289,8 +289,8 @@ def test_ctrl_c_leaves_nothing(
 
 
 @pytest.mark.model
-def test_the_default_model(foretoken: Command, model_path: Path, own_cache: Path) -> None:
-    ran = foretoken("profile", model_path, "-t", 1, "--depth", 16)
+def test_the_default_model(foredraft: Command, model_path: Path, own_cache: Path) -> None:
+    ran = foredraft("profile", model_path, "-t", 1, "--depth", 16)
     assert ran.code == 0, ran.err
     (profile,) = stored(own_cache)
     assert "smollm2" in profile.name.lower()

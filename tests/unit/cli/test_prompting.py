@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.cli.prompting import names_a_model, read_prompt, read_text, split_words
-from foretoken.errors import RequestError
+from foredraft.cli.prompting import names_a_model, read_prompt, read_text, split_words
+from foredraft.errors import RequestError
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`foretoken run`: where the prompt comes from, what is printed where, and the JSON object."""
+"""`foredraft run`: where the prompt comes from, what is printed where, and the JSON object."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rich.console import Console
 
 import gguf_factory
 from command_line import Command
-from foretoken import registry
-from foretoken.cli.render import StreamPrinter
-from foretoken.types import SpeculationStats
+from foredraft import registry
+from foredraft.cli.render import StreamPrinter
+from foredraft.types import SpeculationStats
 
 LOOP = "print(index, add(index, index + 1))\n" * 4
 """A prompt that the tiny model goes on with in ways that a drafter foresees."""
 
 
 class Runner:
-    """`foretoken run` with the tiny model, one thread, a small context and few tokens."""
+    """`foredraft run` with the tiny model, one thread, a small context and few tokens."""
 
     def __init__(self, command: Command, model: Path) -> None:
         self._command = command
@@ -46,8 +46,8 @@ class Runner:
 
 
 @pytest.fixture
-def run(foretoken: Command, tiny: Path) -> Runner:
-    return Runner(foretoken, tiny)
+def run(foredraft: Command, tiny: Path) -> Runner:
+    return Runner(foredraft, tiny)
 
 
 # --- the prompt ----------------------------------------------------------------------------------------
@@ -69,28 +69,28 @@ def test_an_argument_wins_over_a_pipe_that_nobody_reads(run: Runner) -> None:
     assert run.text("Hello", stdin=b"something else") == run.text("Hello")
 
 
-def test_the_model_as_a_word(foretoken: Command, run: Runner, tiny: Path) -> None:
+def test_the_model_as_a_word(foredraft: Command, run: Runner, tiny: Path) -> None:
     expected = run.text("Hello")
     for words in ((tiny, "Hello"), (tiny, "-p", "Hello")):
-        assert foretoken("run", *words, "-t", 1, "-n", 8).out == expected
-    assert foretoken("run", tiny, "-t", 1, "-n", 8, stdin=b"Hello").out == expected
+        assert foredraft("run", *words, "-t", 1, "-n", 8).out == expected
+    assert foredraft("run", tiny, "-t", 1, "-n", 8, stdin=b"Hello").out == expected
 
 
-def test_a_pulled_model_as_a_word(foretoken: Command, run: Runner, own_cache: Path) -> None:
+def test_a_pulled_model_as_a_word(foredraft: Command, run: Runner, own_cache: Path) -> None:
     folder = own_cache / "models" / "owner" / "Parrot-GGUF"
     folder.mkdir(parents=True)
     gguf_factory.tiny_llama(folder / "Parrot-F32.gguf")
     expected = run.text("Hello")
-    assert foretoken("run", "parrot-gguf", "Hello", "-t", 1, "-n", 8).out == expected
-    assert foretoken("run", "owner/Parrot-GGUF:F32", "-p", "Hello", "-t", 1, "-n", 8).out == expected
+    assert foredraft("run", "parrot-gguf", "Hello", "-t", 1, "-n", 8).out == expected
+    assert foredraft("run", "owner/Parrot-GGUF:F32", "-p", "Hello", "-t", 1, "-n", 8).out == expected
 
 
 def test_a_word_that_names_no_model_is_the_prompt(
-    foretoken: Command, run: Runner, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, run: Runner, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretoken.library.names.default_model", lambda: tiny)
+    monkeypatch.setattr("foredraft.library.names.default_model", lambda: tiny)
     for word in ("Hello", "Hallöchen" * 40):
-        assert foretoken("run", word, "--raw", "-t", 1, "-n", 8).out == run.text("--raw", word)
+        assert foredraft("run", word, "--raw", "-t", 1, "-n", 8).out == run.text("--raw", word)
 
 
 def test_raw_and_system(run: Runner) -> None:
@@ -310,19 +310,19 @@ def test_remembering(run: Runner, own_cache: Path) -> None:
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An installed drafter that always proposes the last token again."""
-    (tmp_path / "foretoken_again.py").write_text(
-        "from foretoken.testing import ScriptedDrafter\n"
+    (tmp_path / "foredraft_again.py").write_text(
+        "from foredraft.testing import ScriptedDrafter\n"
         "def create(context, options):\n"
         "    return ScriptedDrafter(lambda tokens: [tokens[-1]], name='again')\n"
     )
-    info = tmp_path / "foretoken_again-1.0.dist-info"
+    info = tmp_path / "foredraft_again-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foretoken-again\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[foretoken.drafters]\nagain = foretoken_again:create\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foredraft-again\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[foredraft.drafters]\nagain = foredraft_again:create\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     registry._installed.cache_clear()
     yield "again"
-    sys.modules.pop("foretoken_again", None)
+    sys.modules.pop("foredraft_again", None)
     registry._installed.cache_clear()
 
 
@@ -334,41 +334,41 @@ def test_a_plugins_drafter_drafts(run: Runner, plugin: str) -> None:
 # --- a failure on the way ------------------------------------------------------------------------------
 
 
-def test_a_failure_while_generating(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretoken.backends.llamacpp.model import LlamaCppModel
-    from foretoken.errors import BackendError
+def test_a_failure_while_generating(foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.backends.llamacpp.model import LlamaCppModel
+    from foredraft.errors import BackendError
 
     def forward(self: LlamaCppModel, batch: object) -> object:
         raise BackendError("the device is gone")
 
     monkeypatch.setattr(LlamaCppModel, "forward", forward)
     options = ("-t", 1, "-n", 4, "--ctx", 64, "--speculate", "off")
-    monkeypatch.setattr("foretoken.backends.llamacpp.loading.probed", lambda model, *_: model)
-    ran = foretoken("run", tiny, "Hello", *options)
+    monkeypatch.setattr("foredraft.backends.llamacpp.loading.probed", lambda model, *_: model)
+    ran = foredraft("run", tiny, "Hello", *options)
     assert (ran.code, ran.out) == (1, "\n")
     assert "Error: Generation failed: the device is gone" in ran.err
-    ran = foretoken("run", tiny, "Hello", *options, "--json")
+    ran = foredraft("run", tiny, "Hello", *options, "--json")
     assert ran.code == 1
     assert json.loads(ran.out)["error"] == "the device is gone"
 
 
-def test_stopped_by_the_user(foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_by_the_user(foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: object, text: str, origin: str = "") -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("foretoken.cli.render.StreamPrinter.write", interrupted)
-    ran = foretoken("run", tiny, "Hello", "-t", 1, "-n", 4)
+    monkeypatch.setattr("foredraft.cli.render.StreamPrinter.write", interrupted)
+    ran = foredraft("run", tiny, "Hello", "-t", 1, "-n", 4)
     assert ran.code == 130
     assert ran.err.endswith("Stopped.\n")
     assert "Traceback" not in ran.err
 
 
 def test_events_are_shown_as_they_come(
-    foretoken: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
     monkeypatch.setattr(
-        "foretoken.cli.render.StreamPrinter.write", lambda self, text, origin="": shown.append(origin)
+        "foredraft.cli.render.StreamPrinter.write", lambda self, text, origin="": shown.append(origin)
     )
-    assert foretoken("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "off").code == 0
+    assert foredraft("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "off").code == 0
     assert shown == ["target"] * 4 + [""]

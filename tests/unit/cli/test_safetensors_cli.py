@@ -12,10 +12,10 @@ import pytest
 
 import torch_factory
 from command_line import Command
-from foretoken import Engine
-from foretoken.cli import diagnosis, diagnosis_torch, doctor, paths
-from foretoken.cli.diagnosis_torch import PyTorch, torch_facts
-from foretoken.errors import BackendError, MissingDependencyError
+from foredraft import Engine
+from foredraft.cli import diagnosis, diagnosis_torch, doctor, paths
+from foredraft.cli.diagnosis_torch import PyTorch, torch_facts
+from foredraft.errors import BackendError, MissingDependencyError
 from hub_server import isolated_hub
 from safetensors_factory import sharded, write
 
@@ -40,9 +40,9 @@ def text_of(command: Command, model: object) -> str:
 # --- naming it -----------------------------------------------------------------------------------------
 
 
-def test_a_folder_and_its_files_are_the_same_model(foretoken: Command, folder: Path) -> None:
+def test_a_folder_and_its_files_are_the_same_model(foredraft: Command, folder: Path) -> None:
     texts = {
-        text_of(foretoken, path) for path in (folder, folder / "config.json", folder / "model.safetensors")
+        text_of(foredraft, path) for path in (folder, folder / "config.json", folder / "model.safetensors")
     }
     assert len(texts) == 1
     with Engine.load(folder / "config.json", threads=1, gpu_layers=0) as engine:
@@ -50,7 +50,7 @@ def test_a_folder_and_its_files_are_the_same_model(foretoken: Command, folder: P
 
 
 def test_pulled_from_the_hub_and_used_by_name(
-    foretoken: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foredraft: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -60,22 +60,22 @@ def test_pulled_from_the_hub_and_used_by_name(
     assert len(list(parts.glob("*.safetensors"))) > 1
     with isolated_hub(monkeypatch, tmp_path) as hub:
         hub.repositories["owner/My-1.5B"] = {path.name: path.read_bytes() for path in parts.iterdir()}
-        assert foretoken("models", "pull", "owner/My-1.5B").code == 0
-    expected = text_of(foretoken, folder)
+        assert foredraft("models", "pull", "owner/My-1.5B").code == 0
+    expected = text_of(foredraft, folder)
     for name in ("owner/My-1.5B", "my-1.5b", "owner/My-1.5B:safetensors"):
-        assert text_of(foretoken, name) == expected
+        assert text_of(foredraft, name) == expected
     (shown,) = [
         model
-        for model in json.loads(foretoken("models", "list", "--json").out)
+        for model in json.loads(foredraft("models", "list", "--json").out)
         if model["source"] == "pulled"
     ]
     assert shown["size_bytes"] == sum(path.stat().st_size for path in parts.glob("*.safetensors"))
 
 
-def test_an_incomplete_folder_says_what_is_missing(foretoken: Command) -> None:
+def test_an_incomplete_folder_says_what_is_missing(foredraft: Command) -> None:
     folder = write(paths.models_dir() / "owner" / "Many", sharded())
     (folder / "model-00002-of-00002.safetensors").unlink()
-    ran = foretoken("doctor", "owner/Many", "-t", 1)
+    ran = foredraft("doctor", "owner/Many", "-t", 1)
     assert ran.code == 2
     assert "is incomplete: model-00002-of-00002.safetensors is missing" in ran.err
     assert "Pull it again" in ran.err
@@ -84,8 +84,8 @@ def test_an_incomplete_folder_says_what_is_missing(foretoken: Command) -> None:
 # --- profile -------------------------------------------------------------------------------------------
 
 
-def test_profile(foretoken: Command, folder: Path) -> None:
-    ran = foretoken("profile", folder, "--quick", "--depth", 16, "-t", 1, "--gpu-layers", 0, "--json", "-")
+def test_profile(foredraft: Command, folder: Path) -> None:
+    ran = foredraft("profile", folder, "--quick", "--depth", 16, "-t", 1, "--gpu-layers", 0, "--json", "-")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["model"] == "My-1.5B"
 
@@ -99,8 +99,8 @@ def as_json(command: Command, *arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [".", "config.json"])
-def test_doctor_knows_the_folder(foretoken: Command, folder: Path, name: str) -> None:
-    value = as_json(foretoken, folder / name, "--gpu-layers", 0)
+def test_doctor_knows_the_folder(foredraft: Command, folder: Path, name: str) -> None:
+    value = as_json(foredraft, folder / name, "--gpu-layers", 0)
     assert value["can_run"], value["problems"]
     model = value["model"]
     assert (model["path"], model["architecture"], model["quantization"]) == (str(folder), "llama", "F32")
@@ -111,22 +111,22 @@ def test_doctor_knows_the_folder(foretoken: Command, folder: Path, name: str) ->
     assert value["exactness"]["note"]
 
 
-def test_doctor_says_which_forward_computes(foretoken: Command, tmp_path: Path) -> None:
+def test_doctor_says_which_forward_computes(foredraft: Command, tmp_path: Path) -> None:
     folder = torch_factory.make_model(tmp_path / "other", "gpt2")
-    value = as_json(foretoken, folder, "--gpu-layers", 0)
+    value = as_json(foredraft, folder, "--gpu-layers", 0)
     assert value["loaded"]["settings"]["forward"] == "transformers"
 
 
-def test_doctor_says_why_a_folder_does_not_load(foretoken: Command, tmp_path: Path) -> None:
+def test_doctor_says_why_a_folder_does_not_load(foredraft: Command, tmp_path: Path) -> None:
     folder = write(tmp_path / "Unknown", sharded())
     (folder / "config.json").write_text('{"model_type": "nothing_like_it"}')
-    ran = foretoken("doctor", folder, "-t", 1)
+    ran = foredraft("doctor", folder, "-t", 1)
     assert ran.code == 2
     assert "transformers cannot run Unknown" in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_torch_is_asked(foretoken: Command, folder: Path) -> None:
+def test_torch_is_asked(foredraft: Command, folder: Path) -> None:
     import torch
 
     facts = torch_facts()
@@ -136,7 +136,7 @@ def test_torch_is_asked(foretoken: Command, folder: Path) -> None:
     if not torch.cuda.is_available() and not torch.backends.mps.is_available():
         assert facts.device == "cpu"
         assert facts.formats["bf16"] == ("bf16" if facts.bf16 else "fp32")
-    value = as_json(foretoken, folder)
+    value = as_json(foredraft, folder)
     assert value["pytorch"]["version"] == torch.__version__
     assert value["loaded"]["settings"]["format"] == value["pytorch"]["formats"]["fp32"]
     with Engine.load(folder, threads=1, gpu_layers=0, probe=False) as engine:
@@ -145,7 +145,7 @@ def test_torch_is_asked(foretoken: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_instructions_for_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.backends.torch.loading._processor_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr("foredraft.backends.torch.loading._processor_has_bf16", lambda: has_bf16)
     facts = torch_facts()
     assert facts.bf16 is has_bf16
     if facts.device == "cpu":
@@ -158,7 +158,7 @@ def test_instructions_for_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_it_names_fbgemm_where_weights_are_held_in_half_width(
     there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretoken.backends.torch.half._has_halves", lambda: there)
+    monkeypatch.setattr("foredraft.backends.torch.half._has_halves", lambda: there)
     facts = torch_facts()
     assert facts.fbgemm is (there and facts.onednn and not facts.bf16)
     assert ("FBGEMM" in dict(doctor._torch_rows(facts))["products"]) is facts.fbgemm
@@ -174,7 +174,7 @@ def test_without_onednn() -> None:
 WITHOUT = """
 import sys
 sys.modules[sys.argv.pop(1)] = None
-from foretoken.cli import run_command
+from foredraft.cli import run_command
 sys.exit(run_command(sys.argv[1:]))
 """
 
@@ -190,31 +190,31 @@ def test_without_torch(folder: Path) -> None:
     assert "Traceback" not in ran.stderr
     value = json.loads(ran.stdout)
     assert value["pytorch"] is None
-    assert value["problems"][0]["hint"] == "Install it with: pip install 'foretoken[torch]'"
+    assert value["problems"][0]["hint"] == "Install it with: pip install 'foredraft[torch]'"
 
 
 def test_a_gguf_needs_no_torch(tiny: Path) -> None:
     ran = without("torch", "doctor", tiny, "-t", 1)
     assert ran.returncode == 0, ran.stderr
-    assert "pip install 'foretoken[torch]'" in ran.stdout
+    assert "pip install 'foredraft[torch]'" in ran.stdout
 
 
 def test_safetensors_need_no_llama_cpp(folder: Path) -> None:
     ran = without("llama_cpp", "doctor", folder, "-t", 1)
     assert ran.returncode == 0, ran.stderr
-    assert "pip install 'foretoken[llamacpp]'" in ran.stdout
+    assert "pip install 'foredraft[llamacpp]'" in ran.stdout
     assert "This model can run." in ran.stdout
 
 
 def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unloadable:
         def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-            if name == "foretoken.backends.torch.loading":
+            if name == "foredraft.backends.torch.loading":
                 raise OSError("libtorch_cpu.so: cannot open shared object file")
 
-    import foretoken.backends.torch as package
+    import foredraft.backends.torch as package
 
-    monkeypatch.delitem(sys.modules, "foretoken.backends.torch.loading", raising=False)
+    monkeypatch.delitem(sys.modules, "foredraft.backends.torch.loading", raising=False)
     monkeypatch.delattr(package, "loading", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Unloadable(), *sys.meta_path])
     with pytest.raises(BackendError, match="cannot open shared object") as caught:
@@ -224,9 +224,9 @@ def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_the_error_names_the_module(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import foretoken.backends.torch as package
+    import foredraft.backends.torch as package
 
-    monkeypatch.delitem(sys.modules, "foretoken.backends.torch.loading", raising=False)
+    monkeypatch.delitem(sys.modules, "foredraft.backends.torch.loading", raising=False)
     monkeypatch.delattr(package, "loading", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=module):

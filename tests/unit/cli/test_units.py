@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.cli.units import counted, size_text
+from foredraft.cli.units import counted, size_text
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.draft_model import DraftModelDrafter
-from foretoken.errors import OutOfKVError
-from foretoken.protocols import RequestView
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.sampling.sampler import RequestSampler
-from foretoken.testing import FakeModel, FakeSampler, markov_logits, run_drafter
-from foretoken.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
+from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.errors import OutOfKVError
+from foredraft.protocols import RequestView
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.testing import FakeModel, FakeSampler, markov_logits, run_drafter
+from foredraft.types import Draft, DraftLimit, Logits, Outcome, Rows, SamplingParams
 
 VOCAB = 24
 LOGITS = markov_logits(VOCAB, seed=3, scale=1.5)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.drafters.draft_model import DraftModelDrafter, create
-from foretoken.errors import SpeculationStringError, UnsupportedModelError
-from foretoken.protocols import DrafterContext, Model, RequestView
-from foretoken.testing import FakeModel, drafter_context
-from foretoken.types import DraftLimit, Rollback
+from foredraft.drafters.draft_model import DraftModelDrafter, create
+from foredraft.errors import SpeculationStringError, UnsupportedModelError
+from foredraft.protocols import DrafterContext, Model, RequestView
+from foredraft.testing import FakeModel, drafter_context
+from foredraft.types import DraftLimit, Rollback
 from two_tokenizers import COARSE, FINE, TEXT, speaker
 
 VOCAB = 24

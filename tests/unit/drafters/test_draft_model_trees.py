@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretoken.drafters.draft_model import SECOND, UNCERTAIN, DraftModelDrafter
-from foretoken.protocols import RequestView
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, markov_logits
-from foretoken.types import Draft, DraftLimit, Outcome, SamplingParams, VerifyRule
+from foredraft.drafters.draft_model import SECOND, UNCERTAIN, DraftModelDrafter
+from foredraft.protocols import RequestView
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, markov_logits
+from foredraft.types import Draft, DraftLimit, Outcome, SamplingParams, VerifyRule
 
 VOCAB = 24
 LOGITS = markov_logits(VOCAB, seed=3, scale=1.5)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from drafter_cases import commit, draft
-from foretoken.drafters.grammar import GrammarDrafter, create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import Drafter, GrammarState, RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Constraint, SamplingParams
+from foredraft.drafters.grammar import GrammarDrafter, create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, GrammarState, RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Constraint, SamplingParams
 
 CHOICE = Constraint("regex", "The (answer is (yes|no)|question) here")
 PROMPT = list(b"? ")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.drafters.ngram_cache import build_static, create
-from foretoken.errors import CapacityError, SpeculationStringError
-from foretoken.protocols import Drafter, DrafterContext, RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters.ngram_cache import build_static, create
+from foredraft.errors import CapacityError, SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext, RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 CONTEXT = drafter_context()
 VOCAB_HASH = CONTEXT.target.vocab_hash

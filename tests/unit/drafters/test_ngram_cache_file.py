@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters import ngram_cache_file
-from foretoken.drafters.ngram_cache_file import (
+from foredraft.drafters import ngram_cache_file
+from foredraft.drafters.ngram_cache_file import (
     DYNAMIC,
     HEADER,
     STATIC,
@@ -25,8 +25,8 @@ from foretoken.drafters.ngram_cache_file import (
     pairs_of,
     save,
 )
-from foretoken.drafters.ngram_index import MASK, window_keys
-from foretoken.errors import ConfigError
+from foredraft.drafters.ngram_index import MASK, window_keys
+from foredraft.errors import ConfigError
 
 VOCABULARY = 1000
 SECRET = bytes(range(16))
@@ -121,7 +121,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(
     def full(descriptor: int) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("foretoken.drafters.ngram_cache_file.os.fsync", full)
+    monkeypatch.setattr("foredraft.drafters.ngram_cache_file.os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         save(Stored(DYNAMIC, table_of([4, 5, 6]), SECRET), path, "vocabulary")
     assert path.read_bytes() == before

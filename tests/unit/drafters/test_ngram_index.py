@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters import ngram_index
-from foretoken.drafters.ngram_index import NgramIndex, copy_from, match_length, window_keys
+from foredraft.drafters import ngram_index
+from foredraft.drafters.ngram_index import NgramIndex, copy_from, match_length, window_keys
 
 texts = st.lists(st.integers(0, 2), max_size=60)
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from foretoken.drafters.ngram_map_k import create, would_accept
-from foretoken.protocols import RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit
+from foredraft.drafters.ngram_map_k import create, would_accept
+from foredraft.protocols import RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit
 
 
 def draft(tokens: list[int], limit: int = 64) -> Draft | None:

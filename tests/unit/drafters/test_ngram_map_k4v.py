@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.drafters.ngram_map_k4v import create
-from foretoken.protocols import RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit
+from foredraft.drafters.ngram_map_k4v import create
+from foredraft.protocols import RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit
 
 A, B, C, D, E = [3, 4], [3, 5], [6, 6], [7, 7], [8, 8]
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.drafters import ngram_mod
-from foretoken.drafters.ngram_mod import NgramMod, create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import Drafter, RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters import ngram_mod
+from foredraft.drafters.ngram_mod import NgramMod, create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 TEXT = list(range(100, 180))
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters.ngram_simple import create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import RequestView
-from foretoken.testing import drafter_context, run_drafter
-from foretoken.types import Draft, DraftLimit
+from foredraft.drafters.ngram_simple import create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import RequestView
+from foredraft.testing import drafter_context, run_drafter
+from foredraft.types import Draft, DraftLimit
 
 
 def draft(tokens: list[int], limit: int = 64, **options: str) -> Draft | None:

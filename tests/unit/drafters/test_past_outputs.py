@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from drafter_cases import commit, draft, start
-from foretoken import Engine, SamplingParams
-from foretoken.drafters import suffix_store
-from foretoken.drafters.lookup.suffix_index import SEPARATOR, Tokens
-from foretoken.drafters.store_thread import StoreThread
-from foretoken.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
-from foretoken.drafters.suffix_store import SuffixStore
-from foretoken.testing import FakeModel, drafter_context
+from foredraft import Engine, SamplingParams
+from foredraft.drafters import suffix_store
+from foredraft.drafters.lookup.suffix_index import SEPARATOR, Tokens
+from foredraft.drafters.store_thread import StoreThread
+from foredraft.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
+from foredraft.drafters.suffix_store import SuffixStore
+from foredraft.testing import FakeModel, drafter_context
 
 OLD, NEW = list(range(100, 140)), list(range(40, 80))
 GIVE_UP_S = 20.0

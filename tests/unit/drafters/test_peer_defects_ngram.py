@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.drafters import (
+from foredraft.drafters import (
     ngram_cache,
     ngram_map_k,
     ngram_map_k4v,
     ngram_mod,
     ngram_simple,
 )
-from foretoken.protocols import Drafter, DrafterFactory, RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.protocols import Drafter, DrafterFactory, RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 CONTEXT = drafter_context()
 KEY = [1, 2]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters.prediction import GRAMS, GramPlaces, PredictionDrafter, create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import RequestView
-from foretoken.testing import drafter_context
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters.prediction import GRAMS, GramPlaces, PredictionDrafter, create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import RequestView
+from foredraft.testing import drafter_context
+from foredraft.types import Draft, DraftLimit, Outcome
 
 EXPECTED = tuple(range(10, 60))
 TEXTS = st.lists(st.integers(0, 4), max_size=40)

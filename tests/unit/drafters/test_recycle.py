@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from foretoken.drafters.lookup.recycle_table import SuccessorTable
-from foretoken.drafters.recycle import BULK, RecycleDrafter, create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import Drafter, RequestView
-from foretoken.testing import FakeModel, drafter_context, run_drafter
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters.lookup.recycle_table import SuccessorTable
+from foredraft.drafters.recycle import BULK, RecycleDrafter, create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, RequestView
+from foredraft.testing import FakeModel, drafter_context, run_drafter
+from foredraft.types import Draft, DraftLimit, Outcome
 
 Successors = tuple[tuple[int, tuple[int, ...]], ...]
 

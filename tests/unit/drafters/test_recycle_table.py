@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters.lookup.recycle_table import MAX_BYTES, MOST_COUNTED, MOST_SUCCESSORS, SuccessorTable
-from foretoken.drafters.scope_key import ScopeKey, ScopeKeys
+from foredraft.drafters.lookup.recycle_table import MAX_BYTES, MOST_COUNTED, MOST_SUCCESSORS, SuccessorTable
+from foredraft.drafters.scope_key import ScopeKey, ScopeKeys
 
 SCOPE = ScopeKeys().of("")
 texts = st.lists(st.integers(0, 5), max_size=60)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from drafter_cases import commit, draft, start
-from foretoken.drafters.resync import CONFIDENCE, Copying, confidence_of
-from foretoken.drafters.suffix import create
-from foretoken.testing import drafter_context
+from foredraft.drafters.resync import CONFIDENCE, Copying, confidence_of
+from foredraft.drafters.suffix import create
+from foredraft.testing import drafter_context
 
 SOURCE = list(range(10, 40))
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import commit, draft, start
-from foretoken.drafters import suffix_store
-from foretoken.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
-from foretoken.errors import SpeculationStringError
-from foretoken.protocols import Drafter, RequestView
-from foretoken.testing import FakeModel, drafter_context, run_drafter
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.drafters import suffix_store
+from foredraft.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, RequestView
+from foredraft.testing import FakeModel, drafter_context, run_drafter
+from foredraft.types import Draft, DraftLimit, Outcome
 
 TEXTS = st.lists(st.integers(0, 3), max_size=60)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foredraft.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
 
 
 @given(st.lists(st.integers(0, 5), max_size=300), st.lists(st.integers(0, 5), max_size=300))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.drafters import suffix_store
-from foretoken.drafters.lookup.suffix_index import SEPARATOR
-from foretoken.drafters.suffix_store import FLUSH_TOKENS, SuffixStore, describe, forget
+from foredraft.drafters import suffix_store
+from foredraft.drafters.lookup.suffix_index import SEPARATOR
+from foredraft.drafters.suffix_store import FLUSH_TOKENS, SuffixStore, describe, forget
 
 
 def store(folder: Path, *, scope: str = "", vocab_hash: str = "v", max_tokens: int = 1000) -> SuffixStore:
@@ -150,7 +150,7 @@ def test_a_tail_of_zeros_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert outputs(tmp_path) == [[1, 2, 3], [4]]
 
 
-@pytest.mark.parametrize("content", [b"x", b"GGUF" * 100, b"foretoken-suffix" + bytes(64), bytes(5000)])
+@pytest.mark.parametrize("content", [b"x", b"GGUF" * 100, b"foredraft-suffix" + bytes(64), bytes(5000)])
 @pytest.mark.parametrize("writing", [False, True])
 def test_a_foreign_file_is_moved_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, writing: bool

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import commit, draft, occurred, start
-from foretoken.drafters.lookup.suffix_branches import MIN_BRANCH, branches
-from foretoken.drafters.lookup.suffix_tree import Branch, grow
-from foretoken.drafters.lookup.suffix_vote import vote
-from foretoken.drafters.suffix import SuffixDrafter, create
-from foretoken.testing import FakeModel, drafter_context, run_drafter
-from foretoken.types import Draft
+from foredraft.drafters.lookup.suffix_branches import MIN_BRANCH, branches
+from foredraft.drafters.lookup.suffix_tree import Branch, grow
+from foredraft.drafters.lookup.suffix_vote import vote
+from foredraft.drafters.suffix import SuffixDrafter, create
+from foredraft.testing import FakeModel, drafter_context, run_drafter
+from foredraft.types import Draft
 
 TEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=60)
 DISPUTED = [50, 1, 2, 3, 7, 9, 51, 1, 2, 3, 8, 9, 52, 1, 2, 3, 7, 9, 53, 1, 2, 3]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import occurred
-from foretoken.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
-from foretoken.drafters.lookup.suffix_vote import (
+from foredraft.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foredraft.drafters.lookup.suffix_vote import (
     COUNT_WEIGHT,
     DISSENT,
     OFFSET,

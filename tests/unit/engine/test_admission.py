@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
-from foretoken.errors import CapacityError, QueueFullError, RequestError
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Event
+from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
+from foredraft.errors import CapacityError, QueueFullError, RequestError
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Event
 
 TEN = SamplingParams(max_tokens=10, ignore_eos=True)
 ENDLESS = SamplingParams(max_tokens=2000, ignore_eos=True)

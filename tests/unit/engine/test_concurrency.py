@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from foretoken.bench.static_drafters import shipped_traces
-from foretoken.bench.trace import TraceSet
+from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.trace import TraceSet
 from virtual_time import aggregate_rate, curve, mixed_trace, noise_traces, trace_set
 
 LEVELS = (1, 8)

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import virtual_time
-from foretoken import Engine, SamplingParams
-from foretoken.engine import round as round_module
-from foretoken.engine.decisions import KEPT
-from foretoken.engine.request import Request
-from foretoken.engine.verify import verify
-from foretoken.errors import BackendError, OutOfKVError
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.decision import Candidate, Choice, Decision, Why
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, Logits, Probs, Rows, Verdict
+from foredraft import Engine, SamplingParams
+from foredraft.engine import round as round_module
+from foredraft.engine.decisions import KEPT
+from foredraft.engine.request import Request
+from foredraft.engine.verify import verify
+from foredraft.errors import BackendError, OutOfKVError
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.decision import Candidate, Choice, Decision, Why
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Draft, Logits, Probs, Rows, Verdict
 from planner_doubles import VOCABULARY, counting
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from foretoken.engine.drafting import Drafters
-from foretoken.engine.request import Request, make_request
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, DraftLimit, Outcome
+from foredraft.engine.drafting import Drafters
+from foredraft.engine.request import Request, make_request
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Draft, DraftLimit, Outcome
 
 LIMIT = DraftLimit(4)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import sleep
 
-from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter
+from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter
 
 PROMPT = [1, 2, 3]
 COUNT = 4

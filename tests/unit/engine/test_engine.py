@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
-from foretoken.errors import BackendError, ContextLengthError, OutOfKVError, RequestError
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter, assert_lossless, markov_logits
-from foretoken.types import TARGET, Draft, Logits, Rows
+from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
+from foredraft.errors import BackendError, ContextLengthError, OutOfKVError, RequestError
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, markov_logits
+from foredraft.types import TARGET, Draft, Logits, Rows
 
 PROMPT = list(b"abcabc")
 

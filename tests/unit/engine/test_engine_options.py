@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from foretoken.config import ModelOptions
-from foretoken.engine.options import EngineOptions, LoadOptions, default_cache_dir, model_options
-from foretoken.errors import ConfigError
+from foredraft.config import ModelOptions
+from foredraft.engine.options import EngineOptions, LoadOptions, default_cache_dir, model_options
+from foredraft.errors import ConfigError
 
 
 def read(**options: object) -> LoadOptions:

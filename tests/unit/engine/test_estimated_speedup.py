@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.engine.stats import PlainRound, PlainRounds, Speedup
+from foredraft.engine.stats import PlainRound, PlainRounds, Speedup
 
 STEADY = PlainRound(10.0, 0.0, 64)
 NOISY = PlainRound(10.0, 1.0, 64)

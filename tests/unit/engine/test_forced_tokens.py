@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.drafters.grammar import GrammarDrafter
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.protocols import RequestView
-from foretoken.sampling.constraint import compile_constraint
-from foretoken.testing import FakeModel
-from foretoken.types import Constraint, Draft, DraftLimit, Outcome, SpeculationStats
+from foredraft import Engine, SamplingParams
+from foredraft.drafters.grammar import GrammarDrafter
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.protocols import RequestView
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.testing import FakeModel
+from foredraft.types import Constraint, Draft, DraftLimit, Outcome, SpeculationStats
 from http_server import writing_logits
 
 NAMES = [f"description_{letter}" for letter in "abcdefgh"]

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 import gguf_factory
-from foretoken.cli.loading import load_engine
-from foretoken.config import Speculation
-from foretoken.engine.heap import freeze_heap
-from foretoken.server.run import loader
-from foretoken.server.settings import ModelSettings, ServerSettings
+from foredraft.cli.loading import load_engine
+from foredraft.config import Speculation
+from foredraft.engine.heap import freeze_heap
+from foredraft.server.run import loader
+from foredraft.server.settings import ModelSettings, ServerSettings
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.engine.knowledge import TRUSTED, Knowledge
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.profile import ProfileStore, key_of
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel
-from foretoken.types import Draft, Load
+from foredraft.engine.knowledge import TRUSTED, Knowledge
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.profile import ProfileStore, key_of
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel
+from foredraft.types import Draft, Load
 from planner_rounds import Game, all_right, chain, linear, teach
 
 INFO = FakeModel().info
@@ -47,7 +47,7 @@ def test_little_experience_is_used_and_measured_again(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_on_purpose_is_enough_at_once(tmp_path: Path) -> None:
-    """As `foretoken profile` stores it, in some 200 forwards."""
+    """As `foredraft profile` stores it, in some 200 forwards."""
     store = ProfileStore(tmp_path)
     Knowledge(store, INFO, remember=True).keep(experienced(5))
     stored = store.load(key_of(INFO))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken import Engine
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.testing import FakeModel, ScriptedDrafter
+from foredraft import Engine
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.testing import FakeModel, ScriptedDrafter
 from planner_doubles import SlowToLearn
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, DraftLimit, Load, Round
+from foredraft import Engine, SamplingParams
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Draft, DraftLimit, Load, Round
 from planner_doubles import VOCABULARY, PlannerAround, counting
 
 PROMPT = [1, 2, 3]

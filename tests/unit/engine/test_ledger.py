@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.engine.ledger import MOST
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import (
+from foredraft import Engine, SamplingParams
+from foredraft.engine.ledger import MOST
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import (
     Draft,
     DraftLimit,
     FinishEvent,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from foretoken.bench.curves import Curve
-from foretoken.bench.trace import Trace
-from foretoken.engine.engine import Engine
-from foretoken.types import FinishEvent, TokenEvent
+from foredraft.bench.curves import Curve
+from foredraft.bench.trace import Trace
+from foredraft.engine.engine import Engine
+from foredraft.types import FinishEvent, TokenEvent
 from virtual_time import (
     CURVES,
     CountingModel,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
-from foretoken import Engine
-from foretoken.engine.fold import fold
-from foretoken.errors import BackendError, ConfigError, SpeculationStringError
-from foretoken.types import SamplingParams
+from foredraft import Engine
+from foredraft.engine.fold import fold
+from foredraft.errors import BackendError, ConfigError, SpeculationStringError
+from foredraft.types import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 SETTINGS = ["off", "ngram-simple:n=3,m=4", "auto"]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
-from foretoken import Engine, SamplingParams
-from foretoken.drafters import suffix_store
+from foredraft import Engine, SamplingParams
+from foredraft.drafters import suffix_store
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGING = {"os.rename", "os.remove", "os.mkdir", "os.truncate", "os.chmod", "os.link", "tempfile.mkstemp"}

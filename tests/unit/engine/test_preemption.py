@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken import Completion, Engine, FinishEvent, FinishReason, SamplingParams
-from foretoken.engine.round import accept_tokens
-from foretoken.errors import OutOfKVError
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
-from foretoken.types import Rows, TokenEvent
+from foredraft import Completion, Engine, FinishEvent, FinishReason, SamplingParams
+from foredraft.engine.round import accept_tokens
+from foredraft.errors import OutOfKVError
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.types import Rows, TokenEvent
 
 TWENTY = SamplingParams(max_tokens=20, ignore_eos=True)
 
@@ -167,7 +167,7 @@ def test_a_request_that_is_over_makes_room_before_another_waits(monkeypatch: pyt
                 raise KeyboardInterrupt
             return accept_tokens(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr("foretoken.engine.round.accept_tokens", tear)
+        patch.setattr("foredraft.engine.round.accept_tokens", tear)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     with monkeypatch.context() as patch:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken import Engine, SamplingParams
-from foretoken.engine.prefill import PREFILL_ROWS, share
-from foretoken.engine.request import Request, make_request
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
-from foretoken.types import FinishEvent, TokenEvent
+from foredraft import Engine, SamplingParams
+from foredraft.engine.prefill import PREFILL_ROWS, share
+from foredraft.engine.request import Request, make_request
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.types import FinishEvent, TokenEvent
 
 
 def prompt(number: int, length: int, *, priority: int = 0, generated: int = 0) -> Request:

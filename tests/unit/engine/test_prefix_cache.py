@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.engine.prefix_cache import PrefixCache
-from foretoken.sequences import common_prefix
-from foretoken.testing import FakeModel
-from foretoken.types import Rollback, Rows
+from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.sequences import common_prefix
+from foredraft.testing import FakeModel
+from foredraft.types import Rollback, Rows
 
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gguf_factory
-from foretoken import Engine, SamplingParams
-from foretoken.backends.rewind import BEFORE_THE_END, RewindingModel
-from foretoken.engine import prefix_file
-from foretoken.engine.prefix_cache import PrefixCache
-from foretoken.engine.prefix_disk import WORTH_KEEPING, PrefixCosts, PrefixDisk, open_disk
-from foretoken.errors import BackendError
-from foretoken.protocols import Model
-from foretoken.sequences import common_prefix
-from foretoken.testing import FakeModel
-from foretoken.types import Completion, Rollback, Rows
+from foredraft import Engine, SamplingParams
+from foredraft.backends.rewind import BEFORE_THE_END, RewindingModel
+from foredraft.engine import prefix_file
+from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.prefix_disk import WORTH_KEEPING, PrefixCosts, PrefixDisk, open_disk
+from foredraft.errors import BackendError
+from foredraft.protocols import Model
+from foredraft.sequences import common_prefix
+from foredraft.testing import FakeModel
+from foredraft.types import Completion, Rollback, Rows
 from recurrent_double import FakeRecurrentModel
 
 ALICE = [1, *range(10, 110)]

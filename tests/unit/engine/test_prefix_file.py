@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretoken.engine import prefix_file
-from foretoken.engine.prefix_file import MAGIC, VERSION, Identity, UnusableError
+from foredraft.engine import prefix_file
+from foredraft.engine.prefix_file import MAGIC, VERSION, Identity, UnusableError
 
 WHO = Identity(prefix_file.digest("model"), prefix_file.digest("alice"))
 TOKENS = prefix_file.as_tokens(range(100))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.engine import prefix_file
-from foretoken.engine.prefix_disk import open_disk
-from foretoken.engine.prefix_file import Identity, Tokens
-from foretoken.testing import FakeModel
-from foretoken.types import Event, FinishEvent, FinishReason, Rows, TokenEvent
+from foredraft import Engine, SamplingParams
+from foredraft.engine import prefix_file
+from foredraft.engine.prefix_disk import open_disk
+from foredraft.engine.prefix_file import Identity, Tokens
+from foredraft.testing import FakeModel
+from foredraft.types import Event, FinishEvent, FinishReason, Rows, TokenEvent
 
 ALICE = [1, *range(10, 110)]
 BOB = [2, *range(10, 110)]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import files
-from foretoken.engine import prefix_file, prefix_store, prefix_writer
-from foretoken.engine.prefix_store import PrefixStore, Stored
+from foredraft import files
+from foredraft.engine import prefix_file, prefix_store, prefix_writer
+from foredraft.engine.prefix_store import PrefixStore, Stored
 
 LEAST = 4
 TEXT = list(range(100, 120))
@@ -288,7 +288,7 @@ def test_it_is_written_elsewhere_and_no_more_is_taken_than_fits(
     store.flush()
     assert (store.keeps_up, best[0].ready) == (True, True)
     assert found(store, [0] * 10) == 10
-    assert all(name.startswith("foretoken-prefix") for name in threads)
+    assert all(name.startswith("foredraft-prefix") for name in threads)
 
 
 def test_what_a_crash_left_half_written_goes_when_it_is_old(
@@ -309,7 +309,7 @@ def test_what_a_crash_left_half_written_goes_when_it_is_old(
 WRITER = """
 import sys
 from pathlib import Path
-from foretoken.engine.prefix_store import PrefixStore, Stored
+from foredraft.engine.prefix_store import PrefixStore, Stored
 
 store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, least=4)
 for n in range(10**6):

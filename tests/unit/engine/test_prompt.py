@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken.engine.prompt import check_tokens, encode_prediction, encode_prompt, sampling_params
-from foretoken.errors import ContextLengthError, RequestError
-from foretoken.testing import FakeModel, FakeTokenizer
-from foretoken.types import Message, SamplingParams
+from foredraft.engine.prompt import check_tokens, encode_prediction, encode_prompt, sampling_params
+from foredraft.errors import ContextLengthError, RequestError
+from foredraft.testing import FakeModel, FakeTokenizer
+from foredraft.types import Message, SamplingParams
 
 
 class RecordingTokenizer(FakeTokenizer):

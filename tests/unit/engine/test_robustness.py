@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from foretoken import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
-from foretoken.drafters.draft_model import DraftModelDrafter
-from foretoken.engine.verify import verify
-from foretoken.errors import BackendError, ConfigError, RequestError
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Draft, Logits, Rows
+from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
+from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.engine.verify import verify
+from foredraft.errors import BackendError, ConfigError, RequestError
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Draft, Logits, Rows
 
 PROMPT = list(b"abcabc")
 BANS_ALL = SamplingParams(max_tokens=10, min_tokens=1, stop_tokens=tuple(range(258)))
@@ -66,7 +66,7 @@ def test_an_interrupt_anywhere_in_a_round_harms_no_other_request(
             raise KeyboardInterrupt
         return verdict
 
-    monkeypatch.setattr("foretoken.engine.round.verify", interrupted)
+    monkeypatch.setattr("foredraft.engine.round.verify", interrupted)
     ids = [engine.add(PROMPT, TEN), engine.add([7, 8], TEN)]
     try:
         results = engine.run(ids)
@@ -87,7 +87,7 @@ def test_after_an_interrupt_stepping_goes_on_and_a_torn_request_says_so(
         def torn(*_: object) -> object:
             raise KeyboardInterrupt
 
-        patch.setattr("foretoken.engine.round.accept_tokens", torn)
+        patch.setattr("foredraft.engine.round.accept_tokens", torn)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     events = [event for _ in range(12) for event in engine.step()]
@@ -305,7 +305,7 @@ def test_a_round_that_cannot_be_mended_ends_its_request_only(monkeypatch: pytest
         def torn(*_: object) -> object:
             raise KeyboardInterrupt
 
-        patch.setattr("foretoken.engine.round.verify", torn)
+        patch.setattr("foredraft.engine.round.verify", torn)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     model.broken = ("truncate", 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.engine.prefill import PREFILL_ROWS
-from foretoken.engine.request import Request, make_request
-from foretoken.engine.scheduler import Scheduler
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel
-from foretoken.types import Rows, SamplingParams
+from foredraft.engine.prefill import PREFILL_ROWS
+from foredraft.engine.request import Request, make_request
+from foredraft.engine.scheduler import Scheduler
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel
+from foredraft.types import Rows, SamplingParams
 
 
 def request(number: int, prompt: list[int], model: FakeModel, scope: str = "") -> Request:

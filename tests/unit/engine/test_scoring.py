@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken import Engine, SamplingParams
-from foretoken.backends.rewind import RewindingModel
-from foretoken.engine.fold import fold
-from foretoken.engine.options import EngineOptions
-from foretoken.engine.prefill import SCORED_ROWS
-from foretoken.engine.prompt import Prompt
-from foretoken.engine.scoring import PromptEvent, ScoringParams
-from foretoken.errors import BackendError, RequestError
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Event, FinishEvent, FinishReason, TokenEvent, TokenLogprob
+from foredraft import Engine, SamplingParams
+from foredraft.backends.rewind import RewindingModel
+from foredraft.engine.fold import fold
+from foredraft.engine.options import EngineOptions
+from foredraft.engine.prefill import SCORED_ROWS
+from foredraft.engine.prompt import Prompt
+from foredraft.engine.scoring import PromptEvent, ScoringParams
+from foredraft.errors import BackendError, RequestError
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Event, FinishEvent, FinishReason, TokenEvent, TokenLogprob
 from recurrent_double import FakeRecurrentModel
 
 LONG = [token % 250 for token in range(3 * SCORED_ROWS + 5)]

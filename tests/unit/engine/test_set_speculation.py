@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
-from foretoken import Engine
-from foretoken.errors import RequestError, SpeculationStringError
-from foretoken.protocols import Drafter, DrafterContext
-from foretoken.registry import register_drafter, unregister_drafter
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft import Engine
+from foredraft.errors import RequestError, SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext
+from foredraft.registry import register_drafter, unregister_drafter
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
 
 PROMPT = [1, 2, 3]
 

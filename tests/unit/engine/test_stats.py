@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from foretoken import Engine
-from foretoken.engine.stats import RequestStats
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
-from foretoken.types import Draft, FinishEvent, SamplingParams
+from foredraft import Engine
+from foredraft.engine.stats import RequestStats
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.types import Draft, FinishEvent, SamplingParams
 
 PARTS = {"draft", "verify", "sample", "other"}
 PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)

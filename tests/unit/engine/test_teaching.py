@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from foretoken.engine.knowledge import TRUSTED, Knowledge
-from foretoken.engine.prefix_cache import PrefixCache
-from foretoken.engine.teaching import Teaching
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.profile import ProfileStore
-from foretoken.testing import FakeModel
+from foredraft.engine.knowledge import TRUSTED, Knowledge
+from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.teaching import Teaching
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.profile import ProfileStore
+from foredraft.testing import FakeModel
 from planner_rounds import Game, all_right, chain, linear, teach
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foretoken.engine.text import TextStream
-from foretoken.testing import FakeTokenizer
+from foredraft.engine.text import TextStream
+from foredraft.testing import FakeTokenizer
 
 LETTERS = "abé模👩"
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.engine import round as round_module
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import Planner, RequestView
-from foretoken.sampling.successors import Successors, verified_successors
-from foretoken.testing import FakeModel, ScriptedDrafter, markov_logits
-from foretoken.types import Draft, DraftLimit, Load, Logits, Outcome
+from foredraft import Engine, SamplingParams
+from foredraft.engine import round as round_module
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Planner, RequestView
+from foredraft.sampling.successors import Successors, verified_successors
+from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.types import Draft, DraftLimit, Load, Logits, Outcome
 from planner_doubles import PlannerAround
 
 VOCABULARY = 30

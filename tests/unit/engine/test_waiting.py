@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.engine.admission import turn
-from foretoken.engine.request import Request, make_request
-from foretoken.engine.scheduler import Scheduler
-from foretoken.engine.waiting import Waiting
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel
-from foretoken.types import SamplingParams
+from foredraft.engine.admission import turn
+from foredraft.engine.request import Request, make_request
+from foredraft.engine.scheduler import Scheduler
+from foredraft.engine.waiting import Waiting
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel
+from foredraft.types import SamplingParams
 
 MODEL = FakeModel(sequences=1)
 

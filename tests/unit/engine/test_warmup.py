@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from foretoken import Engine
-from foretoken.engine.warmup import SIZES, measure_costs
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.testing import FakeModel, ScriptedDrafter
-from foretoken.types import Logits, Rows
+from foredraft import Engine
+from foredraft.engine.warmup import SIZES, measure_costs
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.testing import FakeModel, ScriptedDrafter
+from foredraft.types import Logits, Rows
 
 
 def test_every_size_is_measured_and_the_sequence_left_empty() -> None:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from foretoken.library import catalogue
-from foretoken.library.catalogue import (
+from foredraft.library import catalogue
+from foredraft.library.catalogue import (
     DEFAULT_FILE,
     DEFAULT_PACKAGE,
     default_model,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foretoken_no_such_package")
+    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foredraft_no_such_package")
 
 
 def put(folder: Path, name: str, size: int = 10) -> Path:

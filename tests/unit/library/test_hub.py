@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import filelock
 import pytest
 
-from foretoken.errors import (
+from foredraft.errors import (
     BackendError,
     CapacityError,
     ConfigError,
@@ -17,7 +17,7 @@ from foretoken.errors import (
     ModelError,
     ModelNotFoundError,
 )
-from foretoken.library import list_models, pull, transfer
+from foredraft.library import list_models, pull, transfer
 from hub_server import Hub
 
 if TYPE_CHECKING:
@@ -269,5 +269,5 @@ def test_two_at_once(hub: Hub, tmp_path: Path) -> None:
 
 def test_without_the_hub_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'foretoken\[hub\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'foredraft\[hub\]'"):
         pull("owner/Tiny-GGUF", folder=tmp_path)

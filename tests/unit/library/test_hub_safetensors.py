@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.errors import (
+from foredraft.errors import (
     BackendError,
     CapacityError,
     MissingDependencyError,
@@ -16,7 +16,7 @@ from foretoken.errors import (
     ModelFormatError,
     ModelNotFoundError,
 )
-from foretoken.library import catalogue, list_models, pull, resolve, size_of
+from foredraft.library import catalogue, list_models, pull, resolve, size_of
 from hub_server import Hub
 from safetensors_factory import FETCHED, SHARDS, one_file, sharded, small_files
 
@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 
 @pytest.fixture
 def hub(empty_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foretoken_no_such_package")
+    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foredraft_no_such_package")
     empty_hub.repositories = {
         "owner/One": one_file(),
         "owner/Many": sharded(),
@@ -270,7 +270,7 @@ def test_no_safetensors(hub: Hub, models: Path) -> None:
 def test_a_quantization_of_safetensors(hub: Hub, models: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no GGUF file") as caught:
         pull("owner/One", "q4_0", folder=models, endpoint=hub.endpoint)
-    assert "foretoken models pull owner/One:safetensors" in str(caught.value.hint)
+    assert "foredraft models pull owner/One:safetensors" in str(caught.value.hint)
     with pytest.raises(ModelNotFoundError, match="It has: Q4_0, Q8_0, safetensors"):
         pull("owner/Both", "q2_k", folder=models, endpoint=hub.endpoint)
 
@@ -298,6 +298,6 @@ def test_without_torch_nothing_is_downloaded(
     for quantization in (None, "safetensors"):
         with pytest.raises(MissingDependencyError, match=f"{module}") as caught:
             pull("owner/One", quantization, folder=models, endpoint=hub.endpoint)
-        assert caught.value.hint == "Install it with: pip install 'foretoken[torch]'"
+        assert caught.value.hint == "Install it with: pip install 'foredraft[torch]'"
     assert hub.downloads == []
     assert pull("owner/Both", folder=models, endpoint=hub.endpoint).suffix == ".gguf"

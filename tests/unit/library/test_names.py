@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.errors import ModelNotFoundError
-from foretoken.library import catalogue
-from foretoken.library.names import resolve
+from foredraft.errors import ModelNotFoundError
+from foredraft.library import catalogue
+from foredraft.library.names import resolve
 from safetensors_factory import SHARDS, one_file, sharded, write
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A models folder with two repositories and a file of the user's own; no bundled model."""
-    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foretoken_no_such_package")
+    monkeypatch.setattr(catalogue, "DEFAULT_PACKAGE", "foredraft_no_such_package")
     folder = tmp_path / "models"
     for name in (
         "someone/Tiny-GGUF/Tiny-Q4_0.gguf",
@@ -47,7 +47,7 @@ def test_names(folder: Path, name: str, file: str) -> None:
 
 
 def test_none_is_the_default(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"foretoken\[demo\]"):
+    with pytest.raises(ModelNotFoundError, match=r"foredraft\[demo\]"):
         resolve(None, folder)
     package = tmp_path / "another_model_package"
     package.mkdir()
@@ -113,7 +113,7 @@ def test_misspelt_names(folder: Path, name: str, suggestion: str) -> None:
     with pytest.raises(ModelNotFoundError, match=suggestion) as caught:
         resolve(name, folder)
     assert caught.value.hint is not None
-    assert "foretoken models pull" in caught.value.hint
+    assert "foredraft models pull" in caught.value.hint
 
 
 def test_a_model_is_suggested_once(folder: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import torch_factory
-from foretoken.errors import ModelFormatError, ModelNotFoundError
-from foretoken.library.safetensors_file import StoredTensor, read_safetensors
-from foretoken.library.type_share import TypeShare
+from foredraft.errors import ModelFormatError, ModelNotFoundError
+from foredraft.library.safetensors_file import StoredTensor, read_safetensors
+from foredraft.library.type_share import TypeShare
 from safetensors_factory import SHARDS, one_file, safetensors, sharded, write
 
 

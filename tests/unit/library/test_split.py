@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretoken.library.split import is_later_part, model_files, split_stem
+from foredraft.library.split import is_later_part, model_files, split_stem
 
 
 def test_any_part_names_all_files() -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.engine.warmup import SIZES
-from foretoken.planner.adaptive import MARGIN, AdaptivePlanner
-from foretoken.planner.asking import FIRST_PROBE
-from foretoken.planner.income import INCOME
-from foretoken.planner.pace import STALE
-from foretoken.planner.stake import SHARE
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load, Outcome, Round
+from foredraft.engine.warmup import SIZES
+from foredraft.planner.adaptive import MARGIN, AdaptivePlanner
+from foredraft.planner.asking import FIRST_PROBE
+from foredraft.planner.income import INCOME
+from foredraft.planner.pace import STALE
+from foredraft.planner.stake import SHARE
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, Load, Outcome, Round
 from planner_rounds import BONUS, PLAIN_MS, Curve, Game, all_right, all_wrong, chain, linear, teach
 
 VIEW = RequestView(1, [0], prompt_length=1)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.decision import width_of
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load, Outcome, Probs, Round, SamplingParams, Verdict, VerifyRule
-from foretoken.verification.tree import verify_tree
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.decision import width_of
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, Load, Outcome, Probs, Round, SamplingParams, Verdict, VerifyRule
+from foredraft.verification.tree import verify_tree
 from planner_rounds import PLAIN_MS, Curve, linear, teach
 
 CHEAP, STEEP = linear(0.05), linear(0.7)

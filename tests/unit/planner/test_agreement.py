@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.tables.agreement import DIFFERENT, SAME, Agreement, log_odds
-from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.tables.cells import Cells
-from foretoken.planner.tables.lexical import NONE, Lexical
-from foretoken.planner.tables.reading import Reading, meet
-from foretoken.types import Draft, Outcome
+from foredraft.planner.tables.agreement import DIFFERENT, SAME, Agreement, log_odds
+from foredraft.planner.tables.calibration import Survival
+from foredraft.planner.tables.cells import Cells
+from foredraft.planner.tables.lexical import NONE, Lexical
+from foredraft.planner.tables.reading import Reading, meet
+from foredraft.types import Draft, Outcome
 
 
 def said(source: str, *tokens: int, confidence: float = 0.6) -> Draft:

@@ -9,13 +9,13 @@ import random
 
 import pytest
 
-from foretoken.engine.warmup import SIZES
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.asking import FIRST_PROBE, LENT, MODEST, SLACK, Asking
-from foretoken.planner.cost import CostCurve
-from foretoken.planner.income import INCOME
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load, Outcome, Round
+from foredraft.engine.warmup import SIZES
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.asking import FIRST_PROBE, LENT, MODEST, SLACK, Asking
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.income import INCOME
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, Load, Outcome, Round
 from planner_rounds import PLAIN_MS, Curve, Game, all_right, chain, linear, teach
 
 CPU = linear(0.2)

@@ -6,7 +6,7 @@ from math import ceil
 
 import pytest
 
-from foretoken.planner.attention import (
+from foredraft.planner.attention import (
     DEAR,
     EARNED,
     LENT,
@@ -17,8 +17,8 @@ from foretoken.planner.attention import (
     Attention,
     times,
 )
-from foretoken.planner.income import INCOME, LEAST
-from foretoken.planner.stake import CERTAIN
+from foredraft.planner.income import INCOME, LEAST
+from foredraft.planner.stake import CERTAIN
 
 COST = 0.07
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.tables.calibration import Survival, depth_of, sampled
-from foretoken.types import Draft, Outcome
+from foredraft.planner.tables.calibration import Survival, depth_of, sampled
+from foredraft.types import Draft, Outcome
 from planner_rounds import BONUS, chain
 
 drafts = st.builds(

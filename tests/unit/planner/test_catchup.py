@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.catchup import CHUNK, SKIPPED, Answers, CatchUp
-from foretoken.protocols import RequestView
-from foretoken.types import SamplingParams
+from foredraft.planner.catchup import CHUNK, SKIPPED, Answers, CatchUp
+from foredraft.protocols import RequestView
+from foredraft.types import SamplingParams
 
 
 def request(length: int, *, prompt: int = 0, number: int = 1, most: int | None = None) -> RequestView:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.company import InPasses, company_of
-from foretoken.planner.cost import CostCurve
-from foretoken.planner.ratios import Ratios
-from foretoken.protocols import RequestView
-from foretoken.types import Load, Outcome, Round
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.company import InPasses, company_of
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.ratios import Ratios
+from foredraft.protocols import RequestView
+from foredraft.types import Load, Outcome, Round
 from planner_rounds import PLAIN_MS, chain, teach
 
 ALONE = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.4, 8: 2.2, 16: 3.2, 32: 6.0, 64: 12.0}

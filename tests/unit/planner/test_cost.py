@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.company import company_of
-from foretoken.planner.cost import CostCurve, band_of, depth_of
-from foretoken.planner.monotone import TOLERANCE
-from foretoken.planner.pace import STALE
-from foretoken.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE, Ratios
+from foredraft.planner.company import company_of
+from foredraft.planner.cost import CostCurve, band_of, depth_of
+from foredraft.planner.monotone import TOLERANCE
+from foredraft.planner.pace import STALE
+from foredraft.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE, Ratios
 
 ratios = st.dictionaries(st.integers(2, 40), st.floats(1.0, 20.0), min_size=1, max_size=10)
 

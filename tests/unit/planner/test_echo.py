@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from foretoken.planner.tables.echo import BULK, LONGEST, WIDTH, Echo
-from foretoken.protocols import RequestView
+from foredraft.planner.tables.echo import BULK, LONGEST, WIDTH, Echo
+from foredraft.protocols import RequestView
 
 
 def lengths(text: list[int], *, prompt: int = 0) -> list[int]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.hints import FRESH
-from foretoken.protocols import RequestView
-from foretoken.types import Load, Outcome, Round
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.hints import FRESH
+from foredraft.protocols import RequestView
+from foredraft.types import Load, Outcome, Round
 from planner_rounds import PLAIN_MS, linear, teach
 
 CPU = linear(0.4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretoken.planner.fixed import FixedPlanner
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, Load
 from planner_rounds import Game, all_right, all_wrong, chain, linear, teach
 
 VIEW = RequestView(1, [0], prompt_length=1)

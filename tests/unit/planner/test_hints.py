@@ -8,18 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from foretoken.bench.trace import Trace
-from foretoken.drafters.suffix import SuffixDrafter
-from foretoken.engine.engine import Engine
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.attention import DEAR, START
-from foretoken.planner.cost import CostCurve
-from foretoken.planner.hints import GROWN, SURVIVAL, Hints
-from foretoken.planner.income import INCOME
-from foretoken.planner.stake import Stakes
-from foretoken.planner.tables.lexical import Lexical
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, DraftLimit, Load
+from foredraft.bench.trace import Trace
+from foredraft.drafters.suffix import SuffixDrafter
+from foredraft.engine.engine import Engine
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.attention import DEAR, START
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.hints import GROWN, SURVIVAL, Hints
+from foredraft.planner.income import INCOME
+from foredraft.planner.stake import Stakes
+from foredraft.planner.tables.lexical import Lexical
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, DraftLimit, Load
 from planner_rounds import linear, teach
 from virtual_time import CountingModel, ask, curve, noise, trace_set
 

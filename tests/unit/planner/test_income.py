@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.income import INCOME, LEAST, WINDOW, Income
+from foredraft.planner.income import INCOME, LEAST, WINDOW, Income
 
 
 def test_a_request_alone_earns_the_same_whatever_asking_brought() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foretoken.planner.company import Shapes
-from foretoken.planner.lengths import best_lengths, lengths_in_passes
+from foredraft.planner.company import Shapes
+from foredraft.planner.lengths import best_lengths, lengths_in_passes
 
 MARGIN = 1.03
 chance = st.floats(0.05, 1.0)

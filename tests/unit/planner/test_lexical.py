@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.tables.lexical import EXPORTED, NONE, ROW, Lexical, moved
-from foretoken.planner.tables.reading import NEGLIGIBLE
-from foretoken.types import Draft, Outcome
+from foredraft.planner.tables.calibration import Survival
+from foredraft.planner.tables.lexical import EXPORTED, NONE, ROW, Lexical, moved
+from foredraft.planner.tables.reading import NEGLIGIBLE
+from foredraft.types import Draft, Outcome
 
 NEWLINE, NAME, OTHER = 198, 4711, 523
 TOKENS = st.integers(NONE, 1 << 20)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.merge import Merger, Tree
-from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.tables.reading import NEGLIGIBLE
-from foretoken.types import Draft, Outcome
+from foredraft.planner.merge import Merger, Tree
+from foredraft.planner.tables.calibration import Survival
+from foredraft.planner.tables.reading import NEGLIGIBLE
+from foredraft.types import Draft, Outcome
 
 
 def chain(*tokens: int, source: str = "a") -> Draft:

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.monotone import SURE, TOLERANCE, Point, monotone
+from foredraft.planner.monotone import SURE, TOLERANCE, Point, monotone
 
 points = st.lists(
     st.tuples(st.integers(1, 500), st.floats(0.1, 50.0), st.integers(1, 15)), unique_by=lambda point: point[0]

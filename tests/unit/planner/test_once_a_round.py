@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.ratios import Ratios
-from foretoken.planner.tables.beta import caution
-from foretoken.protocols import RequestView
-from foretoken.types import Draft, Load
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.ratios import Ratios
+from foredraft.planner.tables.beta import caution
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, Load
 from planner_rounds import Curve, chain, linear, teach
 
 VIEW = RequestView(1, [0], prompt_length=1)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.attention import Attention
-from foretoken.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, Overhead
-from foretoken.planner.tables.window import WINDOW
-from foretoken.types import Load, Outcome, Round
+from foredraft.planner.attention import Attention
+from foredraft.planner.overhead import DOUBTED, FEWEST, PRIOR_MS, Overhead
+from foredraft.planner.tables.window import WINDOW
+from foredraft.types import Load, Outcome, Round
 
 PLAIN_MS = 4.0
 """Of a plain forward."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.pace import NEAR, STALE, Pace
+from foredraft.planner.pace import NEAR, STALE, Pace
 
 
 def test_nothing_is_known_before_a_plain_forward() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from foretoken.cpu_info import Processor, this_processor
-from foretoken.planner import profile as module
-from foretoken.planner.profile import Profile, ProfileKey, ProfileStore, erase, files, key_of
-from foretoken.testing import FakeModel
+from foredraft.cpu_info import Processor, this_processor
+from foredraft.planner import profile as module
+from foredraft.planner.profile import Profile, ProfileKey, ProfileStore, erase, files, key_of
+from foredraft.testing import FakeModel
 
 KEY = ProfileKey(
     model="abc",
@@ -255,7 +255,7 @@ def test_version_1_knew_no_processor(store: ProfileStore, caplog: pytest.LogCapt
     identity = json.dumps([KEY.model, KEY.backend, KEY.device, KEY.threads, KEY.kv_type, "", ""])
     store.folder.mkdir()
     old = store.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
-    old.write_text(json.dumps({"format": "foretoken-profile", "version": 1}))
+    old.write_text(json.dumps({"format": "foredraft-profile", "version": 1}))
     assert store.load(known) is None
     (record,) = caplog.records
     assert str(old) in record.getMessage()
@@ -282,7 +282,7 @@ def assert_ignored_and_replaced(store: ProfileStore, file: Path, caplog: pytest.
     assert store.load(KEY) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.name == "foretoken.planner.profile"
+    assert record.name == "foredraft.planner.profile"
     assert "Ignoring the stored profile" in record.message
     assert str(file) in record.message
     store.save(PROFILE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.tables.reliability import ReliabilityTable
-from foretoken.types import Draft, Outcome
+from foredraft.planner.tables.calibration import Survival
+from foredraft.planner.tables.reliability import ReliabilityTable
+from foredraft.types import Draft, Outcome
 
 
 def test_nothing_is_claimed_before_anything_was_scored() -> None:

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.replay import Replay
-from foretoken.protocols import RequestView
-from foretoken.testing import FakeModel
-from foretoken.types import Draft, Load, Outcome, Rollback, Round
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.replay import Replay
+from foredraft.protocols import RequestView
+from foredraft.testing import FakeModel
+from foredraft.types import Draft, Load, Outcome, Rollback, Round
 
 ROW = 0.25
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.planner.cost import CostCurve
-from foretoken.planner.resize import FEWEST, MOST, Resize
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.resize import FEWEST, MOST, Resize
 
 EXTRA = 0.6
 """Milliseconds, where a plain forward takes 6."""

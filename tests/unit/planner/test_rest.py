@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.bench.toll import charge
-from foretoken.bench.trace import Trace
-from foretoken.planner.adaptive import AdaptivePlanner
-from foretoken.planner.attention import LONGEST_REST, Attention
-from foretoken.planner.hints import Hints
-from foretoken.planner.income import INCOME
-from foretoken.planner.rest import Rest
-from foretoken.protocols import Planner, RequestView
-from foretoken.types import Draft, DraftLimit, Load, Outcome, Round, SamplingParams
+from foredraft.bench.toll import charge
+from foredraft.bench.trace import Trace
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.attention import LONGEST_REST, Attention
+from foredraft.planner.hints import Hints
+from foredraft.planner.income import INCOME
+from foredraft.planner.rest import Rest
+from foredraft.protocols import Planner, RequestView
+from foredraft.types import Draft, DraftLimit, Load, Outcome, Round, SamplingParams
 from planner_doubles import PlannerAround
 from planner_rounds import BONUS, PLAIN_MS, chain, linear, teach
 from virtual_time import ask, curve, mixed_trace, noise, trace_set, virtual_engine

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken.planner.stake import LEAST, LEFT, MOST, SHARE, Stakes
+from foredraft.planner.stake import LEAST, LEFT, MOST, SHARE, Stakes
 
 
 def linear(slope: float) -> list[float]:

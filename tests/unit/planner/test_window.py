@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.planner.tables.window import WINDOW, Window, median
+from foredraft.planner.tables.window import WINDOW, Window, median
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 

@@ -7,9 +7,9 @@ from statistics import mean
 
 import pytest
 
-from foretoken.planner.tables.calibration import Survival
-from foretoken.planner.worth import DrafterWorth, Offer
-from foretoken.types import Draft, Outcome
+from foredraft.planner.tables.calibration import Survival
+from foredraft.planner.worth import DrafterWorth, Offer
+from foredraft.types import Draft, Outcome
 
 
 def flat(rows: int) -> float:

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken.errors import BackendError, MissingDependencyError, RequestError
-from foretoken.protocols import RequestView
-from foretoken.sampling import constraint as module
-from foretoken.sampling.constraint import MAX_SOURCE, check_source, compile_constraint
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.sampling.guide import Guide
-from foretoken.sampling.noise import MATCH, make_key
-from foretoken.sampling.sampler import RequestSampler, choose_token
-from foretoken.testing import FakeTokenizer
-from foretoken.types import Constraint, Draft, Logits, SamplingParams
+from foredraft.errors import BackendError, MissingDependencyError, RequestError
+from foredraft.protocols import RequestView
+from foredraft.sampling import constraint as module
+from foredraft.sampling.constraint import MAX_SOURCE, check_source, compile_constraint
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.guide import Guide
+from foredraft.sampling.noise import MATCH, make_key
+from foredraft.sampling.sampler import RequestSampler, choose_token
+from foredraft.testing import FakeTokenizer
+from foredraft.types import Constraint, Draft, Logits, SamplingParams
 from gguf_factory import token_texts
 
 END = 256
@@ -523,7 +523,7 @@ def test_without_llguidance_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingDependencyError) as caught:
         compile_constraint(SCHEMA, Words())
-    assert "pip install 'foretoken[grammar]'" in str(caught.value)
+    assert "pip install 'foredraft[grammar]'" in str(caught.value)
 
 
 def test_a_constraint_that_becomes_too_complex_is_an_error_and_not_a_hang() -> None:

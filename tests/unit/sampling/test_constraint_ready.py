@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.sampling import constraint
-from foretoken.sampling.constraint import compile_constraint, get_ready
-from foretoken.testing import FakeTokenizer
-from foretoken.types import Constraint
+from foredraft.sampling import constraint
+from foredraft.sampling.constraint import compile_constraint, get_ready
+from foredraft.testing import FakeTokenizer
+from foredraft.types import Constraint
 
 
 def test_ready_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken.protocols import RequestView
-from foretoken.sampling.coupled import REMEMBERED, CoupledSampler
-from foretoken.sampling.sampler import RequestSampler
-from foretoken.types import Logits, SamplingParams, VerifyRule
+from foredraft.protocols import RequestView
+from foredraft.sampling.coupled import REMEMBERED, CoupledSampler
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.types import Logits, SamplingParams, VerifyRule
 
 VOCAB = 20
 END = frozenset({VOCAB - 1})

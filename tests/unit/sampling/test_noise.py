@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.sampling.noise import (
+from foredraft.sampling.noise import (
     ACCEPT,
     DRAFT,
     MASK,

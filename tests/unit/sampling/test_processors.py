@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.errors import BackendError, RequestError
-from foretoken.sampling import processors
-from foretoken.sampling.history import TokenCounts
-from foretoken.sampling.processors import (
+from foredraft.errors import BackendError, RequestError
+from foredraft.sampling import processors
+from foredraft.sampling.history import TokenCounts
+from foredraft.sampling.processors import (
     RowRules,
     keep_top_k,
     keep_top_p,
@@ -21,7 +21,7 @@ from foretoken.sampling.processors import (
     probabilities,
     survivors,
 )
-from foretoken.types import Logits, Probs, SamplingParams
+from foredraft.types import Logits, Probs, SamplingParams
 
 
 def row_of(*values: float) -> Logits:

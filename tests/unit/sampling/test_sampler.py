@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from foretoken.errors import BackendError, RequestError
-from foretoken.sampling.sampler import RequestSampler
-from foretoken.types import Logits, Probs, SamplingParams
+from foredraft.errors import BackendError, RequestError
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.types import Logits, Probs, SamplingParams
 
 VOCAB = 6
 END = frozenset({5})

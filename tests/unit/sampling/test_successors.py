@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretoken.sampling.successors import MANY, MARGIN, top_successors, verified_successors
-from foretoken.types import Draft, Logits
+from foredraft.sampling.successors import MANY, MARGIN, top_successors, verified_successors
+from foredraft.types import Draft, Logits
 
 VOCABULARY = 49_152
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken.errors import RequestError
-from foretoken.sampling.sampler import validate_params
-from foretoken.types import SamplingParams
+from foredraft.errors import RequestError
+from foredraft.sampling.sampler import validate_params
+from foredraft.types import SamplingParams
 
 GOOD: list[dict[str, Any]] = [
     {},

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from foretoken.server import run
-from foretoken.server.allocator import LARGE
-from foretoken.server.settings import ModelSettings, ServerSettings
+from foredraft.server import run
+from foredraft.server.allocator import LARGE
+from foredraft.server.settings import ModelSettings, ServerSettings
 
 BLOCKS = f"""
 import ctypes
-from foretoken.server.allocator import give_back_large_blocks
+from foredraft.server.allocator import give_back_large_blocks
 
 class Info(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.errors import AuthenticationError, ConfigError, PermissionDeniedError
-from foretoken.server import auth
-from foretoken.server.auth import (
+from foredraft.errors import AuthenticationError, ConfigError, PermissionDeniedError
+from foredraft.server import auth
+from foredraft.server.auth import (
     Authenticator,
     Caller,
     check_bind,
@@ -21,7 +21,7 @@ from foretoken.server.auth import (
     is_loopback,
     new_key,
 )
-from foretoken.server.settings import KeySettings
+from foredraft.server.settings import KeySettings
 
 ALICE, BOB, ADMIN = ("ft-" + letter * 43 for letter in "aBc")
 KEYS = (

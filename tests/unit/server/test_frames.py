@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.server.frames import FRAME_S, Frames
-from foretoken.server.worker import EngineWorker, Job
-from foretoken.testing import FakeModel
-from foretoken.types import Event, FinishEvent, TokenEvent
+from foredraft import Engine, SamplingParams
+from foredraft.server.frames import FRAME_S, Frames
+from foredraft.server.worker import EngineWorker, Job
+from foredraft.testing import FakeModel
+from foredraft.types import Event, FinishEvent, TokenEvent
 
 
 class Rounds:

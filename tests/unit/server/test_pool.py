@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken import Engine
-from foretoken.engine.heap import freeze_heap
-from foretoken.errors import CapacityError
-from foretoken.server.pool import ModelPool
-from foretoken.server.settings import ModelSettings, ServerSettings
-from foretoken.testing import FakeModel
+from foredraft import Engine
+from foredraft.engine.heap import freeze_heap
+from foredraft.errors import CapacityError
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import ModelSettings, ServerSettings
+from foredraft.testing import FakeModel
 
 SIZES = {"small": 1, "middle": 2, "huge": 100}
 

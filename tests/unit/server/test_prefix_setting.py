@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import gguf_factory
-from foretoken import SamplingParams
-from foretoken.cli import serve
-from foretoken.errors import ConfigError
-from foretoken.server.run import loader, size_on_disk
-from foretoken.server.settings import ModelSettings, ServerSettings
+from foredraft import SamplingParams
+from foredraft.cli import serve
+from foredraft.errors import ConfigError
+from foredraft.server.run import loader, size_on_disk
+from foredraft.server.settings import ModelSettings, ServerSettings
 
 PROMPT = [3, *range(40, 140)]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.errors import RateLimitError, RequestError
-from foretoken.server.auth import Caller
-from foretoken.server.rates import RateLimiter
+from foredraft.errors import RateLimitError, RequestError
+from foredraft.server.auth import Caller
+from foredraft.server.rates import RateLimiter
 
 
 class Clock:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from foretoken.config import Speculation, Stage
-from foretoken.errors import ConfigError
-from foretoken.server.settings import (
+from foredraft.config import Speculation, Stage
+from foredraft.errors import ConfigError
+from foredraft.server.settings import (
     KeySettings,
     Limits,
     ModelSettings,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from foretoken.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
-from foretoken.server.settings_file import NEEDS_RESTART, parse_settings
+from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
+from foredraft.server.settings_file import NEEDS_RESTART, parse_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "server-settings.md"
 TEXT = PAGE.read_text(encoding="utf-8")

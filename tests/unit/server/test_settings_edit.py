@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.errors import ConfigError
-from foretoken.server.settings import KeySettings
-from foretoken.server.settings_edit import add_key, remove_key, set_admin_key
-from foretoken.server.settings_file import read_settings
+from foredraft.errors import ConfigError
+from foredraft.server.settings import KeySettings
+from foredraft.server.settings_edit import add_key, remove_key, set_admin_key
+from foredraft.server.settings_file import read_settings
 
 ALICE = KeySettings(name="alice", hash="sha256:" + "a" * 64)
 BOB = KeySettings(
@@ -32,7 +32,7 @@ path = "m.gguf"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "foretoken.toml"
+    return tmp_path / "foredraft.toml"
 
 
 def names(path: Path) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("foretoken.server.settings_edit.write_atomically", refuse)
+    monkeypatch.setattr("foredraft.server.settings_edit.write_atomically", refuse)
     with pytest.raises(ConfigError, match="cannot be written: Permission denied"):
         add_key(path, ALICE)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.errors import ConfigError
-from foretoken.server.settings import KeySettings, Limits, ModelSettings, ServerSettings
-from foretoken.server.settings_file import (
+from foredraft.errors import ConfigError
+from foredraft.server.settings import KeySettings, Limits, ModelSettings, ServerSettings
+from foredraft.server.settings_file import (
     SettingsChange,
     SettingsWatcher,
     diff,
@@ -25,13 +25,13 @@ KEY = f'[[keys]]\nname = "alice"\nhash = "{HASH}"\n'
 
 
 def parse(text: str) -> ServerSettings:
-    return parse_settings(text, Path("foretoken.toml"))
+    return parse_settings(text, Path("foredraft.toml"))
 
 
 def refused(text: str) -> ConfigError:
     with pytest.raises(ConfigError) as error:
         parse(text)
-    assert error.value.message.startswith("foretoken.toml")
+    assert error.value.message.startswith("foredraft.toml")
     return error.value
 
 
@@ -160,7 +160,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_no_setting(tmp_path: Path) -> None:
-    path = tmp_path / "foretoken.toml"
+    path = tmp_path / "foredraft.toml"
     path.write_bytes(b"\xef\xbb\xbfport = 1\r\n")
     assert read_settings(path).port == 1
 
@@ -168,7 +168,7 @@ def test_a_byte_order_mark_is_no_setting(tmp_path: Path) -> None:
 def test_paths_count_from_the_files_folder(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m.gguf").touch()
-    path = tmp_path / "foretoken.toml"
+    path = tmp_path / "foredraft.toml"
     path.write_text(
         'cache_dir = "cache"\n[models.a]\npath = "models/m.gguf"\ndraft_model = "./small.gguf"\n'
         '[models.b]\npath = "owner/name"\n[models.c]\npath = "/abs/m.gguf"\n[models.d]\npath = "'
@@ -243,7 +243,7 @@ class File:
 
 @pytest.fixture
 def file(tmp_path: Path) -> File:
-    return File(tmp_path / "foretoken.toml")
+    return File(tmp_path / "foredraft.toml")
 
 
 @pytest.fixture

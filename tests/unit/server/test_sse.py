@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from foretoken.errors import BackendError
-from foretoken.server.sse import sse, stream_response
+from foredraft.errors import BackendError
+from foredraft.server.sse import sse, stream_response
 
 
 async def body_of(events: AsyncIterator[str]) -> list[str]:

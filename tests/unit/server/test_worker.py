@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.errors import BackendError, CapacityError
-from foretoken.server.worker import EngineWorker, Job
-from foretoken.testing import FakeModel
-from foretoken.types import Event, FinishEvent, FinishReason
+from foredraft import Engine, SamplingParams
+from foredraft.errors import BackendError, CapacityError
+from foredraft.server.worker import EngineWorker, Job
+from foredraft.testing import FakeModel
+from foredraft.types import Event, FinishEvent, FinishReason
 
 JOB = Job(prompt=[1, 2, 3], params=SamplingParams(max_tokens=20))
 ENDLESS = Job(prompt=[1, 2, 3], params=SamplingParams(ignore_eos=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from foretoken.verification.chain import verify_chain
+from foredraft.verification.chain import verify_chain
 
 
 def scripted(own: list[int], rows: list[int]) -> Callable[[int], int]:

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from foretoken.types import Probs, Verdict
-from foretoken.verification.block import verify_block
-from foretoken.verification.rejection import Pick, Target, Uniform, verify_rejection
+from foredraft.types import Probs, Verdict
+from foredraft.verification.block import verify_block
+from foredraft.verification.rejection import Pick, Target, Uniform, verify_rejection
 
 Rule: TypeAlias = Callable[[Sequence[int], Sequence[Probs] | None, Target, Uniform, Pick], Verdict]
 Text: TypeAlias = tuple[int, ...]

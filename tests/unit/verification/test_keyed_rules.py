@@ -11,13 +11,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from foretoken.protocols import RequestView
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.sampling.sampler import RequestSampler
-from foretoken.types import Logits, SamplingParams, Verdict, VerifyRule
-from foretoken.verification.block import verify_block
-from foretoken.verification.chain import verify_chain
-from foretoken.verification.rejection import verify_rejection
+from foredraft.protocols import RequestView
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.types import Logits, SamplingParams, Verdict, VerifyRule
+from foredraft.verification.block import verify_block
+from foredraft.verification.chain import verify_chain
+from foredraft.verification.rejection import verify_rejection
 
 VOCAB = 2
 LENGTH = 4

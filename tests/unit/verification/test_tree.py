@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.verification.chain import verify_chain
-from foretoken.verification.tree import verify_tree
+from foredraft.verification.chain import verify_chain
+from foredraft.verification.tree import verify_tree
 
 
 @st.composite

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import torch_factory
-from foretoken.backends.torch.recurrent import Layers
+from foredraft.backends.torch.recurrent import Layers
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)

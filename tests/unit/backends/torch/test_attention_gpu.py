@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.attention import Style, attend_masked
-from foretoken.backends.torch.batch import PATH, Batch, ancestors, make_batch
-from foretoken.backends.torch.kv import KVCache
-from foretoken.backends.torch.lean import Kernels, turn_heads
-from foretoken.backends.torch.offload_cuda import CudaDevice
-from foretoken.backends.torch.sdpa_kernels import attention_kernels
-from foretoken.types import Rows
+from foredraft.backends.torch.attention import Style, attend_masked
+from foredraft.backends.torch.batch import PATH, Batch, ancestors, make_batch
+from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.lean import Kernels, turn_heads
+from foredraft.backends.torch.offload_cuda import CudaDevice
+from foredraft.backends.torch.sdpa_kernels import attention_kernels
+from foredraft.types import Rows
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import torch_factory
-from foretoken.backends.torch.attention import Style
-from foretoken.backends.torch.batch import CELL, POSITION, SEQUENCE, UNBROKEN, Batch, paths_of
-from foretoken.backends.torch.by_rows import find_row_kernels
-from foretoken.backends.torch.fixed_sizes import FixedSizeModel
-from foretoken.backends.torch.kv import Layer
-from foretoken.backends.torch.lean import Kernels
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.model import TorchModel
-from foretoken.backends.torch.offload_cpu import CpuDevice
-from foretoken.config import ModelOptions
-from foretoken.types import Rows
+from foredraft.backends.torch.attention import Style
+from foredraft.backends.torch.batch import CELL, POSITION, SEQUENCE, UNBROKEN, Batch, paths_of
+from foredraft.backends.torch.by_rows import find_row_kernels
+from foredraft.backends.torch.fixed_sizes import FixedSizeModel
+from foredraft.backends.torch.kv import Layer
+from foredraft.backends.torch.lean import Kernels
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.model import TorchModel
+from foredraft.backends.torch.offload_cpu import CpuDevice
+from foredraft.config import ModelOptions
+from foredraft.types import Rows
 from model_cases import text_tokens
 
 Make = Callable[..., Path]
@@ -135,7 +135,7 @@ def test_what_cannot_be_recorded_has_the_size_that_is_alike(
 def test_where_there_is_no_triton_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "foretoken.backends.torch.row_attention", None)
+    monkeypatch.setitem(sys.modules, "foredraft.backends.torch.row_attention", None)
     shape = {"heads": 4, "groups": 2, "size": 16, "context_length": 64}
     with caplog.at_level(logging.WARNING):
         assert find_row_kernels(torch.device("cpu"), torch.float32, **shape) is None

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch import linear
-from foretoken.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
+from foredraft.backends.torch import linear
+from foredraft.backends.torch.exact_sizes import alike, in_exact_sizes, telling_weight
 
 INPUTS, OUTPUTS = 40, 24
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.backends.torch.batch import CELL, POSITION, SEQUENCE, Batch, make_batch
-from foretoken.backends.torch.fixed_sizes import FixedSizeForward, FixedSizeModel, divided
-from foretoken.backends.torch.kv import KVCache
-from foretoken.testing import FakeModel
-from foretoken.types import Rows
+from foredraft.backends.torch.batch import CELL, POSITION, SEQUENCE, Batch, make_batch
+from foredraft.backends.torch.fixed_sizes import FixedSizeForward, FixedSizeModel, divided
+from foredraft.backends.torch.kv import KVCache
+from foredraft.testing import FakeModel
+from foredraft.types import Rows
 
 CPU = torch.device("cpu")
 VOCABULARY = 300

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.backends.torch.fixed_sizes import FixedSizeModel
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.model import TorchModel
-from foretoken.backends.torch.offload_cuda import CudaDevice
-from foretoken.config import ModelOptions
-from foretoken.types import Rows
+from foredraft.backends.torch.fixed_sizes import FixedSizeModel
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.model import TorchModel
+from foredraft.backends.torch.offload_cuda import CudaDevice
+from foredraft.config import ModelOptions
+from foredraft.types import Rows
 from model_cases import text_tokens
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.backends.torch.offload_budget import (
+from foredraft.backends.torch.offload_budget import (
     AUTOMATIC,
     Needs,
     choose_streamed,
@@ -16,7 +16,7 @@ from foretoken.backends.torch.offload_budget import (
     spread,
     working_room,
 )
-from foretoken.errors import CapacityError
+from foredraft.errors import CapacityError
 
 EVEN = Needs(layers=(10,) * 8, ends=7, cache=5, working=3)
 """With everything on the device 95 bytes, with two buffers and nothing else 35."""

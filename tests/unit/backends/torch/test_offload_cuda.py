@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.offload_cuda import RESERVE, CudaCopier, CudaDevice
+from foredraft.backends.torch.offload_cuda import RESERVE, CudaCopier, CudaDevice
 
 CPU = torch.device("cpu")
 

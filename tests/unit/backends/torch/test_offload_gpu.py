@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.backends.torch import offload
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.model import TorchModel
-from foretoken.backends.torch.offload_budget import Needs, choose_streamed
-from foretoken.backends.torch.offload_cuda import CudaDevice
-from foretoken.config import ModelOptions
-from foretoken.errors import CapacityError
-from foretoken.types import Rows
+from foredraft.backends.torch import offload
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.model import TorchModel
+from foredraft.backends.torch.offload_budget import Needs, choose_streamed
+from foredraft.backends.torch.offload_cuda import CudaDevice
+from foredraft.config import ModelOptions
+from foredraft.errors import CapacityError
+from foredraft.types import Rows
 from model_cases import text_tokens
 
 pytestmark = [

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 import torch_factory
-from foretoken import Engine, SamplingParams
-from foretoken.backends.torch import offload, offload_cpu
-from foretoken.backends.torch.loading import load_model
-from foretoken.backends.torch.model import TorchModel
-from foretoken.backends.torch.offload_budget import Needs, choose_streamed
-from foretoken.backends.torch.offload_cpu import CpuDevice, ThreadCopier
-from foretoken.config import ModelOptions
-from foretoken.errors import BackendError, CapacityError
-from foretoken.testing import ScriptedDrafter, assert_lossless
-from foretoken.types import Draft, Rows
+from foredraft import Engine, SamplingParams
+from foredraft.backends.torch import offload, offload_cpu
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.model import TorchModel
+from foredraft.backends.torch.offload_budget import Needs, choose_streamed
+from foredraft.backends.torch.offload_cpu import CpuDevice, ThreadCopier
+from foredraft.config import ModelOptions
+from foredraft.errors import BackendError, CapacityError
+from foredraft.testing import ScriptedDrafter, assert_lossless
+from foredraft.types import Draft, Rows
 from model_cases import text_tokens
 from torch_cases import reference
 
@@ -137,7 +137,7 @@ def test_exactness_is_what_was_measured_of_the_whole_model(
     assert len(lines) == 1
     assert "as --gpu-layers 2 asks for" in lines[0]
     with monkeypatch.context() as patch:
-        patch.setattr("foretoken.backends.torch.loading.measure", lambda *_, **__: (33, "seen"))
+        patch.setattr("foredraft.backends.torch.loading.measure", lambda *_, **__: (33, "seen"))
         whole = load(deep, **options).capabilities
     streamed = load(deep, gpu_layers=2, **options).capabilities
     for able in (whole, streamed):

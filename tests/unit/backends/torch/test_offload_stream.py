@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.backends.torch.offload_budget import BUFFERS, spread
-from foretoken.backends.torch.offload_stream import Copier, Layers, Streamed
-from foretoken.planner.cost import CostCurve
+from foredraft.backends.torch.offload_budget import BUFFERS, spread
+from foredraft.backends.torch.offload_stream import Copier, Layers, Streamed
+from foredraft.planner.cost import CostCurve
 
 Buffer = list[str]
 """Holds the name of the layer that is in it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretoken.backends.torch import row_plan
-from foretoken.backends.torch.batch import UNBROKEN, make_batch, paths_of
-from foretoken.backends.torch.row_plan import plan_rows
-from foretoken.types import Rows
+from foredraft.backends.torch import row_plan
+from foredraft.backends.torch.batch import UNBROKEN, make_batch, paths_of
+from foredraft.backends.torch.row_plan import plan_rows
+from foredraft.types import Rows
 
 CPU = torch.device("cpu")
 TREE = (-1, 0, 0, 2)

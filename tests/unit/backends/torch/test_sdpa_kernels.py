@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from foretoken.backends.torch.sdpa_kernels import attention_kernels
+from foredraft.backends.torch.sdpa_kernels import attention_kernels
 
 CUDA = torch.device("cuda")
 RESTRICTED = (False, False, True, True)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.attention import (
+from foredraft.backends.torch.attention import (
     ALIGNED,
     Attention,
     Style,
     attend_in_blocks,
     attend_masked,
 )
-from foretoken.backends.torch.batch import ancestors, make_batch
-from foretoken.backends.torch.kv import KVCache
-from foretoken.types import Rows
+from foredraft.backends.torch.batch import ancestors, make_batch
+from foredraft.backends.torch.kv import KVCache
+from foredraft.types import Rows
 
 CPU = torch.device("cpu")
 SIZE = 16
@@ -163,9 +163,9 @@ def test_in_blocks_a_branch_has_the_bits_of_a_chain(style: str) -> None:
 @pytest.mark.parametrize("limit", [("SCORES", 4 * 400 * 7), ("CHUNK", 10)])
 def test_long_prompts_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
     whole, parts = Text(attend_in_blocks, STYLES["plain"]), Text(attend_in_blocks, STYLES["plain"])
-    monkeypatch.setattr("foretoken.backends.torch.attention.CHUNK", 1000)
+    monkeypatch.setattr("foredraft.backends.torch.attention.CHUNK", 1000)
     expected = whole.see(0, range(400))
-    monkeypatch.setattr(f"foretoken.backends.torch.attention.{limit[0]}", limit[1])
+    monkeypatch.setattr(f"foredraft.backends.torch.attention.{limit[0]}", limit[1])
     assert torch.equal(parts.see(0, range(400)), expected)
 
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.backends.torch.batch import ancestors, make_batch
-from foretoken.types import Rows
+from foredraft.backends.torch.batch import ancestors, make_batch
+from foredraft.types import Rows
 
 CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from transformers import DynamicCache
 
-from foretoken import Engine
-from foretoken.backends.torch import cached
-from foretoken.errors import BackendError, UnsupportedModelError
-from foretoken.types import Rollback, Rows
+from foredraft import Engine
+from foredraft.backends.torch import cached
+from foredraft.errors import BackendError, UnsupportedModelError
+from foredraft.types import Rollback, Rows
 from model_cases import fresh, prefill, same, text_tokens
 from torch_cases import greedy, load, reference
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers
 
-from foretoken import Engine, SamplingParams
-from foretoken.backends.llamacpp import BACKEND as LLAMA_CPP
-from foretoken.config import ModelOptions, Stage
-from foretoken.protocols import Model
-from foretoken.registry import create_drafter
-from foretoken.testing import drafter_context
+from foredraft import Engine, SamplingParams
+from foredraft.backends.llamacpp import BACKEND as LLAMA_CPP
+from foredraft.config import ModelOptions, Stage
+from foredraft.protocols import Model
+from foredraft.registry import create_drafter
+from foredraft.testing import drafter_context
 from torch_cases import greedy, load
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import torch_factory
-from foretoken import Engine, SamplingParams
-from foretoken.protocols import Model
-from foretoken.testing import ScriptedDrafter, assert_lossless
-from foretoken.types import Draft, Rollback
+from foredraft import Engine, SamplingParams
+from foredraft.protocols import Model
+from foredraft.testing import ScriptedDrafter, assert_lossless
+from foredraft.types import Draft, Rollback
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 

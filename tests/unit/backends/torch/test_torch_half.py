@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import torch_factory
-from foretoken import Engine
-from foretoken.backends.torch import half
-from foretoken.backends.torch.exact_sizes import telling_weight
-from foretoken.backends.torch.half import choose_products, exact_sizes, half_linear
-from foretoken.backends.torch.linear import choose_linear, packed_linear
-from foretoken.protocols import Model
-from foretoken.testing import ScriptedDrafter
-from foretoken.types import Draft
+from foredraft import Engine
+from foredraft.backends.torch import half
+from foredraft.backends.torch.exact_sizes import telling_weight
+from foredraft.backends.torch.half import choose_products, exact_sizes, half_linear
+from foredraft.backends.torch.linear import choose_linear, packed_linear
+from foredraft.protocols import Model
+from foredraft.testing import ScriptedDrafter
+from foredraft.types import Draft
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 

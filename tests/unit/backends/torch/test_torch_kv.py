@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.kv import KVCache
-from foretoken.errors import BackendError
+from foredraft.backends.torch.kv import KVCache
+from foredraft.errors import BackendError
 
 LENGTH = 12
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from foretoken.backends.torch.lanes import align_activations, by_lanes, evenly
+from foredraft.backends.torch.lanes import align_activations, by_lanes, evenly
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda rows: rows.sigmoid(),

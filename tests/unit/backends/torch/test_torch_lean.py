@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import torch_factory
-from foretoken.backends.torch.attention import attend_in_blocks, attend_masked
-from foretoken.backends.torch.batch import make_batch
-from foretoken.backends.torch.kv import KVCache
-from foretoken.backends.torch.lean import Kernels, LeanForward, is_lean
-from foretoken.backends.torch.linear import packed_linear, plain_linear
-from foretoken.types import Rows
+from foredraft.backends.torch.attention import attend_in_blocks, attend_masked
+from foredraft.backends.torch.batch import make_batch
+from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.lean import Kernels, LeanForward, is_lean
+from foredraft.backends.torch.linear import packed_linear, plain_linear
+from foredraft.types import Rows
 from model_cases import text_tokens
 from torch_cases import load, reference
 

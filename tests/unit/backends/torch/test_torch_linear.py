@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.backends.torch.exact_sizes import telling_weight
-from foretoken.backends.torch.linear import (
+from foredraft.backends.torch.exact_sizes import telling_weight
+from foredraft.backends.torch.linear import (
     choose_linear,
     drop_weights,
     packed_linear,
     plain_linear,
     replace_products,
 )
-from foretoken.errors import UnsupportedModelError
+from foredraft.errors import UnsupportedModelError
 
 CPU = torch.device("cpu")
 
@@ -52,7 +52,7 @@ def test_without_onednn_the_products_are_torchs_own(monkeypatch: pytest.MonkeyPa
     def missing(*_: object) -> None:
         raise NotImplementedError
 
-    monkeypatch.setattr("foretoken.backends.torch.linear.packed_linear", missing)
+    monkeypatch.setattr("foredraft.backends.torch.linear.packed_linear", missing)
     assert choose_linear(torch.float32, CPU) is plain_linear
 
 

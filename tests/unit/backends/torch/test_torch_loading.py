@@ -17,22 +17,22 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import torch_factory
-from foretoken import Engine, registry
-from foretoken.backends.torch import BACKEND
-from foretoken.backends.torch.loading import choose_dtype
-from foretoken.config import Dtype, ModelOptions
-from foretoken.errors import (
+from foredraft import Engine, registry
+from foredraft.backends.torch import BACKEND
+from foredraft.backends.torch.loading import choose_dtype
+from foredraft.config import Dtype, ModelOptions
+from foredraft.errors import (
     BackendError,
     CapacityError,
     ConfigError,
     ContextLengthError,
-    ForetokenError,
+    ForedraftError,
     ModelError,
     ModelFormatError,
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from foretoken.types import Rollback, Rows
+from foredraft.types import Rollback, Rows
 from torch_cases import load
 
 Make = Callable[..., Path]
@@ -114,7 +114,7 @@ def test_the_fingerprint_and_the_key_of_snapshots_are_of_the_content(own: Path) 
 def test_a_processor_computes_in_bf16_where_it_can(
     monkeypatch: pytest.MonkeyPatch, stored: Any, processor: bool, chosen: str
 ) -> None:
-    monkeypatch.setattr("foretoken.backends.torch.loading._processor_has_bf16", lambda: processor)
+    monkeypatch.setattr("foredraft.backends.torch.loading._processor_has_bf16", lambda: processor)
     assert choose_dtype(SimpleNamespace(dtype=stored), torch.device("cpu")) == chosen
 
 
@@ -267,7 +267,7 @@ def test_too_large_a_cache_is_a_lack_of_room(own: Path, monkeypatch: pytest.Monk
     def no_memory(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nand much more")
 
-    monkeypatch.setattr("foretoken.backends.torch.kv.torch.zeros", no_memory)
+    monkeypatch.setattr("foredraft.backends.torch.kv.torch.zeros", no_memory)
     with pytest.raises(CapacityError, match="KV cache of 1 × 256 tokens"):
         load(own)
 
@@ -282,10 +282,10 @@ def test_a_closed_model_says_so(own: Path) -> None:
 WITHOUT_TORCH = """
 import sys
 sys.modules[sys.argv[2]] = None
-from foretoken import Engine, ForetokenError
+from foredraft import Engine, ForedraftError
 try:
     Engine.load(sys.argv[1], remember=False)
-except ForetokenError as error:
+except ForedraftError as error:
     print(error)
 """
 
@@ -300,19 +300,19 @@ def test_without_the_extra_the_error_has_the_line_that_installs_it(own: Path, mo
     )
     assert ran.stdout == (
         f"Loading {own.name} needs the Python package '{module}', which is not installed.\n"
-        "Install it with: pip install 'foretoken[torch]'\n"
+        "Install it with: pip install 'foredraft[torch]'\n"
     )
 
 
 def test_everything_else_works_without_torch() -> None:
-    code = "import sys; import foretoken, foretoken.cli, foretoken.server; print('torch' in sys.modules)"
+    code = "import sys; import foredraft, foredraft.cli, foredraft.server; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
 
 
 def test_an_engine_reports_a_failure_as_one_of_its_errors(own: Path, tmp_path: Path) -> None:
     (own / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ForetokenError):
+    with pytest.raises(ForedraftError):
         Engine.load(own / "config.json", cache_dir=tmp_path, remember=False)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretoken.protocols import Model
-from foretoken.types import Rollback, Rows
+from foredraft.protocols import Model
+from foredraft.types import Rollback, Rows
 from model_cases import prefill, text_tokens
 from torch_cases import load
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import Engine
-from foretoken.backends.torch.batch import make_batch
-from foretoken.backends.torch.kv import KVCache
-from foretoken.backends.torch.linear import plain_linear
-from foretoken.backends.torch.mixers import soft_cap
-from foretoken.backends.torch.recurrent import Layers
-from foretoken.backends.torch.scans import Scans
-from foretoken.backends.torch.states import States
-from foretoken.errors import UnsupportedModelError
-from foretoken.types import Rows
+from foredraft import Engine
+from foredraft.backends.torch.batch import make_batch
+from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.linear import plain_linear
+from foredraft.backends.torch.mixers import soft_cap
+from foredraft.backends.torch.recurrent import Layers
+from foredraft.backends.torch.scans import Scans
+from foredraft.backends.torch.states import States
+from foredraft.errors import UnsupportedModelError
+from foredraft.types import Rows
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from foretoken.backends.torch.norm import rms_norm
+from foredraft.backends.torch.norm import rms_norm
 
 EPS = 1e-5
 SHORT = [torch.bfloat16, torch.float16]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import torch_factory
-from foretoken import Engine, SamplingParams
-from foretoken.config import Dtype
-from foretoken.errors import BackendError
-from foretoken.protocols import Model
-from foretoken.types import Completion
+from foredraft import Engine, SamplingParams
+from foredraft.config import Dtype
+from foredraft.errors import BackendError
+from foredraft.protocols import Model
+from foredraft.types import Completion
 from model_cases import fresh, prefill, text_tokens
 from torch_cases import load
 

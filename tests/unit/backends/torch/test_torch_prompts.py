@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.backends.torch.linear import choose_linear, packed_linear
-from foretoken.backends.torch.loading import DTYPES
-from foretoken.config import Dtype
-from foretoken.protocols import Model
-from foretoken.types import Rows
+from foredraft.backends.torch.linear import choose_linear, packed_linear
+from foredraft.backends.torch.loading import DTYPES
+from foredraft.config import Dtype
+from foredraft.protocols import Model
+from foredraft.types import Rows
 from model_cases import text_tokens
 from torch_cases import load
 

@@ -12,15 +12,15 @@ import torch
 
 import torch_factory
 from drafter_cases import drafted_from
-from foretoken import Engine, SamplingParams
-from foretoken.backends.rewind import RewindingModel
-from foretoken.backends.torch import states
-from foretoken.backends.torch.recurrent import RecurrentModel
-from foretoken.cli import diagnosis
-from foretoken.errors import BackendError
-from foretoken.protocols import Model
-from foretoken.testing import assert_lossless
-from foretoken.types import Rollback, Rows
+from foredraft import Engine, SamplingParams
+from foredraft.backends.rewind import RewindingModel
+from foredraft.backends.torch import states
+from foredraft.backends.torch.recurrent import RecurrentModel
+from foredraft.cli import diagnosis
+from foredraft.errors import BackendError
+from foredraft.protocols import Model
+from foredraft.testing import assert_lossless
+from foredraft.types import Rollback, Rows
 from model_cases import fresh, prefill, same, text_tokens
 from torch_cases import greedy, load, reference
 

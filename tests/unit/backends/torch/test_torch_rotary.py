@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import torch_factory
-from foretoken import Engine
-from foretoken.protocols import Model
-from foretoken.types import Rows
+from foredraft import Engine
+from foredraft.protocols import Model
+from foredraft.types import Rows
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.backends.torch import attention, half, linear
-from foretoken.backends.torch.exact_sizes import measured_with_threads, telling_weight
-from foretoken.protocols import Model
-from foretoken.types import Rows
+from foredraft.backends.torch import attention, half, linear
+from foredraft.backends.torch.exact_sizes import measured_with_threads, telling_weight
+from foredraft.protocols import Model
+from foredraft.types import Rows
 from model_cases import text_tokens
 from torch_cases import load
 

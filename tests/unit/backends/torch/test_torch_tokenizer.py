@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 import gguf_factory
 import torch_factory
-from foretoken.backends.torch.tokenizer import TorchTokenizer
-from foretoken.errors import RequestError, UnsupportedModelError
+from foredraft.backends.torch.tokenizer import TorchTokenizer
+from foredraft.errors import RequestError, UnsupportedModelError
 
 VOCAB = torch_factory.VOCAB
 SPECIAL = "<|im_start|>user\nHello<|im_end|>"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import transformers
 
-from foretoken import Engine
-from foretoken.backends.torch.generic import GenericForward
-from foretoken.errors import UnsupportedModelError
+from foredraft import Engine
+from foredraft.backends.torch.generic import GenericForward
+from foredraft.errors import UnsupportedModelError
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.translation.mirror import RECENT, Mirror
-from foretoken.drafters.translation.vocabulary import VocabularyPair
+from foredraft.drafters.translation.mirror import RECENT, Mirror
+from foredraft.drafters.translation.vocabulary import VocabularyPair
 from two_tokenizers import ALL, BYTES, COARSE, FINE, TEXT, WORDS, PrefixingTokenizer, WordTokenizer, text_of
 
 PAIRS = [(a, b) for a, b in product(ALL, ALL) if a != b]

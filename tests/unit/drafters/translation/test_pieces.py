@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.translation.pieces import (
+from foredraft.drafters.translation.pieces import (
     Pieces,
     encode,
     encode_bytes,
@@ -16,7 +16,7 @@ from foretoken.drafters.translation.pieces import (
     texts,
     unfinished,
 )
-from foretoken.testing import FakeTokenizer
+from foredraft.testing import FakeTokenizer
 from two_tokenizers import ALL, COARSE, FINE, PrefixingTokenizer, WordTokenizer, text_of
 
 TEXTS = st.text(st.sampled_from("the cat sat on 漢字🙂Привет é\n"), max_size=30)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.translation.pieces import encode
-from foretoken.drafters.translation.spelling import products, spell
-from foretoken.drafters.translation.vocabulary import VocabularyPair
+from foredraft.drafters.translation.pieces import encode
+from foredraft.drafters.translation.spelling import products, spell
+from foredraft.drafters.translation.vocabulary import VocabularyPair
 from two_tokenizers import ALL, COARSE, FINE, WORDS, PrefixingTokenizer, WordTokenizer, text_of
 
 TEXTS = st.text(st.sampled_from("the cat sat on 漢字🙂Привет é\n"), max_size=30)

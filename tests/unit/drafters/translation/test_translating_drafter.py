@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.drafters.draft_model import DraftModelDrafter
-from foretoken.drafters.translation.drafter import TranslatingDrafter
-from foretoken.drafters.translation.twin import Languages
-from foretoken.drafters.translation.vocabulary import VocabularyPair
-from foretoken.protocols import RequestView
-from foretoken.sampling.coupled import CoupledSampler
-from foretoken.sampling.sampler import RequestSampler
-from foretoken.testing import FakeModel
-from foretoken.types import Draft, DraftLimit, Outcome, SamplingParams
+from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.translation.drafter import TranslatingDrafter
+from foredraft.drafters.translation.twin import Languages
+from foredraft.drafters.translation.vocabulary import VocabularyPair
+from foredraft.protocols import RequestView
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.testing import FakeModel
+from foredraft.types import Draft, DraftLimit, Outcome, SamplingParams
 from two_tokenizers import ALL, BYTES, COARSE, FINE, TEXT, WORDS, WordTokenizer, speaker, text_of
 
 PAIRS = [(a, b) for a, b in product(ALL, ALL) if a != b]

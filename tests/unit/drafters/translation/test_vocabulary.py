@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretoken.drafters.translation.vocabulary import VocabularyPair
+from foredraft.drafters.translation.vocabulary import VocabularyPair
 from two_tokenizers import ALL, BYTES, COARSE, FINE, WORDS, WordTokenizer
 
 

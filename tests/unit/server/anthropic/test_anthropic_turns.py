@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from foretoken.errors import RequestError
-from foretoken.server.anthropic.prompt import as_turns, encode_messages
-from foretoken.server.anthropic.schemas import CountTokensRequest
-from foretoken.server.anthropic.tools import message_tools
-from foretoken.testing import FakeTokenizer
+from foredraft.errors import RequestError
+from foredraft.server.anthropic.prompt import as_turns, encode_messages
+from foredraft.server.anthropic.schemas import CountTokensRequest
+from foredraft.server.anthropic.tools import message_tools
+from foredraft.testing import FakeTokenizer
 
 
 def body(*messages: tuple[str, Any], **fields: Any) -> CountTokensRequest:

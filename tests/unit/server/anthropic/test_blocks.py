@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken.errors import BackendError
-from foretoken.server.anthropic.blocks import BlockFolder, BlockWriter, read_input
-from foretoken.server.openai.tool_use import tool_use
-from foretoken.testing import FakeTokenizer
-from foretoken.types import Event, FinishEvent, FinishReason, SpeculationStats, Timings, TokenEvent, Usage
+from foredraft.errors import BackendError
+from foredraft.server.anthropic.blocks import BlockFolder, BlockWriter, read_input
+from foredraft.server.openai.tool_use import tool_use
+from foredraft.testing import FakeTokenizer
+from foredraft.types import Event, FinishEvent, FinishReason, SpeculationStats, Timings, TokenEvent, Usage
 from tool_cases import cut
 
 TOOLS = [{"type": "function", "name": name, "strict": False} for name in ("add", "now")]

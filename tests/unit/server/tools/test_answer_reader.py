@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken import Engine, SamplingParams
-from foretoken.server.openai.tool_use import tool_use
-from foretoken.server.tools.deltas import Answer, Delta, collect
-from foretoken.testing import FakeModel, FakeTokenizer
-from foretoken.types import Logits, TokenEvent
+from foredraft import Engine, SamplingParams
+from foredraft.server.openai.tool_use import tool_use
+from foredraft.server.tools.deltas import Answer, Delta, collect
+from foredraft.testing import FakeModel, FakeTokenizer
+from foredraft.types import Logits, TokenEvent
 from tool_cases import called
 
 MARK, END = 257, 256

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from foretoken.errors import RequestError
-from foretoken.server.tools.choice import (
+from foredraft.errors import RequestError
+from foredraft.server.tools.choice import (
     MAX_SCHEMA_DEPTH,
     MAX_TOOLS,
     Tool,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretoken.server.tools.deltas import (
+from foredraft.server.tools.deltas import (
     Answer,
     ArgumentsDelta,
     Call,

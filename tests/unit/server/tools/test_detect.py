@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.server.tools.detect import dialect_for, template_supports_tools
-from foretoken.server.tools.dialect import Dialect
-from foretoken.server.tools.hermes import HERMES
-from foretoken.server.tools.llama3 import LLAMA3
-from foretoken.server.tools.mistral import MISTRAL, MISTRAL_NAMED
+from foredraft.server.tools.detect import dialect_for, template_supports_tools
+from foredraft.server.tools.dialect import Dialect
+from foredraft.server.tools.hermes import HERMES
+from foredraft.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
 
 
 @pytest.mark.parametrize(

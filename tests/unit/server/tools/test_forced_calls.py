@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.deltas import collect
-from foretoken.server.tools.dialect import Dialect, Forced
-from foretoken.server.tools.hermes import HERMES
-from foretoken.server.tools.llama3 import LLAMA3
-from foretoken.server.tools.mistral import MISTRAL, MISTRAL_NAMED
-from foretoken.server.tools.schema import call_schema
+from foredraft.server.tools.choice import Tool, ToolChoice
+from foredraft.server.tools.deltas import collect
+from foredraft.server.tools.dialect import Dialect, Forced
+from foredraft.server.tools.hermes import HERMES
+from foredraft.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
+from foredraft.server.tools.schema import call_schema
 from tool_cases import called, deltas
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.server.tools.hermes import HERMES
+from foredraft.server.tools.hermes import HERMES
 from tool_cases import called, read
 
 ADD = '{"name": "add", "arguments": {"a": 1}}'

@@ -8,13 +8,13 @@ from typing import Any
 import jinja2
 import pytest
 
-from foretoken.errors import RequestError
-from foretoken.server.tools.choice import Tool
-from foretoken.server.tools.hermes import HERMES
-from foretoken.server.tools.history import plain_messages, template_messages
-from foretoken.server.tools.llama3 import LLAMA3
-from foretoken.server.tools.mistral import MISTRAL
-from foretoken.server.tools.prompt import tools_prompt
+from foredraft.errors import RequestError
+from foredraft.server.tools.choice import Tool
+from foredraft.server.tools.hermes import HERMES
+from foredraft.server.tools.history import plain_messages, template_messages
+from foredraft.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.mistral import MISTRAL
+from foredraft.server.tools.prompt import tools_prompt
 from tool_cases import called, read
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.server.tools.deltas import TextDelta
-from foretoken.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.deltas import TextDelta
+from foredraft.server.tools.llama3 import LLAMA3
 from tool_cases import NAMES, called, read
 
 ADD = '{"name": "add", "parameters": {"a": 1}}'

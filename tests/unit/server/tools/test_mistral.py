@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.server.tools.mistral import MISTRAL
+from foredraft.server.tools.mistral import MISTRAL
 from tool_cases import called, read
 
 ADD = '{"name": "add", "arguments": {"a": 1}, "id": "a1B2c3D4e"}'

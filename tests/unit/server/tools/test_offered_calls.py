@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretoken import Engine, SamplingParams
-from foretoken.drafters.grammar import GrammarDrafter
-from foretoken.protocols import Drafter, Model
-from foretoken.sampling.constraint import compile_constraint
-from foretoken.server.openai.tool_use import tool_use
-from foretoken.server.tools.choice import Tool, ToolChoice
-from foretoken.server.tools.deltas import collect
-from foretoken.server.tools.dialect import ControlTokens, Dialect
-from foretoken.server.tools.hermes import HERMES
-from foretoken.server.tools.llama3 import LLAMA3
-from foretoken.server.tools.mistral import MISTRAL, MISTRAL_NAMED
-from foretoken.server.tools.offered import offered_grammar
-from foretoken.testing import (
+from foredraft import Engine, SamplingParams
+from foredraft.drafters.grammar import GrammarDrafter
+from foredraft.protocols import Drafter, Model
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.server.openai.tool_use import tool_use
+from foredraft.server.tools.choice import Tool, ToolChoice
+from foredraft.server.tools.deltas import collect
+from foredraft.server.tools.dialect import ControlTokens, Dialect
+from foredraft.server.tools.hermes import HERMES
+from foredraft.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
+from foredraft.server.tools.offered import offered_grammar
+from foredraft.testing import (
     FakeModel,
     FakeTokenizer,
     ScriptedDrafter,
@@ -30,7 +30,7 @@ from foretoken.testing import (
     drafter_context,
     markov_logits,
 )
-from foretoken.types import Constraint, FinishEvent, FinishReason, Logits, TokenEvent
+from foredraft.types import Constraint, FinishEvent, FinishReason, Logits, TokenEvent
 from tool_cases import called, deltas
 
 CITY = {

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foretoken.server.tools.deltas import ArgumentsDelta, CallStart, TextDelta, collect
-from foretoken.server.tools.dialect import Dialect, new_call_id
-from foretoken.server.tools.hermes import HERMES
-from foretoken.server.tools.llama3 import LLAMA3
-from foretoken.server.tools.mistral import MISTRAL, MISTRAL_NAMED
+from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, TextDelta, collect
+from foredraft.server.tools.dialect import Dialect, new_call_id
+from foredraft.server.tools.hermes import HERMES
+from foredraft.server.tools.llama3 import LLAMA3
+from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
 from tool_cases import NAMES, called, cut, deltas, numbered, read
 
 DIALECTS: list[Dialect] = [HERMES, LLAMA3, MISTRAL, MISTRAL_NAMED]

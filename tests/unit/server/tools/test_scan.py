@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foretoken.server.tools.scan import ObjectScanner, Run, escape_controls
+from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

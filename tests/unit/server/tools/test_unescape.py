@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.server.tools.unescape import Unescaper
+from foredraft.server.tools.unescape import Unescaper
 
 
 def unescape(inside: str) -> str:

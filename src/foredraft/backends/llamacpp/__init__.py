@@ -1,0 +1,46 @@
+"""GGUF models through llama.cpp's low-level API. Importing this package does not import llama_cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foredraft.config import ModelOptions
+from foredraft.errors import ConfigError
+from foredraft.protocols import Model
+from foredraft.registry import missing_dependency
+
+MAGIC = b"GGUF"
+
+
+class LlamaCppBackend:
+    """The `llamacpp` backend: accepts GGUF files."""
+
+    name = "llamacpp"
+
+    def accepts(self, path: Path) -> bool:
+        """Whether the file is a GGUF, or claims to be (so that a damaged one gets this backend's error)."""
+        if path.suffix.lower() == ".gguf":
+            return True
+        try:
+            with path.open("rb") as file:
+                return file.read(len(MAGIC)) == MAGIC
+        except OSError:
+            return False
+
+    def load(self, path: Path, options: ModelOptions) -> Model:
+        """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""
+        if options.dtype != "auto":
+            raise ConfigError(
+                f"dtype={options.dtype!r} is for safetensors; a GGUF has formats of its own.",
+                hint="Leave it out. 'foredraft models quantize' writes a GGUF in another format.",
+            )
+        try:
+            from foredraft.backends.llamacpp.loading import load_model
+        except ModuleNotFoundError as error:
+            if error.name != "llama_cpp":
+                raise
+            raise missing_dependency("llama_cpp", f"Loading {path.name}") from None
+        return load_model(path, options)
+
+
+BACKEND = LlamaCppBackend()

@@ -1,0 +1,166 @@
+"""What a GGUF file holds, read from its header without loading the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foredraft.backends.llamacpp.file_types import file_type_name
+from foredraft.backends.llamacpp.gguf_native import Array, Header, Tensor, Value, read_header
+from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError
+from foredraft.library.split import model_files
+from foredraft.library.type_share import TypeShare, type_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GGUFSummary:
+    """What the header of a GGUF file (or of all parts of a split model) says.
+
+    Counts that the file does not state are 0, names it does not state are empty. Models that differ by layer
+    give the largest head counts. `quantization` maps tensor types to their share, largest first;
+    `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is that of all files.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    version: int
+    architecture: str
+    name: str
+    parameters: int
+    context_length: int
+    block_count: int
+    embedding_length: int
+    head_count: int
+    kv_head_count: int
+    vocab_size: int
+    tokenizer: str
+    has_chat_template: bool
+    file_type: str
+    quantization: Mapping[str, TypeShare]
+    tensors: tuple[Tensor, ...]
+    metadata: Mapping[str, Value | Array]
+    size_bytes: int
+
+    @property
+    def is_vocab_only(self) -> bool:
+        """Whether there is a tokenizer but no weights: nothing that can generate."""
+        return not self.tensors
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.files) > 1
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the file starts as GGUF files do; False for what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read_gguf(path: Path) -> GGUFSummary:
+    """Summarise a GGUF file; of a split model any part will do, and all parts are read.
+
+    Raises ModelNotFoundError if it or one of its parts is not there, ModelFormatError if a file is not GGUF,
+    has a damaged header or ends before its weights do, MissingDependencyError without llama-cpp-python.
+    A file with a vocabulary only is no error here.
+    """
+    files = model_files(path)
+    for file in files:
+        _check_readable(file, among=files)
+    headers = [read_header(file) for file in files]
+    for file, header in zip(files, headers, strict=True):
+        _check_complete(file, header)
+    metadata = headers[0].metadata
+    tensors = tuple(tensor for header in headers for tensor in header.tensors)
+    architecture = _text(metadata, "general.architecture")
+    if not architecture:
+        raise ModelFormatError(f"{path} does not say what architecture it is (general.architecture).")
+    quantization = type_shares((tensor.type, tensor.size_bytes) for tensor in tensors)
+    return GGUFSummary(
+        path=files[0],
+        files=files,
+        version=headers[0].version,
+        architecture=architecture,
+        name=_text(metadata, "general.name"),
+        parameters=sum(tensor.elements for tensor in tensors),
+        context_length=_count(metadata, f"{architecture}.context_length"),
+        block_count=_count(metadata, f"{architecture}.block_count"),
+        embedding_length=_count(metadata, f"{architecture}.embedding_length"),
+        head_count=_count(metadata, f"{architecture}.attention.head_count"),
+        kv_head_count=_count(metadata, f"{architecture}.attention.head_count_kv"),
+        vocab_size=_vocab_size(metadata, architecture),
+        tokenizer=_text(metadata, "tokenizer.ggml.model"),
+        has_chat_template=bool(_text(metadata, "tokenizer.chat_template")),
+        file_type=_file_type(metadata, quantization),
+        quantization=quantization,
+        tensors=tensors,
+        metadata=metadata,
+        size_bytes=sum(file.stat().st_size for file in files),
+    )
+
+
+def _check_readable(file: Path, *, among: Sequence[Path]) -> None:
+    if not file.is_file():
+        if len(among) > 1:
+            raise ModelNotFoundError(
+                f"The model is split into {len(among)} files, and {file} is missing.",
+                hint="Download the missing file into the same folder, or pull the model again.",
+            )
+        raise ModelNotFoundError(f"There is no file {file}.")
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(len(MAGIC))
+    except OSError as exc:
+        raise ModelError(f"{file} cannot be read: {exc.strerror}.") from exc
+    if start != MAGIC:
+        what = "is empty" if not start else "is not a GGUF file"
+        raise ModelFormatError(
+            f"{file} {what}.",
+            hint="Foredraft reads GGUF model files; 'foredraft models pull' gets one.",
+        )
+
+
+def _check_complete(file: Path, header: Header) -> None:
+    """A download that broke off has a good header; llama.cpp would say so only after reading it all."""
+    size = file.stat().st_size
+    needed = max((tensor.offset + tensor.size_bytes for tensor in header.tensors), default=0)
+    if size < needed:
+        raise ModelFormatError(
+            f"{file} is truncated: it has {size:,} bytes of at least {needed:,}.",
+            hint="The download is incomplete: run it again.",
+        )
+
+
+def _file_type(metadata: Mapping[str, Value | Array], quantization: Mapping[str, TypeShare]) -> str:
+    """The name for `general.file_type`, or of the most common tensor type when the file has none."""
+    value = metadata.get("general.file_type")
+    name = file_type_name(value) if isinstance(value, int) else ""
+    return name or next(iter(quantization), "").upper()
+
+
+def _vocab_size(metadata: Mapping[str, Value | Array], architecture: str) -> int:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Array):
+        return tokens.length
+    return _count(metadata, f"{architecture}.vocab_size")
+
+
+def _text(metadata: Mapping[str, Value | Array], key: str) -> str:
+    value = metadata.get(key, "")
+    return value if isinstance(value, str) else ""
+
+
+def _count(metadata: Mapping[str, Value | Array], key: str) -> int:
+    """A whole number, the largest of them where each layer has its own, or 0."""
+    value = metadata.get(key, 0)
+    numbers = value.head if isinstance(value, Array) else (value,)
+    return max((number for number in numbers if isinstance(number, int)), default=0)

@@ -1,0 +1,371 @@
+"""From a file to a ready model: parameters, and llama.cpp's failures in words."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import llama_cpp.llama_cpp as lib
+
+from foredraft.backends.cpu import physical_cores
+from foredraft.backends.llamacpp import amx, graphs, kernels, log
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.kv_types import (
+    EVERYWHERE,
+    KV_TYPES,
+    automatic_types,
+    named_types,
+    row_by_row,
+)
+from foredraft.backends.llamacpp.model import LlamaCppModel, is_recurrent
+from foredraft.backends.llamacpp.probe import probed
+from foredraft.backends.llamacpp.recurrent import keeps_states, states_to_keep, takes_back_rightly
+from foredraft.backends.llamacpp.snapshot_key import snapshot_key
+from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foredraft.backends.rewind import RewindingModel
+from foredraft.config import ModelOptions
+from foredraft.cpu_info import first_processor, instructions_of
+from foredraft.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    ContextLengthError,
+    ForedraftError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from foredraft.types import ModelInfo
+
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """What a context is created with; `key` identifies it for caches of measurements."""
+
+    context_length: int
+    sequences: int
+    threads: int
+    batch: int
+    ubatch: int
+    kv_types: tuple[str, str]
+    flash_attention: str
+    device: str
+    kept_states: int = 0
+
+    def key(self) -> str:
+        built = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
+        chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
+        if self.kept_states:
+            chosen.append(self.kept_states)
+        return "|".join(map(str, (*built, *chosen, *_besides())))
+
+
+def _besides() -> Iterator[str]:
+    """What computes besides llama.cpp's usual kernels."""
+    if own := kernels.built_in():
+        yield f"Foredraft's kernels {own}"
+    if graphs.built_in():
+        yield "graphs kept"
+    if amx.in_use():
+        yield "AMX"
+
+
+def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
+    """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
+    check_file(path)
+    log.install()
+    device, types = _device(options), named_types(options.kv_type)
+    weights = _load_weights(path, options)
+    try:
+        types = types or automatic_types(
+            device,
+            _value_size(weights),
+            instructions_of(first_processor()),
+            flash_attention=options.flash_attention != "off",
+            own_kernel=kernels.has("attention"),
+        )
+        settings = _settings(path, weights, options, device, types)
+        if is_recurrent(weights):
+            context, settings = _create_recurrent(weights, settings, fallback=options.kv_type == "auto")
+        else:
+            context, settings = _create_context(weights, settings, fallback=options.kv_type == "auto")
+    except ForedraftError:
+        lib.llama_model_free(weights)
+        raise
+    if not lib.llama_get_memory(context):  # no KV cache: BERT and its like would "decode" zeros
+        lib.llama_free(context)
+        lib.llama_model_free(weights)
+        raise _cannot_generate(path)
+    tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
+    info = describe(path, weights, tokenizer, settings, options)
+    key = snapshot_key(
+        path,
+        info.file_hash,
+        settings.key(),
+        context_length=settings.context_length,
+        layers=options.gpu_layers,
+    )
+    loaded = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
+    loaded.with_capabilities(snapshot_key=key)
+    model = RewindingModel(loaded) if is_recurrent(weights) else loaded
+    try:
+        return probed(model, context, settings.key(), options) if options.probe else model
+    except BaseException:
+        model.close()
+        raise
+
+
+def check_file(path: Path) -> None:
+    """Raises ModelNotFoundError or ModelFormatError for what can be seen without llama.cpp."""
+    if not path.exists():
+        raise ModelNotFoundError(
+            f"There is no file {path}.", hint="'foredraft models list' shows the models you have."
+        )
+    if not path.is_file():
+        raise ModelFormatError(f"{path} is not a file.", hint="Name the GGUF file itself.")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"Cannot read {path}: {error.strerror}.", hint="Check who may read the file."
+        ) from None
+    if magic != b"GGUF":
+        begins = f"it starts with {magic.decode('latin-1')!r}" if magic else "it is empty"
+        raise ModelFormatError(
+            f"{path} is not a GGUF file ({begins}).",
+            hint="Foredraft runs GGUF models; convert other formats with llama.cpp's converters.",
+        )
+
+
+def _device(options: ModelOptions) -> str:
+    return "gpu" if options.gpu_layers != 0 and lib.llama_supports_gpu_offload() else "cpu"
+
+
+class _Progress:
+    """What llama.cpp calls with the fraction of the weights loaded. What `hear` raises cannot pass through
+    native code: it is kept in `raised`, and llama.cpp is told to stop.
+    """
+
+    def __init__(self, hear: Callable[[float], None] | None) -> None:
+        self._hear = hear
+        self.raised: BaseException | None = None
+
+    def report(self, fraction: float, _user_data: object) -> bool:
+        if self._hear is not None:
+            try:
+                self._hear(fraction)
+            except BaseException as error:  # noqa: BLE001 - raised again outside of native code
+                self.raised = error
+        return self.raised is None
+
+
+def _load_weights(path: Path, options: ModelOptions) -> Any:
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = options.gpu_layers
+    params.use_extra_bufts = amx.admit(path)
+    params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
+    progress = _Progress(options.progress)
+    callback = lib.llama_progress_callback(progress.report)
+    params.progress_callback = callback
+    with log.capture() as lines:
+        weights = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if progress.raised is not None:
+        if weights:
+            lib.llama_model_free(weights)
+        raise progress.raised
+    if not weights:
+        raise _load_error(path, log.last_error(lines))
+    if lib.llama_model_has_encoder(weights):
+        lib.llama_model_free(weights)
+        raise _cannot_generate(path)
+    return weights
+
+
+def _cannot_generate(path: Path) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{path.name} does not generate text token by token (an encoder, such as an embedding model).",
+        hint="Use a decoder-only language model.",
+    )
+
+
+def _load_error(path: Path, reason: str) -> ForedraftError:
+    if "unknown model architecture" in reason:
+        return UnsupportedModelError(
+            f"{path.name} has an architecture that this llama.cpp does not know ({reason}).",
+            hint="A newer version may: pip install --upgrade llama-cpp-python",
+        )
+    summary = read_gguf(path)  # raises ModelFormatError itself when the file is truncated
+    if summary.is_vocab_only:
+        return ModelFormatError(
+            f"{path.name} holds a vocabulary only, no weights.", hint="Use the full model file."
+        )
+    if "alloc" in reason or "memory" in reason:
+        return CapacityError(
+            f"There is not enough memory to load {path.name} ({reason}).",
+            hint="Use a smaller or more strongly quantised model.",
+        )
+    return ModelFormatError(
+        f"llama.cpp cannot load {path.name}: {reason}.",
+        hint="The file may be damaged: download it again, or try a newer llama-cpp-python.",
+    )
+
+
+def _settings(
+    path: Path, weights: Any, options: ModelOptions, device: str, types: tuple[str, str]
+) -> ContextSettings:
+    trained = int(lib.llama_model_n_ctx_train(weights))
+    if options.context_length > trained > 0:
+        raise ContextLengthError(
+            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
+            hint=f"Use a context of at most {trained}.",
+        )
+    default = min(trained or options.context_at_most, options.context_at_most)
+    return ContextSettings(
+        context_length=options.context_length or default,
+        sequences=options.sequences,
+        threads=options.threads or physical_cores(),
+        # llama.cpp aborts the process if a batch has no room for a row of each sequence.
+        batch=max(options.batch, options.sequences),
+        ubatch=max(min(options.ubatch, options.batch), options.sequences),
+        kv_types=types,
+        flash_attention=options.flash_attention,
+        device=device,
+    )
+
+
+def _create_recurrent(
+    weights: Any, settings: ContextSettings, *, fallback: bool
+) -> tuple[Any, ContextSettings]:
+    """A context that keeps as many recurrent states as are worth it, where llama.cpp can keep any."""
+    context, settings = _create_context(weights, replace(settings, kept_states=1), fallback=fallback)
+    if not keeps_states(context):
+        return context, replace(settings, kept_states=0)
+    kept = states_to_keep(weights, context)
+    lib.llama_free(context)
+    context, settings = _create_context(weights, replace(settings, kept_states=kept), fallback=False)
+    if kept and not takes_back_rightly(weights, context):
+        lib.llama_free(context)
+        return _create_context(weights, replace(settings, kept_states=0), fallback=False)
+    return context, settings
+
+
+def _create_context(
+    weights: Any, settings: ContextSettings, *, fallback: bool
+) -> tuple[Any, ContextSettings]:
+    params = lib.llama_context_default_params()
+    padded = -(-settings.context_length // _BLOCK) * _BLOCK
+    params.n_ctx = padded * settings.sequences
+    params.n_batch = settings.batch
+    params.n_ubatch = settings.ubatch
+    params.n_seq_max = settings.sequences
+    params.n_rs_seq = settings.kept_states
+    params.n_threads = params.n_threads_batch = settings.threads
+    params.type_k, params.type_v = (KV_TYPES[name] for name in settings.kv_types)
+    single = row_by_row(settings.kv_types)
+    exact = single and settings.flash_attention == "auto"  # without it the batch size shows
+    params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
+    params.kv_unified = False  # one stream a sequence: exact whatever the others do (docs/exactness.md)
+    params.no_perf = True
+    with log.capture() as lines:
+        context = lib.llama_init_from_model(weights, params)
+    if context:
+        return context, settings
+    if fallback and single:
+        return _create_context(weights, replace(settings, kv_types=EVERYWHERE), fallback=False)
+    reason = log.last_error(lines)
+    if "alloc" in reason or "memory" in reason:
+        raise CapacityError(
+            f"There is not enough memory for a context of {settings.context_length} tokens ({reason}).",
+            hint="Use a smaller context (--ctx).",
+        )
+    if "cache type" in reason or "V cache" in reason:
+        raise ConfigError(
+            f"This model cannot use a KV cache of {'/'.join(settings.kv_types)}: {reason}.",
+            hint="Leave the KV cache type at auto, or use f16.",
+        )
+    raise BackendError(
+        f"llama.cpp cannot create a context: {reason}.", hint="Use a smaller context (--ctx) or batch."
+    )
+
+
+def _rollback(kept_states: int) -> str:
+    rewinding = "the recurrent state is copied before a draft, accepted tokens are computed again"
+    if not kept_states:
+        return rewinding
+    return f"{kept_states} recurrent states are kept; for longer drafts {rewinding}"
+
+
+def metadata(weights: Any, key: str) -> str | None:
+    """A metadata value as text, or None."""
+    size = lib.llama_model_meta_val_str(weights, key.encode(), None, 0)
+    if size < 0:
+        return None
+    buffer = ctypes.create_string_buffer(size + 1)
+    lib.llama_model_meta_val_str(weights, key.encode(), buffer, size + 1)
+    return buffer.value.decode("utf-8", "replace")
+
+
+def _value_size(weights: Any) -> int:
+    """Numbers that a head's V has for each token."""
+    stated = metadata(weights, f"{metadata(weights, 'general.architecture')}.attention.value_length")
+    heads = max(lib.llama_model_n_head(weights), 1)
+    return int(stated) if stated else int(lib.llama_model_n_embd(weights)) // heads
+
+
+def _chat_template(weights: Any) -> str | None:
+    raw = lib.llama_model_chat_template(weights, None)
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def fingerprint(path: Path) -> str:
+    """Identifies a model file by its size and a sample of its content: hashing 40 GB would take a minute."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:32]
+
+
+def describe(
+    path: Path, weights: Any, tokenizer: LlamaCppTokenizer, settings: ContextSettings, options: ModelOptions
+) -> ModelInfo:
+    """The model's ModelInfo."""
+    read = partial(metadata, weights)
+    return ModelInfo(
+        name=read("general.name") or path.stem,
+        path=str(path),
+        architecture=read("general.architecture") or "unknown",
+        file_hash=fingerprint(path),
+        vocab_size=tokenizer.vocab_size,
+        vocab_hash=tokenizer.hash(),
+        context_length=settings.context_length,
+        trained_context=int(lib.llama_model_n_ctx_train(weights)),
+        parameters=int(lib.llama_model_n_params(weights)),
+        size_bytes=int(lib.llama_model_size(weights)),
+        backend=f"llama.cpp ({', '.join((f'llama-cpp-python {llama_cpp.__version__}', *_besides()))})",
+        device=settings.device,
+        quantization=(lib.llama_ftype_name(lib.llama_model_ftype(weights)) or b"").decode(),
+        settings={
+            "kv_type": "/".join(settings.kv_types),
+            "threads": str(settings.threads),
+            "memory": options.memory,
+            "sequences": str(settings.sequences),
+            "batch": f"{settings.batch}/{settings.ubatch}",
+            **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
+            **({"gpu_layers": str(options.gpu_layers)} if settings.device != "cpu" else {}),
+        },
+    )

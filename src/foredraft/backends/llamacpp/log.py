@@ -1,0 +1,66 @@
+"""llama.cpp's log: silent by default, captured where its last words explain a failure.
+
+The logger is global in llama.cpp, so there is one callback for the process, kept alive here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import llama_cpp.llama_cpp as lib
+
+logger = logging.getLogger("foredraft.llamacpp")
+_CONTINUATION = 5
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
+_captured: list[list[str]] = []
+_installed: list[object] = []
+
+
+def _receive(level: int, text: bytes | None, _user_data: ctypes.c_void_p) -> None:
+    if text is None:
+        return
+    line = text.decode("utf-8", "replace")
+    for sink in _captured:
+        if level == _CONTINUATION and sink:
+            sink[-1] += line
+        else:
+            sink.append(line)
+    if line.strip() and line.strip() != ".":
+        logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line.rstrip())
+
+
+def install() -> None:
+    """Route llama.cpp's log through `logging` (debug level). Idempotent."""
+    if not _installed:
+        callback = lib.llama_log_callback(_receive)
+        _installed.append(callback)
+        lib.llama_log_set(callback, ctypes.c_void_p(None))
+        lib.llama_backend_init()
+
+
+@contextmanager
+def capture() -> Iterator[list[str]]:
+    """Collect llama.cpp's log lines for the duration of the block."""
+    install()
+    sink: list[str] = []
+    _captured.append(sink)
+    try:
+        yield sink
+    finally:
+        _captured.remove(sink)
+
+
+def last_error(lines: list[str]) -> str:
+    """The most telling line of a captured log: the first that speaks of an error, without its prefix."""
+    for line in lines:
+        text = line.strip()
+        if "error loading model:" in text:
+            return text.split("error loading model:", 1)[1].strip()
+    for line in lines:
+        text = line.strip()
+        if any(word in text.lower() for word in ("error", "failed", "invalid", "unable")):
+            return text.split(": ", 1)[-1]
+    return lines[-1].strip() if lines else "llama.cpp gave no reason"

@@ -1,0 +1,45 @@
+"""What llama.cpp's arithmetic promises: the shared probe, and what to do where it promises nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from foredraft.backends import probe
+from foredraft.backends.llamacpp.interruptible import interruptible
+from foredraft.backends.llamacpp.model import UNTILED_ROWS
+from foredraft.backends.probe import ROWS, M
+from foredraft.config import ModelOptions
+from foredraft.protocols import Model
+
+__all__ = ["ROWS", "measure", "probed"]
+
+_TILED_KERNELS = b"LLAMAFILE = 1"
+"""In llama.cpp's own description: matrix kernels that add up several rows in another order than one."""
+
+_REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
+
+
+def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> M:
+    """The model with its measured `batch_invariant`, from the cache or by probing now on its `context`.
+    Ctrl-C ends the probe in the middle of a forward, with KeyboardInterrupt.
+    """
+
+    def measured() -> tuple[int, str]:
+        return interruptible(context, lambda: measure(model))
+
+    return probe.with_measured(model, settings_key, options, measured, otherwise=UNTILED_ROWS)
+
+
+def measure(model: Model) -> tuple[int, str]:
+    """As `backends.probe.measure`, with what to do about kernels that are known not to be exact."""
+    rows, note = probe.measure(model, enough=UNTILED_ROWS)
+    if rows == 1 and "depends on the batch size" in note and _TILED_KERNELS in _build():
+        return rows, f"{note}; {_REMEDY}"
+    return rows, note
+
+
+def _build() -> bytes:
+    """How llama.cpp was built."""
+    return bytes(lib.llama_print_system_info() or b"")

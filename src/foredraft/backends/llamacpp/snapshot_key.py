@@ -1,0 +1,21 @@
+"""What makes KV cells computed by one process right for another (`Capabilities.snapshot_key`)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from foredraft.library.split import model_files
+
+
+def snapshot_key(path: Path, file_hash: str, settings_key: str, *, context_length: int, layers: int) -> str:
+    """Equal for two contexts only if either computes the same cells from the same tokens.
+
+    `settings_key` has llama.cpp's version and build, the device, threads, KV types and kernels. The context
+    length decides how some models rotate positions (LongRoPE). `file_hash` is a sample of the first file, in
+    which an edit of a few weights does not show, so sizes and times of all of the model's files count too.
+    """
+    files = [file.stat() for file in model_files(path) if file.exists()]
+    facts = [(found.st_size, found.st_mtime_ns) for found in files]
+    text = f"{file_hash}|{facts}|{settings_key}|{context_length}|{layers}"
+    return hashlib.sha256(text.encode()).hexdigest()

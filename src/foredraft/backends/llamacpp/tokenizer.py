@@ -1,0 +1,100 @@
+"""The vocabulary of a GGUF: text to token ids, token ids to bytes, and the chat template."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from foredraft.backends.chat_template import ChatTemplate
+from foredraft.errors import BackendError
+from foredraft.types import Message
+
+_PIECE_BYTES = 64
+
+
+class LlamaCppTokenizer:
+    """A Tokenizer over llama.cpp's vocabulary. Token bytes are cached: decoding asks for them every token."""
+
+    def __init__(self, model: Any, template: str | None) -> None:
+        self._open_vocab: Any = lib.llama_model_get_vocab(model)
+        self.chat_template = template
+        self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
+        self.bos = int(lib.llama_vocab_bos(self._vocab))
+        self._adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab)) and self.bos >= 0
+        self.end_tokens = frozenset(
+            token for token in range(self.vocab_size) if lib.llama_vocab_is_eog(self._vocab, token)
+        )
+        self.infill_tokens = _infill_tokens(self._vocab)
+        self._pieces: dict[int, bytes] = {}
+        eos = int(lib.llama_vocab_eos(self._vocab))
+        self._template = ChatTemplate(
+            template, bos_token=self.token_text(self.bos), eos_token=self.token_text(eos)
+        )
+
+    @property
+    def _vocab(self) -> Any:
+        if self._open_vocab is None:
+            raise BackendError("The model of this tokenizer is closed.", hint="Load it again.")
+        return self._open_vocab
+
+    def close(self) -> None:
+        """The model is being freed, and the vocabulary with it."""
+        self._open_vocab = None
+
+    def hash(self) -> str:
+        """Identifies the vocabulary: the texts of all tokens, in order."""
+        digest = hashlib.sha256()
+        for token in range(self.vocab_size):
+            digest.update(lib.llama_vocab_get_text(self._vocab, token) or b"")
+            digest.update(b"\0")
+        return digest.hexdigest()[:16]
+
+    def token_text(self, token: int) -> str:
+        """A token as it is written in the vocabulary, also for control tokens; "" if there is none."""
+        if not 0 <= token < self.vocab_size:
+            return ""
+        return self._piece(token, special=True).decode("utf-8", "replace")
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
+        raw = text.encode("utf-8", "surrogatepass")
+        capacity = len(raw) + 2
+        tokens = (lib.llama_token * capacity)()
+        count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
+        if count < 0:
+            raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
+        ids = list(tokens[:count])
+        if add_bos and self._adds_bos and ids[:1] != [self.bos]:
+            ids.insert(0, self.bos)
+        return ids
+
+    def token_bytes(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, special=False)
+        return piece
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        # A buffer of its own: a server asks from two threads, and the call lets the other one run.
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if size < 0:
+            buffer = ctypes.create_string_buffer(-size)
+            size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[: max(0, size)]
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:
+    before, after, middle = (
+        int(find(vocab))
+        for find in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
+    )
+    return None if min(before, after, middle) < 0 else (before, after, middle)

@@ -1,0 +1,94 @@
+"""Some sequences of a model as a model of their own, so that several engines share its weights.
+
+What is computed is what the whole model computes. One thread at a time, as with any model: engines on parts
+of one take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from foredraft.errors import BackendError
+from foredraft.protocols import Model, Tokenizer
+from foredraft.types import Capabilities, Logits, ModelInfo, Rows
+
+
+class Part:
+    """`count` sequences of `whole`, from `first` on, numbered from 0. `split` makes those of one model.
+
+    `open_parts` are the parts of it that are open; the last of them frees it.
+    """
+
+    def __init__(self, whole: Model, first: int, count: int, open_parts: set[int]) -> None:
+        self.info: ModelInfo = whole.info
+        self.tokenizer: Tokenizer = whole.tokenizer
+        self.capabilities: Capabilities = replace(whole.capabilities, sequences=count)
+        self._whole = whole
+        self._first = first
+        self._open_parts = open_parts
+        open_parts.add(first)
+
+    def _at(self, seq: int) -> int:
+        """The whole model's number of a sequence. Raises BackendError for one that is not this part's."""
+        if not 0 <= seq < self.capabilities.sequences:
+            raise BackendError(f"There is no sequence {seq}: there are {self.capabilities.sequences}.")
+        if self._first not in self._open_parts:
+            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        return self._first + seq
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        """As `Model.forward`."""
+        return self._whole.forward(
+            [Rows(self._at(rows.seq), rows.start, rows.tokens, rows.logits, rows.parents) for rows in batch]
+        )
+
+    def length(self, seq: int) -> int:
+        return self._whole.length(self._at(seq))
+
+    def truncate(self, seq: int, length: int) -> None:
+        self._whole.truncate(self._at(seq), length)
+
+    def owed(self, seq: int) -> int:
+        return self._whole.owed(self._at(seq))
+
+    def reachable(self, seq: int, length: int) -> int:
+        return self._whole.reachable(self._at(seq), length)
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        self._whole.keep_path(self._at(seq), start, path)
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        self._whole.fork(self._at(src), self._at(dst), length)
+
+    def snapshot(self, seq: int) -> object:
+        return self._whole.snapshot(self._at(seq))
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        self._whole.restore(self._at(seq), snapshot)
+
+    def release(self, seq: int) -> None:
+        self._whole.release(self._at(seq))
+
+    def close(self) -> None:
+        """Leave the model to the other parts; free it if there is none. May be called twice."""
+        if self._first in self._open_parts:
+            for seq in range(self.capabilities.sequences):
+                self.release(seq)
+            self._open_parts.remove(self._first)
+            if not self._open_parts:
+                self._whole.close()
+
+
+def split(model: Model, parts: int) -> list[Model]:
+    """The model as so many models with as many sequences each; the model itself where one is asked for.
+
+    Raises ValueError if its sequences cannot be divided so.
+    """
+    if parts == 1:
+        return [model]
+    count, left = divmod(model.capabilities.sequences, parts)
+    if left or not count:
+        raise ValueError(f"{model.capabilities.sequences} sequences cannot be divided among {parts} parts")
+    open_parts: set[int] = set()
+    return [Part(model, number * count, count, open_parts) for number in range(parts)]

@@ -1,0 +1,300 @@
+"""Truncation for models with a recurrent state: back to a checkpoint, and what is kept is computed again.
+
+Attention keeps a cell for every token, and to forget tokens is to drop cells. A recurrent state (Mamba, gated
+delta nets, short convolutions) has taken rejected tokens in, and nothing gets them out again. So the state is
+copied before a forward that verifies a draft. A rejection puts the copy back, and the tokens that were
+accepted are *owed*: the sequence's next forward computes them before its own rows, so that no rejection needs
+a forward of its own. What that costs, and why in this order: docs/exactness.md.
+
+Where a prompt ends the state is copied too, a little before the end: the next prompt of a conversation often
+leaves out what followed (a model's reasoning), and would have to be computed from its beginning otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from foredraft.errors import BackendError, OutOfKVError
+from foredraft.protocols import Model, Tokenizer
+from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+
+MARKED_FROM = 256
+"""Rows of a prompt from which on it is marked. Its last rows are then a forward of their own, which makes it
+about a plain forward longer (0 to 3 % on a CPU). Fewer rows are soon computed again.
+"""
+
+BEFORE_THE_END = 8
+"""Tokens after the mark. What a template writes before an answer, it may write otherwise in a history."""
+
+
+class Rewindable(Model, Protocol):
+    """A model whose recurrent state can be copied and put back. Its own `truncate` goes back `spare` rows, or
+    to nothing at all.
+    """
+
+    def spare(self, seq: int) -> int:
+        """How many of the sequence's last rows `truncate` can take back now."""
+        ...
+
+    def checkpoint(self, seq: int, instead_of: object = None) -> object:
+        """What cannot be truncated of a sequence, to `rewind` to. It may be written over `instead_of`, a
+        checkpoint that is not needed any more.
+        """
+        ...
+
+    def rewind(self, seq: int, checkpoint: object, length: int) -> None:
+        """Make the sequence what it was at the checkpoint, when it held `length` cells, or what the sequence
+        was of which it is a copy. Raises BackendError if that fails; the sequence is then empty.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Trail:
+    """A sequence since its checkpoint, when it held `start` cells. `tokens` were computed since; `owed` are
+    yet to be, and while there are any the model itself is at the checkpoint.
+    """
+
+    start: int
+    checkpoint: object
+    tokens: list[int] = field(default_factory=list)
+    owed: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A point in a prompt, `length` cells from its beginning."""
+
+    length: int
+    checkpoint: object
+
+
+class RewindingModel:
+    """A Model around one with a recurrent state, which `truncate` takes back as `Rollback.SNAPSHOT` says."""
+
+    def __init__(self, model: Rewindable) -> None:
+        self._model = model
+        self.capabilities: Capabilities = replace(model.capabilities, rollback=Rollback.SNAPSHOT)
+        self._trails: dict[int, _Trail] = {}
+        self._marks: dict[int, _Mark] = {}
+        self._unused: dict[int, object] = {}
+        self._filling: set[int] = set()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._model.tokenizer
+
+    def with_capabilities(self, **changes: Any) -> RewindingModel:
+        """Record what was measured about the model."""
+        self.capabilities = replace(self.capabilities, **changes)
+        return self
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        for rows in batch:
+            if not 0 <= rows.seq < self.capabilities.sequences:
+                raise BackendError(
+                    f"There is no sequence {rows.seq}; there are {self.capabilities.sequences}."
+                )
+        self._make_room(batch)
+        lengths = {rows.seq: self.length(rows.seq) for rows in batch}
+        try:
+            return self._forward([self._marked(rows) for rows in batch])
+        except OutOfKVError:
+            for seq, length in lengths.items():
+                self.truncate(seq, length)  # where a mark was made, a part of the prompt was computed
+            raise
+
+    def _forward(self, batch: Sequence[Rows]) -> Logits:
+        for rows in batch:
+            if self._may_go_far_back(rows) and not self.owed(rows.seq):
+                self._set_out(rows.seq)
+        before = [self._model.length(rows.seq) for rows in batch]
+        try:
+            logits = self._model.forward([self._with_owed(rows) for rows in batch])
+        except BaseException:
+            for rows, length in zip(batch, before, strict=True):
+                if self._model.length(rows.seq) != length:  # a part was computed, nobody knows how much
+                    self._forget(rows.seq)
+            raise
+        for rows in batch:
+            self._went_on(rows)
+        return logits
+
+    def _marked(self, rows: Rows) -> Rows:
+        """The rows that are left of a prompt's last ones when a mark was made."""
+        filling, count = rows.seq in self._filling, len(rows.tokens)
+        (self._filling.discard if rows.logits else self._filling.add)(rows.seq)
+        fits = rows.start == self.length(rows.seq) <= self.info.context_length - count
+        if rows.logits != 1 or count == 1 or rows.parents is not None or not fits:
+            return rows
+        if count >= MARKED_FROM:
+            self._compute_first(rows, count - BEFORE_THE_END)
+            start = rows.start + count - BEFORE_THE_END
+            rows = replace(rows, start=start, tokens=rows.tokens[-BEFORE_THE_END:])
+        elif not filling or self.owed(rows.seq) or not rows.start:
+            return rows
+        former = self._marks.get(rows.seq)
+        copy = self._model.checkpoint(rows.seq, former.checkpoint if former else None)
+        self._marks[rows.seq] = _Mark(rows.start, copy)
+        return rows
+
+    def _compute_first(self, rows: Rows, count: int) -> None:
+        """Compute the first rows, in such a way that they can all be taken back."""
+        if not self.owed(rows.seq):
+            self._set_out(rows.seq)
+        trail = self._trails[rows.seq]
+        head = replace(rows, tokens=rows.tokens[:count], logits=0)
+        self._model.forward([self._with_owed(head)])
+        trail.tokens, trail.owed = [*trail.owed, *head.tokens], []
+
+    def _may_go_far_back(self, rows: Rows) -> bool:
+        """Whether more of these rows may be rejected than the model can take back by itself."""
+        return rows.logits - 1 > self.capabilities.rollback_bound
+
+    def _set_out(self, seq: int) -> None:
+        start = self._model.length(seq)
+        if start:
+            self._unused[seq] = self._model.checkpoint(seq, self._unused.get(seq))
+        self._trails[seq] = _Trail(start, self._unused[seq] if start else None)
+
+    def _with_owed(self, rows: Rows) -> Rows:
+        if not self.owed(rows.seq):
+            return rows
+        owed = self._trails[rows.seq].owed
+        return replace(rows, start=rows.start - len(owed), tokens=[*owed, *rows.tokens])
+
+    def _went_on(self, rows: Rows) -> None:
+        """The rows are computed, and what was owed before them."""
+        if not self._may_go_far_back(rows):
+            self._trails.pop(rows.seq, None)
+            return
+        trail = self._trails[rows.seq]
+        trail.tokens = [*trail.owed, *rows.tokens]
+        trail.owed = []
+
+    def _make_room(self, batch: Sequence[Rows]) -> None:
+        """Compute what is owed by itself where it does not fit beside the rows."""
+        for rows in batch:
+            count = len(rows.tokens)
+            if count <= self.capabilities.max_rows < count + self.owed(rows.seq):
+                self._pay(rows.seq)
+        if sum(len(rows.tokens) + self.owed(rows.seq) for rows in batch) > self.capabilities.max_batch:
+            for rows in batch:
+                self._pay(rows.seq)
+
+    def _pay(self, seq: int) -> None:
+        """Compute what is owed now, in a forward of its own."""
+        trail = self._trails.get(seq)
+        if trail is None or not trail.owed:
+            return
+        most = min(self.capabilities.max_rows, self.capabilities.max_batch)
+        try:
+            for first in range(0, len(trail.owed), most):
+                rows = trail.owed[first : first + most]
+                self._model.forward([Rows(seq, trail.start + first, rows, 0)])
+        except BaseException:
+            self._forget(seq)  # some of it may be computed: there is no telling what is still owed
+            raise
+        trail.tokens, trail.owed = trail.owed, []
+
+    def length(self, seq: int) -> int:
+        return self._model.length(seq) + self.owed(seq)
+
+    def owed(self, seq: int) -> int:
+        trail = self._trails.get(seq)
+        return len(trail.owed) if trail else 0
+
+    def truncate(self, seq: int, length: int) -> None:
+        held = self.length(seq)
+        if length == held:
+            return
+        if length == 0:
+            self.release(seq)
+            return
+        trail, mark = self._trails.get(seq), self._marks.get(seq)
+        if length > held or (not self.owed(seq) and held - length <= self._model.spare(seq)):
+            self._model.truncate(seq, length)
+            if trail is not None:
+                del trail.tokens[max(0, length - trail.start) :]
+        elif trail is not None and length >= trail.start:
+            self._rewind(seq, trail, length)
+        elif mark is not None and length == mark.length:
+            self._forget(seq)
+            self._model.rewind(seq, mark.checkpoint, mark.length)
+            self._marks[seq] = mark
+        else:
+            raise BackendError(
+                f"Sequence {seq} cannot be cut to {length} of {held} tokens: a model with a recurrent state "
+                "takes back tokens of its last verified draft only.",
+                hint="Restore a snapshot, or release the sequence and compute it again.",
+            )
+        if mark is not None and length < mark.length:
+            self._marks.pop(seq, None)
+
+    def reachable(self, seq: int, length: int) -> int:
+        held, mark = self.length(seq), self._marks.get(seq)
+        if length >= held:
+            return held
+        return mark.length if mark is not None and mark.length <= length else 0
+
+    def _rewind(self, seq: int, trail: _Trail, length: int) -> None:
+        kept = (trail.owed or trail.tokens)[: length - trail.start]
+        if not trail.owed:
+            if trail.start:
+                self._trails.pop(seq)  # if that fails there is nothing left to go back to
+                self._model.rewind(seq, trail.checkpoint, trail.start)
+            else:
+                self._model.release(seq)
+        self._trails[seq] = _Trail(trail.start, trail.checkpoint, owed=kept)
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        if list(path) != list(range(len(path))):
+            raise BackendError("A model with a recurrent state keeps chains only.")
+        self.truncate(seq, start + len(path))
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        if src == dst:
+            self.truncate(src, length)
+            return
+        mark = self._marks.get(src)
+        marked = mark is not None and length == mark.length
+        if 0 < length < self.length(src) and not marked:
+            raise BackendError(
+                f"Sequence {src} can be copied whole or to where it is marked, not to {length}."
+            )
+        self._forget(dst)
+        if length:
+            self._pay(src)
+        self._model.fork(src, dst, self._model.length(src) if length else 0)
+        if length and mark is not None and length < self._model.length(dst):
+            self._model.rewind(dst, mark.checkpoint, length)
+
+    def snapshot(self, seq: int) -> object:
+        self._pay(seq)
+        return self._model.snapshot(seq)
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        self._forget(seq)
+        self._model.restore(seq, snapshot)
+
+    def release(self, seq: int) -> None:
+        self._forget(seq)
+        self._model.release(seq)
+
+    def _forget(self, seq: int) -> None:
+        """Nothing in the sequence can be gone back to."""
+        self._trails.pop(seq, None)
+        self._marks.pop(seq, None)
+        self._filling.discard(seq)
+
+    def close(self) -> None:
+        self._trails.clear()
+        self._marks.clear()
+        self._unused.clear()
+        self._model.close()

@@ -1,0 +1,37 @@
+"""Models of transformers (safetensors) through PyTorch. Importing this package imports neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foredraft.config import ModelOptions
+from foredraft.library.repository import repository_of
+from foredraft.protocols import Model
+from foredraft.registry import missing_dependency
+
+
+class TorchBackend:
+    """The `torch` backend: accepts a folder as the Hugging Face Hub has them, or a file of it."""
+
+    name = "torch"
+
+    def accepts(self, path: Path) -> bool:
+        """Whether it is, or lies in, a folder with a configuration and weights as safetensors."""
+        return repository_of(path) is not None
+
+    def load(self, path: Path, options: ModelOptions) -> Model:
+        """Raises ModelError, CapacityError, MissingDependencyError, BackendError.
+
+        Also takes a GGUF file, which transformers turns into full-size weights (it needs the package `gguf`).
+        """
+        try:
+            from foredraft.backends.torch.loading import load_model
+            from foredraft.backends.torch.recurrent import rewinding
+        except ModuleNotFoundError as error:
+            if error.name not in ("torch", "transformers"):
+                raise
+            raise missing_dependency(error.name, f"Loading {path.name}") from None
+        return rewinding(load_model(path, options))
+
+
+BACKEND = TorchBackend()

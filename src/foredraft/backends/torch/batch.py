@@ -1,0 +1,156 @@
+"""What a forward computes, as tensors: rows of several sequences packed one behind the other, none padded.
+
+They are packed in the order of their sequences, so that attention finds neighbours; logits come in the
+order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from foredraft.types import Rows
+
+TOKEN, POSITION, WANTED, SEQUENCE, UNBROKEN, CELL = range(6)
+"""Rows of `Batch.numbers`."""
+
+PATH = 64
+"""Rows of a tree, at most, where `paths_of` is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A path through a tree: rows of the forward from a root to a leaf, of which the last `new` ones have
+    not been on an earlier branch.
+    """
+
+    path: Any
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows `first` … `first + count - 1` of a forward, which follow `start` cells of sequence `seq`.
+
+    `parents` and `branches` are those of a tree, empty for a chain; `branches` on a processor only.
+    """
+
+    seq: int
+    start: int
+    first: int
+    count: int
+    parents: tuple[int, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """One past its last row in the forward."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`numbers`, of shape (6, rows), says of each row its token and position, a row that returns logits (for
+    as many as there are `wanted`), its sequence, how many cells it sees from the first one on without a gap,
+    and the cell that it is written to.
+
+    `scratch` keeps what every layer computes alike, such as masks, until the forward is over.
+    """
+
+    numbers: Any
+    wanted: Any
+    segments: tuple[Segment, ...]
+    scratch: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> Any:
+        """Shape (rows,)."""
+        return self.numbers[TOKEN]
+
+    @property
+    def positions(self) -> Any:
+        """Shape (rows,)."""
+        return self.numbers[POSITION]
+
+
+def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
+    """Pack the rows. The caller checked them."""
+    numbers: list[list[int]] = [[] for _ in range(6)]
+    ends: dict[int, int] = {}
+    segments: list[Segment] = []
+    for part in sorted(rows, key=lambda part: part.seq):
+        first, count = len(numbers[TOKEN]), len(part.tokens)
+        own = range(part.start, part.start + count)
+        ends[part.seq] = first + count
+        numbers[TOKEN].extend(part.tokens)
+        numbers[SEQUENCE].extend([part.seq] * count)
+        numbers[CELL].extend(own)
+        if part.parents is None or list(part.parents) == list(range(-1, count - 1)):
+            numbers[POSITION].extend(own)
+            numbers[UNBROKEN].extend(cell + 1 for cell in own)
+            segments.append(Segment(part.seq, part.start, first, count))
+            continue
+        parents = tuple(part.parents)
+        numbers[POSITION].extend(part.start + depth for depth in _depths(parents))
+        numbers[UNBROKEN].extend([part.start] * count)
+        branches = tuple(
+            Branch(torch.tensor([first + row for row in path]), new)
+            for path, new in (_branches(parents) if device.type == "cpu" else ())
+        )
+        segments.append(Segment(part.seq, part.start, first, count, parents, branches))
+    wanted = [row for part in rows for row in range(ends[part.seq] - part.logits, ends[part.seq])]
+    numbers[WANTED].extend([*wanted, *[0] * (len(numbers[TOKEN]) - len(wanted))])
+    made = torch.tensor(numbers, dtype=torch.long, device=device)
+    return Batch(made, made[WANTED, : len(wanted)], tuple(segments))
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
+
+
+def _branches(parents: Sequence[int]) -> list[tuple[list[int], int]]:
+    """(rows from a root to a leaf, how many of the last ones no earlier branch has) for every leaf."""
+    inner = set(parents)
+    seen: set[int] = set()
+    branches: list[tuple[list[int], int]] = []
+    for leaf in range(len(parents)):
+        if leaf in inner:
+            continue
+        path = ancestors(parents, leaf)
+        new = sum(row not in seen for row in path)
+        seen.update(path)
+        branches.append((path, new))
+    return branches
+
+
+def ancestors(parents: Sequence[int], row: int) -> list[int]:
+    """The rows from the root to `row`, both included."""
+    path: list[int] = []
+    while row >= 0:
+        path.append(row)
+        row = parents[row]
+    return path[::-1]
+
+
+def paths_of(batch: Batch) -> Any:
+    """Of shape (rows, `PATH`): which rows of its tree, counted from the tree's first one, a row sees, in the
+    order of their positions. None where there is no tree.
+    """
+    trees = [segment for segment in batch.segments if segment.parents]
+    if not trees:
+        return None
+    table = np.zeros((batch.numbers.shape[1], PATH), np.int64)
+    for tree in trees:
+        depths = _depths(tree.parents)
+        for row, (parent, depth) in enumerate(zip(tree.parents, depths, strict=True)):
+            if parent >= 0:
+                table[tree.first + row] = table[tree.first + parent]
+            table[tree.first + row, depth] = row
+    return torch.from_numpy(table).to(batch.numbers.device)

@@ -1,0 +1,175 @@
+"""Which forward computes a model: the lean one, transformers' with our attention in it, or all of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+
+from foredraft.backends.torch.attention import Attention, cells_dtype, choose_attention
+from foredraft.backends.torch.cached import CachedForward, OwnCaches
+from foredraft.backends.torch.check import AS_GGUF, CHAIN, PREFIX, check_forward, reference_logits
+from foredraft.backends.torch.generic import GenericForward, UnseenWindowError, is_supported
+from foredraft.backends.torch.half import choose_products
+from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.lanes import align_activations
+from foredraft.backends.torch.lean import Kernels, LeanForward, is_lean
+from foredraft.backends.torch.linear import drop_weights, replace_products
+from foredraft.backends.torch.model import Cells, Forward, TorchModel
+from foredraft.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
+from foredraft.backends.torch.states import States
+from foredraft.errors import UnsupportedModelError
+from foredraft.types import Rollback
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A forward, the cache it computes over, and what the two can do. `settings` say it in words, `model`
+    makes a Model of them.
+    """
+
+    forward: Forward
+    cells: Cells
+    settings: dict[str, str]
+    rollback: Rollback = Rollback.TRUNCATE
+    trees: bool = True
+    model: type[TorchModel] = TorchModel
+
+
+def choose_forward(
+    weights: Any, *, name: str, sequences: int, context_length: int, dtype: Any, device: Any
+) -> Computation:
+    """For transformers' model `weights`, which it takes over.
+
+    Raises UnsupportedModelError where none computes what transformers does, and CapacityError.
+    """
+    linear, attention = choose_products(dtype, device), choose_attention(device)
+    cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
+    if is_lean(weights, context_length):
+        lean = LeanForward(weights, cells, linear, Kernels(attention))
+        return Computation(lean, cells, {"forward": "lean", "products": linear.describe()})
+    with _quietly():
+        expected = reference_logits(weights)
+    replaced = replace_products(weights, linear)
+    align_activations(weights)
+    judge = _Judge(expected, name, dtype, device, replaced if linear.copies else [])
+    layers, states = Layers(weights, linear), States(cells)
+    found = None
+    if layers.take_over(states):
+        found = _recurrent(weights, cells, attention, judge, layers=layers, states=states)
+    elif is_supported(weights):
+        found = _generic(weights, cells, attention, judge)
+    if found is None:
+        layers.give_back()
+        found = _with_own_cache(weights, OwnCaches(sequences, context_length, weights.config), judge)
+    found.settings["products"] = linear.describe()
+    return found
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Compares forwards with what transformers computed before anything was changed (check.py)."""
+
+    expected: Any
+    name: str
+    dtype: Any
+    device: Any
+    replaced: list[tuple[Any, Any]]
+    """Layers whose weights nobody needs any more, if a forward does without."""
+
+    def check(self, forward: Forward, *, tree: bool) -> None:
+        """Raises UnsupportedModelError."""
+        check_forward(forward, self.expected, self.name, dtype=self.dtype, device=self.device, tree=tree)
+
+    def settle(self, forward: Forward, generic: GenericForward, *, tree: bool, most: int) -> None:
+        """Check the forward, in which transformers' own is `generic`, for a context of `most` tokens; closes
+        it where it does not pass.
+        """
+        try:
+            self.check(forward, tree=tree)
+            if self.replaced:
+                drop_weights(self.replaced, lambda: self.check(forward, tree=tree))
+            generic.check_windows(most)
+        except BaseException:
+            forward.close()  # transformers refers to it by name, and it to the weights
+            raise
+
+
+def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) -> Computation | None:
+    """Our attention in transformers' forward; None where that would not see what it should."""
+    generic = GenericForward(weights, cells, attention)
+    try:
+        judge.settle(generic, generic, tree=True, most=cells.context_length)
+    except UnseenWindowError:
+        return None
+    return Computation(generic, cells, {"forward": "transformers"})
+
+
+def _recurrent(
+    weights: Any, cells: KVCache, attention: Attention, judge: _Judge, *, layers: Layers, states: States
+) -> Computation | None:
+    """The same with recurrent layers, which were taken over; None where these are not what they seem."""
+    size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
+    judge.replaced = [entry for entry in judge.replaced if entry[0] not in layers.multiplied]
+    try:
+        with _quietly():
+            generic = GenericForward(weights, cells, attention)
+        recurrent = RecurrentForward(generic, states)
+        judge.settle(recurrent, generic, tree=False, most=cells.context_length)
+    except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError) as error:
+        if layers.needed:
+            raise _without_a_cache(weights, error) from None
+        return None
+    states.keep(size)
+    states.release(0)
+    settings = {"forward": "transformers, recurrent", "rollback": states.describe()}
+    return Computation(recurrent, states, settings, Rollback.BOUNDED, trees=False, model=RecurrentModel)
+
+
+def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
+    """All of transformers, its cache too. Raises UnsupportedModelError."""
+    cached = CachedForward(weights, own)
+    try:
+        judge.check(cached, tree=False)
+    except UnsupportedModelError:
+        if own.croppable:
+            raise
+        cached.one_by_one = True
+        own.release(0)
+        judge.check(cached, tree=False)
+    except (AttributeError, TypeError) as error:
+        raise UnsupportedModelError(
+            f"transformers wants another kind of cache for {type(weights).__name__} ({error}).",
+            hint=AS_GGUF,
+        ) from None
+    own.learn(PREFIX + CHAIN)
+    return Computation(
+        cached,
+        own,
+        {"forward": "transformers, with its own cache"},
+        rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
+        trees=False,
+    )
+
+
+def _without_a_cache(weights: Any, error: Exception) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(weights).__name__} keeps its recurrent state outside of transformers' caches, and what "
+        f"Foredraft computes in the place of its layers is something else ({error}).",
+        hint=AS_GGUF,
+    )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what transformers says of kernels that are about to be replaced."""
+    messages = transformers.utils.logging
+    level = messages.get_verbosity()
+    messages.set_verbosity_error()
+    try:
+        yield
+    finally:
+        messages.set_verbosity(level)

@@ -1,0 +1,124 @@
+"""Most other models: transformers' own forward, with our attention and KV cache in it.
+
+transformers lets an attention function be named. The model is run over the packed rows of all sequences as
+if they were one text without a cache; positions are given, and the function keeps the cache and computes what
+each row may see. That is how vLLM runs models it does not know, too. Layers are told apart by the order in
+which a forward calls them: some share their weights, and their number (Zamba).
+"""
+
+from __future__ import annotations
+
+import inspect
+from itertools import count
+from typing import Any
+
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from foredraft.backends.torch.attention import Attention, Style
+from foredraft.backends.torch.batch import Batch
+from foredraft.backends.torch.check import AS_GGUF
+from foredraft.backends.torch.kv import KVCache
+from foredraft.errors import UnsupportedModelError
+
+_numbers = count()
+
+
+def is_supported(source: Any) -> bool:
+    """Whether transformers' implementation of the model lets the attention function be named."""
+    return bool(getattr(source, "_supports_attention_backend", False))
+
+
+class UnseenWindowError(UnsupportedModelError):
+    """A row does not see all that came before, and only a mask says so (Qwen2-MoE, Llama 4)."""
+
+
+class GenericForward:
+    """Computes a batch over a KV cache with transformers' model `source`, which it changes for that."""
+
+    def __init__(self, source: Any, cache: KVCache, attention: Attention) -> None:
+        self._source, self._cache, self._attention = source, cache, attention
+        self._batch: Batch | None = None
+        self._called = 0
+        self._masked: set[int] = set()
+        self._windows: set[int] = set()
+        self._name = f"foredraft_{next(_numbers)}"
+        AttentionInterface.register(self._name, self._attend)
+        AttentionMaskInterface.register(self._name, self._note_mask)
+        source.set_attn_implementation(self._name)
+        self._keeps = "logits_to_keep" in inspect.signature(source.forward).parameters
+        if not self._keeps:
+            source.get_output_embeddings().register_forward_pre_hook(self._only_wanted)
+
+    def __call__(self, batch: Batch) -> Any:
+        """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
+        self._batch, self._called = batch, 0
+        try:
+            output = self._source(
+                input_ids=batch.tokens[None],
+                position_ids=batch.positions[None],
+                use_cache=False,
+                **({"logits_to_keep": batch.wanted} if self._keeps else {}),
+            )
+        finally:
+            self._batch = None
+        return output.logits[0]
+
+    def check_windows(self, context_length: int) -> None:
+        """Raises UnseenWindowError where, in the forwards up to now, a window shorter than so many tokens did
+        not come to attention by itself. To be asked once.
+        """
+        AttentionMaskInterface._global_mapping.pop(self._name, None)  # from now on no mask is made
+        if any(window < context_length for window in self._masked - self._windows):
+            raise UnseenWindowError("The model has a window or chunks of attention only in its mask.")
+
+    def _note_mask(self, *_: Any, local_size: int | None = None, **__: Any) -> None:
+        """What transformers calls for a mask. There is none, but it says how far a row sees."""
+        if local_size is not None:
+            self._masked.add(local_size)
+
+    def _only_wanted(self, _head: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """For a model that computes the logits of all rows (xLSTM): leave it those that are looked at."""
+        if self._batch is None:
+            return None
+        hidden, *rest = inputs
+        return hidden[:, self._batch.wanted], *rest
+
+    def _attend(
+        self,
+        module: Any,  # noqa: ARG002 - not every layer has one of its own
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,  # noqa: ARG002 - our own says what a row sees
+        *,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: Any = None,
+        position_bias: Any = None,
+        indices: Any = None,
+        block_indices: Any = None,
+        **rest: Any,  # noqa: ARG002 - dropout and what else is for training
+    ) -> tuple[Any, None]:
+        """What transformers calls: tensors of shape (1, heads, rows, size) in, (1, rows, heads, size) out."""
+        if any(special is not None for special in (position_bias, indices, block_indices)):
+            raise UnsupportedModelError(
+                "Attention with a bias for each distance, or to chosen rows only, is not supported.",
+                hint=AS_GGUF,
+            )
+        batch = self._batch
+        assert batch is not None, "the model is only run by __call__"
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        if sliding_window is not None:
+            self._windows.add(sliding_window)
+        cells = self._cache.layer(self._called, k.shape[1], k.shape[2], v.shape[2])
+        self._called += 1
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        style = Style(scale, sliding_window, softcap, s_aux)
+        return self._attention(cells, batch, q, (k, v), style=style)[None], None
+
+    def close(self) -> None:
+        """Free the weights."""
+        AttentionInterface._global_mapping.pop(self._name, None)
+        AttentionMaskInterface._global_mapping.pop(self._name, None)
+        self._source = None

@@ -1,0 +1,210 @@
+"""The forward of the Llama family, written out: what transformers computes, without its layers of calls.
+
+Llama, Mistral, Qwen2, Qwen3 and SmolLM3 differ in three places only: biases, a norm of each head's queries
+and keys, and layers without rotary positions. Given torch's own matrix product the logits of a prompt are
+transformers' bit for bit (tests/unit/backends/torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from foredraft.backends.torch.attention import Attention, Style
+from foredraft.backends.torch.batch import Batch
+from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.lanes import by_lanes
+from foredraft.backends.torch.linear import Linear
+from foredraft.backends.torch.norm import rms_norm
+from foredraft.backends.torch.offload_stream import Layers
+
+FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary frequencies that do not depend on how long the text is."""
+
+
+def is_lean(source: Any, context_length: int) -> bool:
+    """Whether `LeanForward` computes transformers' model `source` in so long a context."""
+    config = source.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    windows = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
+    window = getattr(config, "sliding_window", None)
+    if config.model_type == "mistral" and window is not None and window < context_length:
+        return False
+    return (
+        config.model_type in FAMILY
+        and config.hidden_act == "silu"
+        and rope.get("rope_type", "default") in ROTARY
+        and not windows
+        and type(source.model.layers[0].self_attn.q_proj) is torch.nn.Linear  # not a quantised one
+    )
+
+
+def head_size(config: Any) -> int:
+    """Numbers of one head's query."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Of one layer: tensors by name, what has the same input joined for one product."""
+
+    tensors: Mapping[str, Any]
+    rotates: bool
+
+
+def take_over(source: Any) -> Iterator[LayerWeights]:
+    """The weights of each layer of transformers' model `source`, which gives them up: they were copied, and
+    two copies need not fit.
+    """
+    config = source.config
+    for layer in source.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        tensors = {
+            "before": layer.input_layernorm.weight.detach(),
+            **_joined("qkv", attention.q_proj, attention.k_proj, attention.v_proj),
+            **_joined("out", attention.o_proj),
+            "after": layer.post_attention_layernorm.weight.detach(),
+            **_joined("gate_up", mlp.gate_proj, mlp.up_proj),
+            **_joined("down", mlp.down_proj),
+        }
+        if hasattr(attention, "q_norm"):
+            queries = attention.q_norm.weight.detach().expand(config.num_attention_heads, -1)
+            keys = attention.k_norm.weight.detach().expand(config.num_key_value_heads, -1)
+            tensors["norms"] = torch.cat([queries, keys])
+        rotates = bool(getattr(attention, "use_rope", True))
+        layer.self_attn = layer.mlp = None
+        del attention, mlp
+        yield LayerWeights(tensors, rotates)
+
+
+def _joined(name: str, *modules: Any) -> dict[str, Any]:
+    """One product for several that have the same input."""
+    joined = {name: torch.cat([module.weight.detach() for module in modules])}
+    biases = [module.bias.detach() for module in modules if module.bias is not None]
+    return joined | {f"{name}_bias": torch.cat(biases)} if biases else joined
+
+
+@dataclass(frozen=True, slots=True)
+class LeanLayer:
+    """A layer ready to be computed."""
+
+    before: Any
+    qkv: Linear
+    norms: Any
+    rotates: bool
+    out: Linear
+    after: Any
+    gate_up: Linear
+    down: Linear
+
+
+def make_layer(linear: Callable[..., Linear], weights: LayerWeights) -> LeanLayer:
+    """With the matrix product `linear` over the weights, where they are."""
+    tensors = weights.tensors
+
+    def product(name: str) -> Linear:
+        return linear(tensors[name], tensors.get(f"{name}_bias"))
+
+    return LeanLayer(
+        before=tensors["before"],
+        qkv=product("qkv"),
+        norms=tensors.get("norms"),
+        rotates=weights.rotates,
+        out=product("out"),
+        after=tensors["after"],
+        gate_up=product("gate_up"),
+        down=product("down"),
+    )
+
+
+class TurnHeads(Protocol):
+    """Norms and turns queries and keys of shape (rows, heads, size) in their place.
+
+    `norms` has shape (heads, size), `angles` are cosines and sines of shape (rows, 1, size), the sines of the
+    first half negative. Either may be None.
+    """
+
+    def __call__(self, qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None: ...
+
+
+def turn_heads(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None:
+    """The `TurnHeads` of torch."""
+    if norms is not None:
+        qk.copy_(rms_norm(qk, norms, eps))
+    if angles is not None:
+        cos, sin = angles
+        changed = torch.roll(qk, qk.shape[-1] // 2, -1).mul_(sin)
+        qk.mul_(cos).add_(changed)
+
+
+class Kernels(NamedTuple):
+    """What of a layer knows of heads and positions."""
+
+    attention: Attention
+    turn: TurnHeads = turn_heads
+
+
+class LeanForward:
+    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; where
+    `layers` are given they were taken already.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        cache: KVCache,
+        linear: Callable[..., Linear],
+        kernels: Kernels,
+        layers: Layers[LeanLayer] | None = None,
+    ) -> None:
+        config, base = source.config, source.model
+        self._cache, self._kernels = cache, kernels
+        self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
+        self._size = head_size(config)
+        self._style = Style(self._size**-0.5)
+        self._eps = config.rms_norm_eps
+        self._embedding = base.embed_tokens.weight.detach()
+        self._rotary = base.rotary_emb
+        self._norm = base.norm.weight.detach()
+        if layers is None:
+            layers = Layers([make_layer(linear, weights) for weights in take_over(source)])
+        self._layers = layers
+        for index in range(len(layers)):
+            cache.layer(index, self._groups, self._size, self._size)
+        self._head = linear(source.lm_head.weight.detach(), source.lm_head.bias)
+
+    def __call__(self, batch: Batch) -> Any:
+        """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
+        rows = torch.nn.functional.embedding(batch.tokens, self._embedding)
+        cos, sin = self._rotary(rows[None], batch.positions[None])
+        cos, sin = cos[0, :, None], sin[0, :, None].clone()
+        half = self._size // 2
+        sin[..., :half].neg_()  # of the halves that change places, one changes its sign
+        with closing(iter(self._layers)) as layers:
+            for index, layer in enumerate(layers):
+                rows = rows + self._attend(index, layer, batch, rows, angles=(cos, sin))
+                gate, up = layer.gate_up(rms_norm(rows, layer.after, self._eps)).chunk(2, -1)
+                rows = rows + layer.down(by_lanes(torch.nn.functional.silu, gate) * up)
+        return self._head(rms_norm(rows[batch.wanted], self._norm, self._eps))
+
+    def _attend(
+        self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, angles: tuple[Any, Any]
+    ) -> Any:
+        count, turned = len(rows), self._heads + self._groups
+        heads = layer.qkv(rms_norm(rows, layer.before, self._eps)).view(count, -1, self._size)
+        if layer.rotates or layer.norms is not None:
+            qk = heads.narrow(1, 0, turned)
+            self._kernels.turn(qk, layer.norms, self._eps, angles if layer.rotates else None)
+        cells = self._cache.layer(index, self._groups, self._size, self._size)
+        kv = heads.narrow(1, self._heads, 2 * self._groups).view(count, 2, self._groups, self._size)
+        seen = self._kernels.attention(cells, batch, heads.narrow(1, 0, self._heads), kv, style=self._style)
+        return layer.out(seen.reshape(count, -1))
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._layers.close()

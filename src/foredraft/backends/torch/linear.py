@@ -1,0 +1,133 @@
+"""Matrix products whose rows do not depend on how many rows there are.
+
+Same bytes with and without speculation needs exactly that (docs/exactness.md), and torch's own `linear` does
+not do it: on a processor a single row takes another path (a matrix-vector product, which adds in another
+order) than four rows and more. oneDNN's kernel over weights that were laid out for it beforehand adds up
+every row alike, from 1 row to 129 and on any number of threads, and a second row is nearly free: V(2) is
+1.0 to 1.2, V(8) 2 × V(1), where torch's own has V(2) = 2, V(8) = 3.5. With bf16 weights it uses the
+processor's bf16 instructions (AMX, AVX512_BF16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from foredraft.backends.torch.exact_sizes import (
+    alike,
+    in_exact_sizes,
+    measured_with_threads,
+    telling_weight,
+)
+from foredraft.errors import ForedraftError
+
+Linear: TypeAlias = Callable[[Any], Any]
+"""From rows of shape (…, inputs) to rows of shape (…, outputs)."""
+
+LAID_OUT_FOR = 16
+"""The number of rows that oneDNN is told to expect. Told to expect one, it prepares for matrix-vector
+products, and is exact no more."""
+
+_COUNTS = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 512)
+_OUTPUTS = 4096
+_MOST_FILLED = 16
+"""A product that is exact only for more rows than this is not filled up: it would cost what drafts win."""
+
+
+def plain_linear(weight: Any, bias: Any = None) -> Linear:
+    """The product of torch itself. `weight` has shape (outputs, inputs)."""
+
+    def apply(rows: Any) -> Any:
+        return torch.nn.functional.linear(rows, weight, bias)
+
+    return apply
+
+
+def packed_linear(weight: Any, bias: Any = None) -> Linear:
+    """The product of oneDNN over a copy of the weights in its own layout."""
+    outputs, inputs = weight.shape
+    multiply = _over_copy(weight, bias)
+    sizes = exact_sizes(min(outputs, _OUTPUTS), inputs, weight.dtype)
+    return multiply if sizes is None else in_exact_sizes(multiply, inputs, sizes)
+
+
+def _over_copy(weight: Any, bias: Any) -> Linear:
+    # Inference tensors are refused by the operator that changes the layout.
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), LAID_OUT_FOR)
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+
+    def apply(rows: Any) -> Any:
+        return multiply(rows, packed, bias, "none", [], "")
+
+    return apply
+
+
+@measured_with_threads
+def exact_sizes(outputs: int, inputs: int, dtype: Any) -> tuple[int, ...] | None:
+    """For each number of rows how many to multiply instead, so that every row is added up alike, up to the
+    most that are; None where any number will do, or no way is found. It is measured.
+    """
+    weight, row = telling_weight(outputs, inputs, dtype)
+    kinds = alike(_over_copy(weight, None), row, _COUNTS)
+    groups = [
+        [count for count, _ in group]
+        for kind, group in groupby(zip(_COUNTS, kinds, strict=True), key=itemgetter(1))
+        if kind is not None
+    ]
+    longest = max(groups, key=len, default=list(_COUNTS))
+    least, most = longest[0], longest[-1]
+    if len(longest) == len(_COUNTS) or least > _MOST_FILLED:
+        return None
+    return tuple(max(count, least) for count in range(most + 1))
+
+
+def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
+    """`packed_linear` where this machine has it, else `plain_linear`."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return plain_linear
+    try:
+        example = packed_linear(torch.zeros(4, 4, dtype=dtype))
+        example(torch.zeros(1, 4, dtype=dtype))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return plain_linear
+    return packed_linear
+
+
+def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[Any, Any]]:
+    """Let every linear layer of transformers' model `source` multiply with `linear`; layers that share their
+    weights share the product (Zamba's blocks).
+
+    Returns these layers, each with its weights, which it still holds.
+    """
+    replaced = []
+    made: dict[tuple[int, int], Linear] = {}
+    for module in source.modules():
+        if type(module) not in {torch.nn.Linear, Conv1D}:
+            continue
+        shared = id(module.weight), id(module.bias)
+        if shared not in made:
+            weight = module.weight.detach()
+            if type(module) is Conv1D:  # GPT-2's linear layer, the other way round
+                weight = weight.t().contiguous()
+            made[shared] = linear(weight, module.bias)
+        module.forward = made[shared]
+        replaced.append((module, module.weight))
+    return replaced
+
+
+def drop_weights(replaced: list[tuple[Any, Any]], check: Callable[[], None]) -> None:
+    """Let the layers forget the weights they hold, of which `linear` has copies, where `check` still passes:
+    some models read a layer's weights themselves.
+    """
+    for module, weight in replaced:
+        module.weight = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)
+    try:
+        check()
+    except (RuntimeError, IndexError, ForedraftError):
+        for module, weight in replaced:
+            module.weight = weight

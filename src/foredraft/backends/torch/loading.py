@@ -1,0 +1,388 @@
+"""From a folder to a ready model: number format, device, weights, and what can go wrong in words."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from foredraft.backends.cpu import physical_cores
+from foredraft.backends.probe import measure, with_measured
+from foredraft.backends.torch.attention import cells_dtype
+from foredraft.backends.torch.cached import OwnCaches
+from foredraft.backends.torch.check import AS_GGUF
+from foredraft.backends.torch.forwards import Computation, choose_forward
+from foredraft.backends.torch.lean import is_lean
+from foredraft.backends.torch.model import VERIFY_ROWS, TorchModel
+from foredraft.backends.torch.offload import SETTINGS as OFFLOAD
+from foredraft.backends.torch.offload import Accelerator, find_accelerator, lean_on
+from foredraft.backends.torch.rotary import settle_rotary, short_context
+from foredraft.backends.torch.tokenizer import TorchTokenizer
+from foredraft.config import Dtype, ModelOptions
+from foredraft.cpu_info import this_processor
+from foredraft.errors import (
+    CapacityError,
+    ConfigError,
+    ContextLengthError,
+    ForedraftError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    first_line,
+)
+from foredraft.library.repository import weight_files
+from foredraft.types import ModelInfo, Rollback
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is: a folder, and the name of a GGUF file in it if the weights are one."""
+
+    folder: Path
+    gguf: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's or the folder's; the repository's where the folder is one of the Hub's cache."""
+        if self.gguf is None and self.folder.parent.name == "snapshots":
+            return self.folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+        return self.gguf or self.folder.name
+
+    def keywords(self) -> dict[str, Any]:
+        """What transformers' `from_pretrained` is told besides the folder."""
+        gguf = {"gguf_file": self.gguf} if self.gguf else {}
+        return {"local_files_only": True, "trust_remote_code": False, **gguf}
+
+    def files(self) -> list[Path]:
+        """The files that make the model what it is."""
+        if self.gguf:
+            return [self.folder / self.gguf]
+        return [self.folder / "config.json", *weight_files(self.folder)]
+
+
+def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | None = None) -> TorchModel:
+    """Load a folder (or a file of it, or a GGUF). `options.dtype` "auto": see `choose_dtype`. `accelerator`:
+    in the place of the machine's own.
+
+    Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
+    """
+    if options.dtype not in {"auto", *DTYPES}:
+        raise ConfigError(
+            f"There is no number format {options.dtype!r}.", hint=f"One of auto, {', '.join(DTYPES)}."
+        )
+    source = _find(path)
+    threads = options.threads or physical_cores()
+    torch.set_num_threads(threads)
+    device, accelerator = place_on(options, accelerator)
+    with _translated(path):
+        config = AutoConfig.from_pretrained(source.folder, **source.keywords())
+        dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
+        context_length = _context_length(path, config, options)
+        tokenizer = _load_tokenizer(source, path)
+        weights = _load_weights(source, path, DTYPES[dtype])
+        settle_rotary(weights, context_length)
+        if accelerator is None or not is_lean(weights, context_length):
+            weights, accelerator = weights.to(device), None
+    if options.progress is not None:
+        options.progress(1.0)
+    model = _assemble(
+        source,
+        weights,
+        tokenizer,
+        options=options,
+        device=device,
+        accelerator=accelerator,
+        context_length=context_length,
+        dtype=dtype,
+    )
+    settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
+    # Which kernels torch's libraries choose, and how these add up, is the processor's affair.
+    key = f"{model.info.backend}|{model.info.device}|{this_processor()}|{sorted(settings.items())}"
+    if model.durable:
+        model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
+    try:
+        return _probed(model, key, options) if options.probe else model
+    except BaseException:
+        model.close()
+        raise
+
+
+def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
+    able = model.capabilities
+    if able.rollback is Rollback.BOUNDED and not able.rollback_bound:  # it will not draft
+        return model.with_capabilities(invariance_note="not measured: the model keeps a recurrent state")
+    if "streamed" in model.info.settings:
+        return _as_known(model, key, options)
+    return with_measured(
+        model, key, options, lambda: measure(model, enough=VERIFY_ROWS), otherwise=VERIFY_ROWS
+    )
+
+
+def _as_known(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
+    """What was measured when all layers were on the device, which computes the same. Measuring takes some 40
+    forwards: minutes, where every one of them copies most of a large model.
+    """
+
+    def too_slow() -> tuple[int, str]:
+        raise _UnmeasuredError
+
+    try:
+        return with_measured(model, key, replace(options, notice=None), too_slow, otherwise=VERIFY_ROWS)
+    except _UnmeasuredError:
+        return model.with_capabilities(invariance_note="not measured: layers are streamed, it would be slow")
+
+
+class _UnmeasuredError(Exception):
+    pass
+
+
+def _snapshot_key(source: Source, settings_key: str, context_length: int) -> str:
+    """Equal for two models only if either computes the same cells from the same tokens. `file_hash` is a
+    sample, in which an edit of a few weights does not show: the files' times count too.
+    """
+    times = [file.stat().st_mtime_ns for file in source.files()]
+    text = f"{fingerprint(source.files())}|{times}|{settings_key}|{context_length}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _find(path: Path) -> Source:
+    if path.suffix.lower() == ".gguf":
+        source = Source(path.parent, path.name)
+    else:
+        source = Source(path if path.is_dir() else path.parent)
+    missing = [file for file in source.files() if not file.is_file()]
+    if missing and (source.folder / "config.json").is_file():
+        raise ModelFormatError(
+            f"{path.name} is not whole: there is no file {missing[0]}.", hint="Pull the repository again."
+        )
+    if missing:
+        raise ModelNotFoundError(
+            f"There is no file {missing[0]}.", hint="'foredraft models list' shows the models you have."
+        )
+    return source
+
+
+def place_on(options: ModelOptions, given: Accelerator | None) -> tuple[Any, Accelerator | None]:
+    """The device, and what it is as one to which layers can be streamed."""
+    device = torch.device("cpu")
+    if options.gpu_layers != 0:
+        if given is not None:
+            return given.device, given
+        if torch.cuda.is_available():
+            device = torch.device("cuda")
+        elif torch.backends.mps.is_available():
+            device = torch.device("mps")
+    return device, find_accelerator(device)
+
+
+def choose_dtype(config: Any, device: Any) -> Dtype:
+    """The format of the weights on the device: that of the checkpoint where the device computes in it.
+
+    A processor computes in bf16 if it has instructions for that (AVX512_BF16, AMX), else in fp32.
+    """
+    stored = getattr(config, "dtype", None)
+    if device.type == "cpu":
+        return "bf16" if stored == torch.bfloat16 and _processor_has_bf16() else "fp32"
+    if stored == torch.bfloat16:
+        return "fp16" if device.type == "cuda" and not torch.cuda.is_bf16_supported() else "bf16"
+    return "fp16" if stored == torch.float16 else "fp32"
+
+
+def _processor_has_bf16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _context_length(path: Path, config: Any, options: ModelOptions) -> int:
+    trained = _trained_context(config)
+    if options.context_length > trained > 0:
+        raise ContextLengthError(
+            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
+            hint=f"Use a context of at most {trained}.",
+        )
+    most = min(trained or options.context_at_most, options.context_at_most)
+    return options.context_length or min(short_context(config) or most, most)
+
+
+def _trained_context(config: Any) -> int:
+    text = config.get_text_config()
+    return int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
+
+
+def _load_tokenizer(source: Source, path: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source.folder, **source.keywords())
+    except (OSError, ValueError) as error:
+        raise ModelFormatError(
+            f"transformers finds no tokenizer that it can read in {path.name} ({first_line(error)}).",
+            hint="The repository needs a tokenizer.json, and some of its kind another package: "
+            "pip install sentencepiece tiktoken",
+        ) from None
+
+
+def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
+    weights, report = AutoModelForCausalLM.from_pretrained(
+        source.folder,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # it would raise an error that does not say which
+        **source.keywords(),
+    )
+    if mismatched := sorted(report["mismatched_keys"]):
+        tensor, found, expected = mismatched[0]
+        raise ModelFormatError(
+            f"In {path.name} the tensor {tensor} has the shape {tuple(found)}, which its configuration says "
+            f"is {tuple(expected)}.",
+            hint="Files of two models may be mixed up: download the repository again.",
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers fills them with noise
+        raise ModelFormatError(
+            f"{path.name} lacks {len(missing)} of the model's tensors, {missing[0]} for one.",
+            hint="The repository may be incomplete: download it again.",
+        )
+    weights.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    return weights.eval()
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """The failures of transformers in words; and it keeps to itself what it would print meanwhile."""
+    messages = transformers.utils.logging
+    level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
+    try:
+        yield
+    except ForedraftError:
+        raise
+    except ImportError as error:
+        raise UnsupportedModelError(f"{path.name} needs another package: {first_line(error)}") from None
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"There is not enough memory to load {path.name} ({first_line(error)}).",
+            hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
+        ) from None
+    except (KeyError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"transformers cannot run {path.name}: {first_line(error)}",
+            hint="A newer version may: pip install --upgrade transformers",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - whatever its many readers raise
+        raise ModelFormatError(
+            f"transformers cannot load {path.name}: {first_line(error)}",
+            hint="A file may be damaged or missing: download the repository again.",
+        ) from None
+    finally:
+        messages.set_verbosity(level)
+        if bars:
+            messages.enable_progress_bar()
+
+
+def _assemble(
+    source: Source,
+    weights: Any,
+    fast: Any,
+    *,
+    options: ModelOptions,
+    device: Any,
+    accelerator: Accelerator | None,
+    context_length: int,
+    dtype: Dtype,
+) -> TorchModel:
+    config = weights.config
+    head = weights.get_output_embeddings()
+    if head is None:
+        raise UnsupportedModelError(
+            f"{type(weights).__name__} has no layer that gives a text's next token.", hint=AS_GGUF
+        )
+    tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
+    parameters = sum(parameter.numel() for parameter in weights.parameters())
+    where = {"name": source.name, "context_length": context_length, "dtype": DTYPES[dtype]}
+    if accelerator is not None:
+        computation = lean_on(accelerator, weights, options, **where)
+    else:
+        computation = choose_forward(weights, sequences=options.sequences, device=device, **where)
+    info = ModelInfo(
+        name=source.name,
+        path=str(source.folder / source.gguf if source.gguf else source.folder),
+        architecture=config.model_type,
+        file_hash=fingerprint(source.files()),
+        vocab_size=tokenizer.vocab_size,
+        vocab_hash=tokenizer.hash(),
+        context_length=context_length,
+        trained_context=_trained_context(config) or context_length,
+        parameters=parameters,
+        size_bytes=sum(file.stat().st_size for file in source.files()),
+        backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
+        device=device_name(device),
+        quantization=dtype,
+        settings={
+            "format": dtype,
+            "kv_type": _cells_format(computation, dtype, device),
+            **({} if device.type == "cpu" else {"gpu_layers": "all"}),
+            **computation.settings,
+            "threads": str(torch.get_num_threads()),
+            "sequences": str(options.sequences),
+            "batch": str(max(options.batch, options.sequences)),
+        },
+    )
+    return computation.model(
+        computation.forward,
+        computation.cells,
+        tokenizer,
+        info,
+        device=device,
+        max_batch=max(options.batch, options.sequences),
+        rollback=computation.rollback,
+        trees=computation.trees,
+    )
+
+
+def _cells_format(computation: Computation, dtype: Dtype, device: Any) -> str:
+    """The number format of its KV cells, as `DTYPES` names it."""
+    if isinstance(computation.cells, OwnCaches):
+        return dtype
+    held = cells_dtype(DTYPES[dtype], device)
+    return next(name for name, format_ in DTYPES.items() if format_ == held)
+
+
+def _ends(config: Any, generation: GenerationConfig | None) -> list[int]:
+    """The token ids at which transformers would stop."""
+    found: list[int] = []
+    for place in (config, generation):
+        ends = getattr(place, "eos_token_id", None)
+        found += ends if isinstance(ends, list) else [] if ends is None else [ends]
+    return found
+
+
+def device_name(device: Any) -> str:
+    """What users know a device by."""
+    if device.type == "cpu":
+        return "cpu"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)
+
+
+def fingerprint(files: list[Path]) -> str:
+    """Identifies a model by its files' sizes and a sample of their content."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(str(size).encode())
+        with path.open("rb") as file:
+            for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:32]

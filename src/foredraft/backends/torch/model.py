@@ -1,0 +1,167 @@
+"""A loaded transformers model as a `Model`: forwards over our own KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+
+from foredraft.backends.bounds import check_batch
+from foredraft.backends.torch.batch import Batch, make_batch
+from foredraft.backends.torch.sdpa_kernels import attention_kernels
+from foredraft.backends.torch.tokenizer import TorchTokenizer
+from foredraft.errors import BackendError, CapacityError, first_line
+from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+
+VERIFY_ROWS = 63
+"""Rows of one sequence in a verifying forward where the probe found no larger number to be exact."""
+
+
+class Cells(Protocol):
+    """The cache of a forward: `lengths` in tokens, and what `protocols.Model` promises of its sequences."""
+
+    lengths: list[int]
+
+    @property
+    def durable(self) -> bool:
+        """Whether snapshots are bytes, of use to another process."""
+        ...
+
+    def truncate(self, seq: int, length: int) -> None: ...
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None: ...
+    def fork(self, src: int, dst: int, length: int) -> None: ...
+    def snapshot(self, seq: int) -> object: ...
+    def restore(self, seq: int, snapshot: Any) -> None: ...
+    def release(self, seq: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Forward(Protocol):
+    """Computes a batch: logits of the wanted rows, shape (rows wanted, vocabulary)."""
+
+    def __call__(self, batch: Batch) -> Any: ...
+    def close(self) -> None:
+        """Free the weights."""
+        ...
+
+
+class TorchModel:
+    """Owns a forward and the cache that it computes over.
+
+    It computes with as many threads as torch has where it is made: which products are added up alike was
+    measured with these. In torch that number belongs to a thread of the process, and another model may have
+    set another one since.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        cache: Cells,
+        tokenizer: TorchTokenizer,
+        info: ModelInfo,
+        *,
+        device: Any,
+        max_batch: int,
+        rollback: Rollback = Rollback.TRUNCATE,
+        trees: bool = True,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.info = info
+        self.capabilities = Capabilities(
+            rollback=rollback,
+            batch_invariant=False,
+            invariance_note="not measured",
+            max_rows=min(VERIFY_ROWS, max_batch),
+            max_batch=max_batch,
+            sequences=len(cache.lengths),
+            trees=trees,
+            fork=rollback is Rollback.TRUNCATE,
+        )
+        self._forward = forward
+        self._cache = cache
+        self._device = device
+        self._threads = torch.get_num_threads()
+        self._closed = False
+
+    def with_capabilities(self, **changes: Any) -> TorchModel:
+        """Record what was measured about the model."""
+        self.capabilities = replace(self.capabilities, **changes)
+        return self
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        if self._closed:
+            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        check_batch(
+            batch,
+            self._cache.lengths,
+            context_length=self.info.context_length,
+            max_batch=self.capabilities.max_batch,
+            trees=self.capabilities.trees,
+        )
+        if not batch:
+            return np.empty((0, self.info.vocab_size), np.float32)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode(), attention_kernels(self._device):
+                logits = self._compute(batch)
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                f"The device has not enough memory for a forward of {sum(len(r.tokens) for r in batch)} "
+                f"rows ({first_line(error)}).",
+                hint="Use a smaller context (--ctx) or batch, or keep fewer layers there (--gpu-layers).",
+            ) from None
+        except (RuntimeError, IndexError) as error:
+            raise BackendError(f"torch failed to compute a forward: {error}") from error
+        for rows in batch:
+            self._cache.lengths[rows.seq] += len(rows.tokens)
+        return cast("Logits", logits.numpy())
+
+    def _compute(self, batch: Sequence[Rows]) -> Any:
+        """Logits as fp32 on the processor."""
+        return self._forward(make_batch(batch, self._device)).float().cpu()
+
+    @property
+    def durable(self) -> bool:
+        """Whether snapshots are bytes, of use to another process."""
+        return self._cache.durable
+
+    def length(self, seq: int) -> int:
+        return self._cache.lengths[seq]
+
+    def reachable(self, seq: int, length: int) -> int:
+        return min(length, self.length(seq))
+
+    def owed(self, seq: int) -> int:  # noqa: ARG002
+        return 0
+
+    def truncate(self, seq: int, length: int) -> None:
+        self._cache.truncate(seq, length)
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        with torch.inference_mode():
+            self._cache.keep_path(seq, start, path)
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        with torch.inference_mode():
+            self._cache.fork(src, dst, length)
+
+    def snapshot(self, seq: int) -> object:
+        with torch.inference_mode():
+            return self._cache.snapshot(seq)
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        with torch.inference_mode():
+            self._cache.restore(seq, snapshot)
+
+    def release(self, seq: int) -> None:
+        self._cache.release(seq)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._forward.close()
+            self._cache.close()

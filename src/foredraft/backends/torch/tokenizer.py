@@ -1,0 +1,170 @@
+"""The tokenizer of a Hugging Face repository: text to ids, ids to bytes, and the chat template."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from foredraft.backends.chat_template import ChatTemplate
+from foredraft.errors import BackendError, UnsupportedModelError
+from foredraft.types import Message
+
+INFILL = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+)
+"""How families write the tokens before what precedes a gap, what follows it, and what fills it."""
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TorchTokenizer:
+    """A Tokenizer over a fast tokenizer of transformers. `vocab_size` is the model's: it may have more ids
+    than the tokenizer has tokens; those stand for nothing. `ends` are the ids its configuration ends at.
+    """
+
+    def __init__(self, source: Any, vocab_size: int, ends: Iterable[int] = ()) -> None:
+        fast = getattr(source, "backend_tokenizer", None)
+        if fast is None:
+            raise UnsupportedModelError(
+                f"The tokenizer {type(source).__name__} has no fast version.",
+                hint="Save one with tokenizer.json, or convert the model to GGUF.",
+            )
+        self.vocab_size = vocab_size
+        self._recognising, self._plain = _alone(fast), _alone(fast)
+        self._plain.encode_special_tokens = True  # "<|im_end|>" in a user's text is text
+        self._added = fast.get_added_tokens_decoder()
+        self._spelling = _Spelling(json.loads(fast.to_str()))
+        found = [*ends, source.eos_token_id]
+        self.end_tokens = frozenset(int(token) for token in found if token is not None)
+        self.bos: int = -1 if source.bos_token_id is None else int(source.bos_token_id)
+        self._adds_bos = self.bos >= 0 and fast.encode("a").ids[:1] == [self.bos]
+        self.infill_tokens = _infill_tokens(fast)
+        template = source.chat_template
+        if isinstance(template, dict):
+            template = template.get("default")
+        self.chat_template: str | None = template
+        self._template = ChatTemplate(
+            template, bos_token=source.bos_token or "", eos_token=source.eos_token or ""
+        )
+        self._pieces: dict[int, bytes] = {}
+
+    def hash(self) -> str:
+        """Identifies the vocabulary: the texts of all tokens, in order, as the llama.cpp backend has it of
+        the same model converted to GGUF.
+        """
+        digest = hashlib.sha256()
+        for token in range(self.vocab_size):
+            text = self._recognising.id_to_token(token)
+            digest.update((f"[PAD{token}]" if text is None else text).encode())
+            digest.update(b"\0")
+        return digest.hexdigest()[:16]
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
+        clean = text.encode("utf-8", "replace").decode()  # half of a surrogate pair has no bytes
+        try:
+            encoding = (self._recognising if special else self._plain).encode(clean, add_special_tokens=False)
+        except Exception as error:  # noqa: BLE001 - the library has no error of its own
+            raise BackendError(f"The tokenizer cannot encode this text: {error}") from None
+        ids: list[int] = encoding.ids
+        if add_bos and self._adds_bos and ids[:1] != [self.bos]:
+            return [self.bos, *ids]
+        return ids
+
+    def token_bytes(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token)
+        return piece
+
+    def _piece(self, token: int) -> bytes:
+        added = self._added.get(token)
+        if added is not None:
+            return b"" if added.special or token in self.end_tokens else added.content.encode()
+        text = self._recognising.id_to_token(token)
+        return b"" if text is None or token in self.end_tokens else self._spelling.bytes_of(text)
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def _alone(fast: Any) -> Any:
+    """A copy that neither cuts nor pads, whatever the repository or another user of the original set."""
+    own = copy.deepcopy(fast)
+    own.no_truncation()
+    own.no_padding()
+    return own
+
+
+def _infill_tokens(fast: Any) -> tuple[int, int, int] | None:
+    for texts in INFILL:
+        before, after, middle = (fast.token_to_id(text) for text in texts)
+        if None not in (before, after, middle):
+            return int(before), int(after), int(middle)
+    return None
+
+
+class _Spelling:
+    """How a vocabulary writes bytes, from the steps of its decoder: GPT-2's letters for bytes, or
+    SentencePiece's `▁` for a space and `<0x0A>` for a byte.
+    """
+
+    def __init__(self, tokenizer: dict[str, Any]) -> None:
+        steps = list(_steps(tokenizer.get("decoder")))
+        kinds = {step["type"] for step in steps}
+        self._letters = "ByteLevel" in kinds
+        self._byte_tokens = "ByteFallback" in kinds
+        self._replacements = [
+            (step["pattern"]["String"], step["content"])
+            for step in steps
+            if step["type"] == "Replace" and "String" in step["pattern"]
+        ]
+        if "Metaspace" in kinds:
+            self._replacements += [
+                (step["replacement"], " ") for step in steps if step["type"] == "Metaspace"
+            ]
+
+    def bytes_of(self, text: str) -> bytes:
+        """What a token of the vocabulary stands for."""
+        if self._letters:
+            table = _byte_letters()
+            if all(letter in table for letter in text):
+                return bytes(table[letter] for letter in text)
+            return text.encode()
+        match = _BYTE.fullmatch(text) if self._byte_tokens else None
+        if match:
+            return bytes([int(match[1], 16)])
+        for written, meant in self._replacements:
+            text = text.replace(written, meant)
+        return text.encode()
+
+
+def _steps(decoder: dict[str, Any] | None) -> Iterable[dict[str, Any]]:
+    if decoder is None:
+        return
+    if decoder["type"] == "Sequence":
+        for step in decoder["decoders"]:
+            yield from _steps(step)
+    else:
+        yield decoder
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's letter for each byte: printable ones stand for themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + index): byte for index, byte in enumerate(others)}

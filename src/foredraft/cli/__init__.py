@@ -1,0 +1,187 @@
+"""The `foredraft` command. One file per subcommand, imported when it is used."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from foredraft.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
+from foredraft.errors import ForedraftError
+
+COMMANDS = {
+    "run": ("foredraft.cli.run:run", "Answer one prompt."),
+    "chat": ("foredraft.cli.chat:chat", "Talk with a model."),
+    "models": ("foredraft.cli.models:models", "See, get and convert models."),
+    "bench": ("foredraft.cli.bench:bench", "Measure what speculation gains: settings side by side."),
+    "keys": ("foredraft.cli.keys:keys", "Make and remove API keys for the server."),
+    "profile": ("foredraft.cli.profile:profile", "Measure what forwards cost, and when a draft pays."),
+    "serve": ("foredraft.cli.serve:serve", "Serve models in OpenAI's and Anthropic's APIs."),
+    "ngram": ("foredraft.cli.ngram:ngram", "Make files for the ngram-cache drafter."),
+    "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),
+    "forget": ("foredraft.cli.forget:forget", "Erase what is remembered of past texts."),
+}
+"""Where each command is, and its line in the list of them, which is printed without importing any."""
+
+DEBUG_VARIABLE = "FOREDRAFT_DEBUG"
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported only when one is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands in the help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it, which at Ctrl-C would first write to a standard error that may be gone."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise click.Abort from stop
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, which would look for similar names among the commands that are loaded: none."""
+        name = args[0]
+        near = [] if name in COMMANDS else get_close_matches(name, COMMANDS, n=1)
+        if near:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("foredraft"), prog_name="foredraft")
+def cli() -> None:
+    """Run local language models faster: speculative decoding with nothing to tune and nothing lost."""
+
+
+class _WarningsToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if sys.stderr is not None and sys.stderr.isatty() and not _dumb():
+            click.echo("\r\x1b[K", err=True, nl=False)  # a spinner may be turning in this line
+        _tell(coloured("Warning: ", fg="yellow") + record.getMessage())
+
+
+def main() -> None:
+    """Entry point: every error becomes one clear message and an exit code, never a traceback."""
+    _fill_standard_streams()
+    logging.getLogger("foredraft").addHandler(_WarningsToStderr(logging.WARNING))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks: no reason to stop.
+            stream.reconfigure(errors="replace")
+    code = run_command(sys.argv[1:])
+    if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
+        _leave(code)
+    sys.exit(code)
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null for those of the first three descriptors that are closed. The next file or socket would
+    get their numbers, and what native libraries print. Python has None then where libraries expect a stream.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
+            setattr(sys, name, stream)
+
+
+def _leave(code: int) -> NoReturn:
+    """End without waiting for threads: one may be in native code for long, loading a model, and would find
+    an interpreter that is taken down.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code (2: what was asked cannot be done, 1: a failure)."""
+    try:
+        result = cli.main(arguments, prog_name="foredraft", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt) as stop:
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        _tell("\nStopped." if on_terminal else "Stopped.")  # the terminal shows ^C
+        return stop_code(stop)
+    except ForedraftError as error:
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output has gone (`foredraft run … | head`): nothing left to say it to.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return 1
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        _complain(*_unexpected(error))
+        return 1
+
+
+def _unexpected(error: Exception) -> tuple[str, str]:
+    """A message and a hint for what no command knows how to say."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"There is no room left to write to: {error.strerror}.",
+            "Free some space, or write to another disk. What was written up to now may be incomplete.",
+        )
+    return (
+        f"Internal error: {type(error).__name__}: {error}",
+        f"This is a bug in Foredraft. Set {DEBUG_VARIABLE}=1 to see where it happened, and report it.",
+    )
+
+
+def _complain(message: str, hint: str | None) -> None:
+    _tell(coloured("Error: ", fg="red", bold=True) + message)
+    if hint:
+        _tell(hint)
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # nobody may read it any more: the exit code says it too
+        click.echo(text, err=True)
+
+
+def coloured(text: str, **style: Any) -> str:
+    """Styled, unless the user or the terminal has no colours (no-color.org), which click does not ask."""
+    plain = os.environ.get("NO_COLOR") or _dumb()
+    return text if plain else click.style(text, **style)
+
+
+def _dumb() -> bool:
+    """Whether the terminal shows control sequences as they are."""
+    return os.environ.get("TERM") in ("dumb", "unknown")

@@ -1,0 +1,351 @@
+"""`foredraft bench`: what speculation gains, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from foredraft.bench.classic import DEFAULT_SWEEPS, PLACE, classic_prompts
+from foredraft.bench.plots import check_plotting
+from foredraft.bench.report import Report
+from foredraft.bench.report_files import WRITERS, check_file, write_report
+from foredraft.bench.report_text import report_text
+from foredraft.bench.workloads import load_prompts, select
+from foredraft.cli.bench_live import Plan, connect, run_live
+from foredraft.cli.bench_record import record_answers
+from foredraft.cli.bench_replay import DEFAULT_CURVES, run_replay
+from foredraft.cli.interrupt import terminable
+from foredraft.cli.options import MODEL_OPTIONS, model_options, take_model_options
+from foredraft.cli.render import stderr_console
+from foredraft.cli.units import counted
+from foredraft.cli.values import FiniteRange
+from foredraft.config import AUTO
+from foredraft.errors import ConfigError
+from foredraft.types import SamplingParams
+
+PIPE_WIDTH = 160
+"""Columns where there is no terminal that has a width."""
+
+STDOUT = "-"
+
+REPLAYING = {"settings", "replayed", "curves", "static", "trees", "overhead", *WRITERS}
+RECORDING = {
+    *("record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
+    *MODEL_OPTIONS,
+}
+"""What can be said beside --replay and --record, as names of parameters."""
+
+REASONS = {
+    "--replay": ", which replays whole traces without a model",
+    "--record": ", which takes down what plain decoding says to first turns, once",
+}
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option(
+    "--speculate",
+    "settings",
+    metavar="SPEC",
+    multiple=True,
+    show_default=AUTO,
+    help="A speculation string to measure beside off. Repeatable.",
+)
+@click.option(
+    "--prompts",
+    "prompts",
+    metavar="FILE|FOLDER",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="the ones that ship",
+    help="JSON lines with id, category and turns, or a folder of such files.",
+)
+@click.option(
+    "--category",
+    "categories",
+    metavar="NAME",
+    multiple=True,
+    show_default="all",
+    help="Only prompts of this category. Repeatable.",
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=None,
+    show_default="all",
+    help="Only so many prompts, evenly from all categories.",
+)
+@click.option(
+    "--turns",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Turns of each conversation to measure.",
+)
+@click.option(
+    "--tokens",
+    "--max-tokens",
+    "-n",
+    "tokens",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Most tokens of an answer.",
+)
+@click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", "-s", type=int, default=1, show_default=True, help="Same seed, same text.")
+@click.option(
+    "--repeat",
+    metavar="K",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Passes over the prompts, more over short and slow answers: rates of the fastest, median speedups.",
+)
+@click.option(
+    "--against",
+    metavar="URL",
+    multiple=True,
+    help="Measure an OpenAI-compatible server too, in the same run. Repeatable.",
+)
+@click.option(
+    "--against-name",
+    metavar="NAME",
+    multiple=True,
+    show_default="its URL",
+    help="What to call it, in the order of the URLs. Repeatable.",
+)
+@click.option(
+    "--against-model",
+    metavar="NAME",
+    multiple=True,
+    show_default="the first it lists",
+    help="The model to ask it for, in the order of the URLs. Repeatable.",
+)
+@click.option("--api-key", metavar="KEY", default="", help="The servers' key.")
+@click.option(
+    "--classic",
+    is_flag=True,
+    help="Tokens per second over the draft length, on the two classic prompts. {} in a SPEC is the "
+    f"length; without one, {' and '.join(DEFAULT_SWEEPS)} are measured.",
+)
+@click.option(
+    "--replay",
+    "replayed",
+    metavar="TRACES",
+    help="Replay recorded answers in virtual time, without a model: a file of --record, or 'shipped'.",
+)
+@click.option(
+    "--curve",
+    "curves",
+    metavar="NAME|FILE",
+    multiple=True,
+    show_default=", ".join(DEFAULT_CURVES),
+    help="Cost curve V(n)/V(1) to replay on, with what asking drafters takes: one that ships, or a JSON "
+    "file. Repeatable.",
+)
+@click.option("--static", is_flag=True, help="With --replay: also the best static setting on each curve.")
+@click.option("--trees", is_flag=True, help="With --replay: of a model that verifies trees, as PyTorch's do.")
+@click.option(
+    "--overhead",
+    metavar="MS",
+    type=FiniteRange(0),
+    default=0.0,
+    help="With --replay: milliseconds that every round takes besides its forward.",
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the answers of plain decoding as traces for --replay, in place of a benchmark.",
+)
+@click.option(
+    "--json", "json", metavar="FILE", help="Write everything that was measured; - is standard output."
+)
+@click.option("--csv", "csv", metavar="FILE", help="Write a line for each answer.")
+@click.option("--html", "html", metavar="FILE", help="Write a page with tables and plots, in one file.")
+@click.option("--plot", "plot", metavar="FILE", help="Write the plot alone, as SVG.")
+@click.option(
+    "--remember",
+    is_flag=True,
+    help="Use the store of past outputs. A remembered answer is not a speedup: off by default.",
+)
+@model_options
+@terminable()
+def bench(model: str | None, **options: Any) -> int:
+    """Measure what speculation gains with MODEL: settings side by side, in one run.
+
+    Every prompt is answered by plain decoding (off) and by each setting in turns. Exit code 1 says that
+    tokens differ from those of off though the model is exact. Ctrl-C or SIGTERM ends it with a report of the
+    prompts that were finished.
+    """
+    if options["replayed"] is not None:
+        refuse_others("--replay", REPLAYING)
+    elif options["record"] is not None:
+        refuse_others("--record", RECORDING)
+    outputs = take_outputs(options)
+    errors = stderr_console()
+    replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "trees", "overhead")}
+    record = options.pop("record")
+    if replaying["replayed"] is not None:
+        return _replay(model, replaying, options, outputs, errors)
+    if given := [flag for flag in ("curves", "static", "trees", "overhead") if replaying[flag]]:
+        raise ConfigError(
+            f"--{given[0].removesuffix('s') if given[0] == 'curves' else given[0]} needs --replay."
+        )
+    if record is not None:
+        return _record(model, record, options, errors)
+    classic = options.pop("classic")
+    settings = options.pop("settings")
+    plan = (_classic_plan if classic else _plan)(model, settings, options)
+    against = options.pop("against"), options.pop("against_name"), options.pop("against_model")
+    servers = connect(*against, options.pop("api_key"))
+    report, stopped = run_live(plan, servers, errors)
+    show(report, outputs, errors)
+    if stopped is not None:
+        raise stopped
+    return 1 if report.broken else 0
+
+
+def refuse_others(flag: str, understood: Iterable[str]) -> None:
+    """Refuse what was given besides `flag` and has no meaning with it: were it ignored, the result would be
+    taken for what it is not. `understood` are parameters by name. Raises ConfigError.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in understood and isinstance(parameter, click.Option):
+            why = REASONS.get(flag, "")
+            raise ConfigError(f"{parameter.opts[0]} has no effect with {flag}{why}.", hint="Leave it out.")
+
+
+def _replay(
+    model: str | None,
+    replaying: Mapping[str, Any],
+    options: Mapping[str, Any],
+    outputs: Mapping[str, str],
+    errors: Console,
+) -> int:
+    if model is not None:
+        raise ConfigError(f"--replay needs no model, and {model!r} was given.")
+    report, stopped = run_replay(
+        replaying["replayed"],
+        replaying["curves"],
+        options["settings"] or (AUTO,),
+        static=replaying["static"],
+        trees=replaying["trees"],
+        overhead_ms=replaying["overhead"],
+        errors=errors,
+    )
+    show(report, outputs, errors)
+    if stopped is not None:
+        raise stopped
+    return 0
+
+
+def _record(model: str | None, path: Path, options: dict[str, Any], errors: Console) -> int:
+    plan = _plan(model, (), options)
+    count, stopped = record_answers(plan, path, errors)
+    of = f" of {len(plan.cases)}" if count < len(plan.cases) else ""
+    errors.print(f"Wrote {counted(count, 'answer')}{of} to {path}", highlight=False, soft_wrap=True)
+    if stopped is not None:
+        raise stopped
+    return 0
+
+
+def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
+    if swept := [text for text in settings if PLACE in text]:
+        raise ConfigError(
+            f"{swept[0]!r} has a place for the draft length.", hint="Add --classic to sweep it."
+        )
+    path = options.pop("prompts")
+    found = load_prompts(path)
+    cases = select(found, categories=options.pop("categories"), limit=options.pop("limit") or 0)
+    origin = f" of {path}" if path else ""
+    return Plan(
+        model=model,
+        settings=settings or (AUTO,),
+        cases=cases,
+        source=f"{counted(len(cases), 'prompt')}{origin}, {_turns(options['turns'])}",
+        turns=options.pop("turns"),
+        **_how(options),
+    )
+
+
+def _classic_plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
+    for name, flag in (("prompts", "--prompts"), ("categories", "--category"), ("limit", "--limit")):
+        if options.pop(name):
+            raise ConfigError(f"{flag} has no effect with --classic, which has its own two prompts.")
+    options.pop("turns")
+    if settings and not any(PLACE in text for text in settings):
+        settings = (DEFAULT_SWEEPS[0], *settings)
+    return Plan(
+        model=model,
+        settings=settings or DEFAULT_SWEEPS,
+        cases=classic_prompts(),
+        source="the two classic ones",
+        **_how(options),
+    )
+
+
+def _turns(turns: int) -> str:
+    return "first turn" if turns == 1 else f"first {turns} turns"
+
+
+def _how(options: dict[str, Any]) -> dict[str, Any]:
+    """Pop what is the same for every kind of live benchmark: fields of `Plan`."""
+    params = SamplingParams(
+        max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
+    )
+    loading = {**take_model_options(options), "remember": options.pop("remember")}
+    return {"params": params, "repeat": options.pop("repeat"), "loading": loading}
+
+
+def take_outputs(options: dict[str, Any]) -> dict[str, str]:
+    """Pop the files to write, by kind; checked now, because measuring may take hours.
+
+    Raises ConfigError, MissingDependencyError.
+    """
+    outputs = {kind: value for kind in WRITERS if (value := options.pop(kind)) is not None}
+    if list(outputs.values()).count(STDOUT) > 1:
+        raise ConfigError("Standard output has room for one report.", hint="Name a file for the others.")
+    if "html" in outputs or "plot" in outputs:
+        check_plotting()
+    if Path(outputs.get("plot", ".svg")).suffix not in (".svg", "") and outputs["plot"] != STDOUT:
+        raise ConfigError("A plot is written as SVG.", hint="Give the file the ending .svg.")
+    for value in outputs.values():
+        if value != STDOUT:
+            check_file(Path(value))
+    return outputs
+
+
+def show(report: Report, outputs: Mapping[str, str], errors: Console) -> None:
+    """Print the tables and write the files. What "-" stands for has standard output to itself.
+
+    Raises ConfigError for a file that cannot be written, when the others have been.
+    """
+    console = errors if STDOUT in outputs.values() else Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, highlight=False, width=PIPE_WIDTH)
+    console.print(report_text(report))
+    failed: list[ConfigError] = []
+    for kind, value in outputs.items():
+        if value == STDOUT:
+            click.echo(WRITERS[kind](report), nl=False)
+            continue
+        try:
+            write_report(report, kind, Path(value))
+        except ConfigError as error:
+            failed.append(error)
+            continue
+        errors.print(f"[dim]Wrote {value}[/]", highlight=False, soft_wrap=True)
+    if failed:
+        raise ConfigError(" ".join(error.message for error in failed), hint=failed[0].hint)

@@ -1,0 +1,259 @@
+"""The live part of `foredraft bench`: who takes part, the progress bar, and the report of what came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from foredraft.backends.cpu import physical_cores
+from foredraft.backends.llamacpp.system import processor_name
+from foredraft.bench.against import ServerSide
+from foredraft.bench.against_notes import server_notes
+from foredraft.bench.classic import PLACE, sweep_points
+from foredraft.bench.curves import Curves
+from foredraft.bench.expectation import deepest, expectations
+from foredraft.bench.live import measure, measured_curves, turn_ids, warm_up
+from foredraft.bench.passes import ENOUGH, Passes
+from foredraft.bench.report import Report, SweepPoint, live_report
+from foredraft.bench.results import (
+    ALL,
+    SHORTEST,
+    Row,
+    answered_by_all,
+    noise,
+    scores,
+    speedup_noise,
+    summaries,
+)
+from foredraft.bench.sides import EngineSide, Side, SwitchingSide
+from foredraft.bench.workloads import PromptCase
+from foredraft.cli.bench_bar import answers_bar
+from foredraft.cli.loading import load_engines
+from foredraft.cli.units import counted
+from foredraft.config import OFF, parse_speculation
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError
+from foredraft.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure. `settings` are speculation strings; with `PLACE` in one it is swept over lengths.
+
+    `loading` are keywords of `Engine.load`. `source` says in words where the prompts are from.
+    """
+
+    model: str | None
+    settings: Sequence[str]
+    cases: Sequence[PromptCase]
+    source: str
+    params: SamplingParams
+    repeat: int
+    turns: int = 1
+    loading: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sweeps(self) -> dict[str, list[SweepPoint]]:
+        """The draft lengths of each setting that is swept."""
+        return {setting: sweep_points(setting) for setting in self.settings if PLACE in setting}
+
+    @property
+    def whole(self) -> list[str]:
+        """The settings that are not swept, but for plain decoding, which always takes part."""
+        named = [str(parse_speculation(text)) for text in self.settings if PLACE not in text]
+        return [name for name in dict.fromkeys(named) if name != OFF]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The names of all prompts in results."""
+        return turn_ids(self.cases, self.turns)
+
+
+def run_live(
+    plan: Plan, servers: Sequence[ServerSide], console: Console
+) -> tuple[Report, KeyboardInterrupt | None]:
+    """Measure, and report; also what stopped it before its end: then the report is of what is whole.
+
+    Closes the servers. Raises ForedraftError; KeyboardInterrupt where nothing has been measured yet.
+    """
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.close)
+        engines = load_plan_engines(plan, [OFF, *plan.whole], console)
+        for engine in engines.values():
+            stack.enter_context(engine)
+        sides = [*_sides(plan, engines), *servers]
+        _check_names(sides)
+        rows: list[Row] = []
+        stopped = _measure(plan, sides, rows, console)
+        curves = Curves({})
+        facts: Mapping[str, Mapping[str, str]] = {}
+        if stopped is None:
+            try:
+                curves = measured_curves(engines[OFF], deepest(rows))
+                planners = {name: engine.planner for name, engine in engines.items()}
+                facts = expectations(rows, engines[OFF], curves, plan.whole, OFF, planners=planners)
+            except KeyboardInterrupt as pressed:
+                stopped = pressed
+        notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
+        about = _about(plan, engines[OFF]) | _passes(plan, rows)
+        about |= {side.name: side.about for side in servers}
+        notes += [note for side in servers for note in server_notes(rows, side.name, OFF)]
+        report = live_report(
+            rows,
+            title="Classic prompts" if plan.sweeps else "Live benchmark",
+            baseline=OFF,
+            about=about,
+            cost_curve=curves.by_depth[min(curves.by_depth)] if curves.by_depth else {},
+            facts=facts,
+            sweeps=plan.sweeps,
+            notes=[*notes, *_notes(plan, rows, stopped=stopped is not None)],
+            complete=stopped is None,
+        )
+    return report, stopped
+
+
+def load_plan_engines(plan: Plan, speculations: Sequence[str], console: Console) -> dict[str, Engine]:
+    """Engines as the plan wants them, one for each of these speculation strings, on one model."""
+    settings = [parse_speculation(speculation) for speculation in speculations]
+    engines = load_engines(plan.model, settings, dict(plan.loading), console)
+    return dict(zip(speculations, engines, strict=True))
+
+
+def _sides(plan: Plan, engines: Mapping[str, Engine]) -> list[Side]:
+    """The plain side first. Points of sweeps take turns on its engine."""
+    swept = [point.setting for points in plan.sweeps.values() for point in points if point.setting != OFF]
+    plain = engines[OFF]
+    first: list[Side] = [SwitchingSide(OFF, plain) if swept else EngineSide(OFF, plain)]
+    first += [SwitchingSide(setting, plain) for setting in dict.fromkeys(swept)]
+    return first + [EngineSide(name, engine) for name, engine in engines.items() if name != OFF]
+
+
+def _check_names(sides: Sequence[Side]) -> None:
+    names = [side.name for side in sides]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise ConfigError(
+            f"Two sides of the comparison are named {twice[0]!r}.", hint="Name servers with --against-name."
+        )
+
+
+def _measure(
+    plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console
+) -> KeyboardInterrupt | None:
+    """Add rows as they come, with a progress bar; what stopped it, if it was. Then those rows are kept that
+    compare every side.
+    """
+    names = [side.name for side in sides]
+    passes = Passes(plan.cases, plan.repeat, min(ENOUGH, plan.params.max_tokens or ENOUGH))
+    answers = len(sides) * len(plan.prompts) / max(len(plan.cases), 1)  # to a case, in each pass
+    with answers_bar(console) as bar:
+        task = bar.add_task("warming up", total=answers * passes.count)
+        try:
+            warm_up(sides)
+            too_long: set[str] = set()
+            for row in measure(sides, passes, plan.params, turns=plan.turns, too_long=too_long):
+                rows.append(row)
+                said = f"{escape(row.prompt)}  {_so_far(rows)}"
+                bar.update(task, advance=1, total=answers * passes.count, description=said)
+            if too_long:
+                rows[:] = [row for row in rows if row.prompt not in too_long]
+                rows.sort(key=lambda row: names.index(row.setting))  # they may begin with the last one's
+        except KeyboardInterrupt as pressed:
+            rows[:] = answered_by_all(rows, names)
+            if not rows:
+                raise
+            return pressed
+    if not rows:
+        raise ConfigError(
+            "No prompt fits into the context.",
+            hint="Use shorter prompts, or a larger context (--ctx) where the model has one.",
+        )
+    return None
+
+
+def _so_far(rows: Sequence[Row]) -> str:
+    """The speedup of each setting up to now, as far as a line has room for them."""
+    found = [summary for summary in summaries(scores(rows, OFF)) if summary.category == ALL]
+    known = [summary for summary in found if summary.setting != OFF and summary.speedup]
+    return "  ".join(f"{escape(summary.setting)} {summary.speedup:.3f}" for summary in known[:3])
+
+
+def _notes(plan: Plan, rows: Sequence[Row], *, stopped: bool) -> list[str]:
+    """What a reader of the report must know of the rows."""
+    notes = []
+    measured = {row.prompt for row in rows}
+    missing = [name for name in plan.prompts if name not in measured]
+    if stopped:
+        of = f"{counted(len(measured), 'prompt')} of {len(plan.prompts)}"
+        notes.append(f"stopped after {counted(len(rows), 'answer')} to {of}: the report is of these")
+    elif missing:
+        notes.append(f"left out, because they do not fit into the context: {', '.join(missing)}")
+    short = sorted({row.prompt for row in rows if row.sample.count < SHORTEST})
+    if short:
+        notes.append(f"answers of less than {SHORTEST} tokens have no rate: {', '.join(short)}")
+    return notes
+
+
+def _about(plan: Plan, engine: Engine) -> dict[str, str]:
+    info, able, params = engine.model.info, engine.model.capabilities, plan.params
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in info.settings.items())
+    sampling = f"temperature {params.temperature:g}, seed {params.seed}"
+    now = datetime.now().astimezone().isoformat(" ", "minutes")
+    where = f"{processor_name()}, {physical_cores()} cores" if info.device == "cpu" else info.device
+    about = {
+        "model": f"{info.name}, {info.quantization or 'unknown quantization'}",
+        "runs on": f"{info.backend}, {where}",
+        "settings": settings,
+        "exact": ("yes: " if able.batch_invariant else "no: ") + able.invariance_note,
+        "prompts": plan.source,
+        "answers": f"up to {params.max_tokens} tokens, {sampling}",
+        "remembered": "past outputs" if plan.loading.get("remember") else "nothing",
+        "measured": f"{now}, foredraft {version('foredraft')}",
+    }
+    return {label: value for label, value in about.items() if value}
+
+
+def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:
+    """How many there were, and how much those over a prompt differ, in words."""
+    most = 1 + max(row.repeat for row in rows)
+    more = f", up to {most} over short or slow answers" if most > plan.repeat else ""
+    passes = f"{plan.repeat}{more}: rates of the fastest, speedups by their median"
+    plain, paired = noise(rows, OFF), speedup_noise(scores(rows, OFF), OFF)
+    if plain is None:
+        return {"passes": passes}
+    said = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
+    noisy = said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"
+    return {"passes": passes, "noise": noisy}
+
+
+def connect(
+    urls: Sequence[str], names: Sequence[str], models: Sequence[str], api_key: str
+) -> list[ServerSide]:
+    """Clients of servers; names and models come in the order of the addresses, as many as there are.
+
+    Raises ConfigError, BackendError, MissingDependencyError.
+    """
+    for given, flag in ((names, "--against-name"), (models, "--against-model")):
+        if len(given) > len(urls):
+            raise ConfigError(f"{flag} is given more often than --against.")
+    with ExitStack() as stack:
+        servers = []
+        for number, url in enumerate(urls):
+            name, model = _nth(names, number), _nth(models, number)
+            server = ServerSide(url, name=name, model=model, api_key=api_key)
+            stack.callback(server.close)
+            servers.append(server)
+        stack.pop_all()
+    return servers
+
+
+def _nth(values: Sequence[str], number: int) -> str:
+    return values[number] if number < len(values) else ""

@@ -1,0 +1,160 @@
+"""The slash commands of `foredraft chat`: one table, from which `/help` is printed too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from foredraft.cli.chat_turn import Chat
+from foredraft.config import parse_speculation
+from foredraft.errors import ForedraftError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`argument` as it is shown: "" takes none, "[X]" may have one, "X" must."""
+
+    name: str
+    argument: str
+    description: str
+    run: Callable[[Chat, str], None]
+
+    @property
+    def usage(self) -> str:
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the session rather than the model. A space before the slash makes it text."""
+    return line.startswith("/")
+
+
+def run_command(chat: Chat, line: str) -> None:
+    """Carry out a slash command. What goes wrong is said; the session goes on."""
+    try:
+        _find_and_run(chat, line)
+    except ForedraftError as error:
+        chat.complain(error)
+
+
+def _find_and_run(chat: Chat, line: str) -> None:
+    name, *rest = line[1:].split(maxsplit=1) or [""]
+    argument = "".join(rest).strip()
+    command = COMMANDS.get(name.lower())
+    if command is None:
+        raise _unknown(name)
+    if argument and not command.argument:
+        raise RequestError(f"/{command.name} takes nothing after it.")
+    if not argument and command.argument and not command.argument.startswith("["):
+        raise RequestError(f"/{command.name} needs a {command.argument}.", hint=f"Use: {command.usage}")
+    command.run(chat, argument)
+
+
+def _unknown(name: str) -> RequestError:
+    near = [known for known in COMMANDS if name and known.startswith(name.lower())]
+    near = near or get_close_matches(name.lower(), COMMANDS, n=1)
+    meant = f"Did you mean /{near[0]}? " if near else ""
+    return RequestError(
+        f"There is no command /{name}.",
+        hint=f"{meant}/help lists the commands; a space before the slash sends the line as text.",
+    )
+
+
+# --- the commands --------------------------------------------------------------------------------------
+
+
+def _help(chat: Chat, argument: str) -> None:  # noqa: ARG001
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for command in COMMANDS.values():
+        table.add_row(escape(command.usage), command.description)
+    chat.notes.print(table)
+    chat.say("Alt-Enter or a backslash at the end of a line starts a new line. Ctrl-C stops an answer.")
+
+
+def _reset(chat: Chat, argument: str) -> None:  # noqa: ARG001
+    chat.conversation.reset()
+    kept = "." if chat.conversation.system is None else "; the system message stays."
+    chat.say(f"The conversation is forgotten{kept}")
+
+
+def _save(chat: Chat, argument: str) -> None:
+    path = _path(argument)
+    chat.conversation.save(path)
+    chat.say(f"Saved {_count(len(chat.conversation.messages))} to {path}.")
+
+
+def _load(chat: Chat, argument: str) -> None:
+    path = _path(argument)
+    chat.conversation.load(path)
+    system = "no system message" if chat.conversation.system is None else "with a system message"
+    chat.say(f"Loaded {_count(len(chat.conversation.messages))} ({system}) from {path}.")
+
+
+def _path(argument: str) -> Path:
+    """A file name as typed: quotes around it are not part of it, ~ is the home directory."""
+    if len(argument) > 2 and argument[0] == argument[-1] and argument[0] in "\"'":
+        argument = argument[1:-1]
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise RequestError(f"There is no home directory for {argument}.") from None
+
+
+def _count(messages: int) -> str:
+    return f"{messages} message{'' if messages == 1 else 's'}"
+
+
+def _speculate(chat: Chat, argument: str) -> None:
+    if argument:
+        speculation = parse_speculation(argument)
+        with chat.notes.status("Preparing the drafters…"):
+            chat.engine.set_speculation(speculation)
+        chat.speculation = str(speculation)
+    chat.say(f"Speculation: {chat.speculation}")
+    for note in chat.engine.notes:
+        chat.say(f"Note: {note}")
+
+
+def _stats(chat: Chat, argument: str) -> None:  # noqa: ARG001
+    if not chat.totals.turns:
+        chat.say("Nothing has been generated yet.")
+        return
+    chat.notes.print(chat.totals.table(chat.engine.model.info.context_length))
+
+
+def _system(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.conversation.system = None if argument == "-" else argument
+    system = chat.conversation.system
+    chat.say("There is no system message." if system is None else f"System message: {system}")
+
+
+def _quit(chat: Chat, argument: str) -> None:  # noqa: ARG001
+    chat.leaving = True
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("help", "", "Show this list.", _help),
+        Command("reset", "", "Forget the conversation; the system message stays.", _reset),
+        Command("save", "FILE", "Write the conversation to a JSON file.", _save),
+        Command("load", "FILE", "Go on with a conversation from a JSON file.", _load),
+        Command(
+            "speculate",
+            "[SPEC]",
+            "Show what drafts, or change it: auto, off, or drafters as in --speculate.",
+            _speculate,
+        ),
+        Command("stats", "", "Show what this session generated, and what speculation did for it.", _stats),
+        Command("system", "[TEXT]", "Show or set the system message; - removes it.", _system),
+        Command("quit", "", "Leave. Ctrl-D does too.", _quit),
+    )
+}

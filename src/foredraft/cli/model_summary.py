@@ -1,0 +1,24 @@
+"""What a model's file or folder says of itself, whichever format it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from foredraft.library.repository import repository_of
+from foredraft.library.safetensors_file import SafetensorsSummary, read_safetensors
+
+if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.gguf_file import GGUFSummary
+
+    Summary: TypeAlias = GGUFSummary | SafetensorsSummary
+
+
+def summary_of(path: Path) -> Summary:
+    """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
+    folder = repository_of(path)
+    if folder is not None:
+        return read_safetensors(folder)
+    from foredraft.backends.llamacpp.gguf_file import read_gguf
+
+    return read_gguf(path)

@@ -1,0 +1,199 @@
+"""`foredraft profile`: what forwards cost here, from when on a draft pays, and what that means elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from foredraft.bench.cost_measure import FULL, QUICK, Measurement, Plan, measure_profile
+from foredraft.bench.cost_plot import check_plot_file, write_plot
+from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_text, to_curve
+from foredraft.bench.export import TOOLS, Ranked, recommend
+from foredraft.cli import paths
+from foredraft.cli.loading import load_engine
+from foredraft.cli.options import model_options, take_model_options
+from foredraft.cli.render import stderr_console
+from foredraft.config import Speculation, parse_speculation
+from foredraft.errors import ConfigError
+from foredraft.files import write_output
+from foredraft.planner.profile import Profile, ProfileStore, profiles_dir
+from foredraft.protocols import Model
+
+STDOUT = "-"
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--quick", is_flag=True, help="One depth, fewer sizes and passes: a few seconds.")
+@click.option(
+    "--depth",
+    "depths",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="TOKENS",
+    help="Measure with so many tokens in the KV cache. Repeatable.",
+    show_default=", ".join(map(str, FULL.depths)),
+)
+@click.option("--no-save", is_flag=True, help="Do not keep the profile for later runs.")
+@click.option("--json", "json_file", metavar="FILE", default=None, help="Write JSON; - is standard output.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Draw V(n) into a .png or .svg file.",
+)
+@click.option(
+    "--export",
+    "tool",
+    type=click.Choice(TOOLS),
+    default=None,
+    help="Print the flags that are best for this tool on this curve.",
+)
+@model_options
+def profile(
+    model: str | None,
+    *,
+    quick: bool,
+    depths: tuple[int, ...],
+    no_save: bool,
+    json_file: str | None,
+    plot: Path | None,
+    tool: str | None,
+    **options: Any,
+) -> None:
+    """Measure what forwards of MODEL (default: the default model) cost here, and from when on a draft pays.
+
+    The model is loaded with the given settings; runs with the same settings start from the saved profile.
+    With --export, or with --json -, the tables go to standard error.
+    """
+    _check_outputs(json_file, plot, tool)
+    errors = stderr_console()
+    plan = QUICK if quick else FULL
+    plan = replace(plan, depths=sorted(set(depths)), fill_seconds=inf) if depths else plan
+    with load_engine(model, Speculation(adaptive=False), take_model_options(options), errors) as engine:
+        _check_depths(depths, engine.model, max(plan.rows))
+        measured = _measure(engine.model, plan, errors)
+    out = errors if tool or json_file == STDOUT else Console(highlight=False)
+    _show(measured, out)
+    if not no_save:
+        _save(measured.profile, errors)
+    if json_file is not None:
+        _write_json(measured, json_file)
+    if plot is not None:
+        write_plot(measured.profile, plot)
+        errors.print(f"[dim]Plot: {escape(str(plot))}[/]", soft_wrap=True)
+    if tool is not None:
+        click.echo(recommend(_ranking(measured.profile, errors), tool), nl=False)
+
+
+# --- checks: before a model is loaded and time is spent ------------------------------------------------
+
+
+def _check_outputs(json_file: str | None, plot: Path | None, tool: str | None) -> None:
+    if json_file == STDOUT and tool:
+        raise ConfigError(
+            "--export and --json - both write to standard output.", hint="Name a file: --json profile.json."
+        )
+    if json_file is not None and json_file != STDOUT:
+        path = Path(json_file)
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder.", hint="Name the file to write with --json.")
+        if not path.parent.is_dir():
+            raise ConfigError(f"There is no folder {path.parent}.", hint="Make it, or name another one.")
+        if path.exists() and path.suffix != ".json":
+            raise ConfigError(f"{path} exists and is no .json file.", hint="Name another one.")
+    if plot is not None:
+        check_plot_file(plot)
+
+
+def _check_depths(depths: Sequence[int], model: Model, rows: int) -> None:
+    room = model.info.context_length - rows
+    if depths and max(depths) > room:
+        raise ConfigError(
+            f"--depth {max(depths)} does not fit: with {rows} more rows there is room for {room} tokens.",
+            hint="Measure at a smaller depth, or use a larger context (--ctx) where the model has one.",
+        )
+
+
+# --- measuring -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _bar(what: str, errors: Console) -> Iterator[tuple[Progress, TaskID]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        yield progress, progress.add_task(what, total=1.0)
+
+
+def _measure(model: Model, plan: Plan, errors: Console) -> Measurement:
+    with _bar("measuring", errors) as (progress, task):
+        return measure_profile(
+            model, plan, progress=lambda fraction: progress.update(task, completed=fraction)
+        )
+
+
+def _ranking(profile: Profile, errors: Console) -> list[Ranked]:
+    """Static drafters, best first: the recorded traces that ship, replayed on the measured curve."""
+    from foredraft.bench.static_drafters import rank_static
+
+    with _bar("replaying", errors) as (progress, task):
+
+        def shown(done: int, total: int, _: str) -> None:
+            progress.update(task, completed=done / max(total, 1))
+
+        results = rank_static(to_curve(profile), shown)
+    ranked: list[Ranked] = []
+    for result in sorted(results, key=lambda result: -result.speedup):
+        stages = parse_speculation(result.speculation).stages
+        if len(stages) == 1:  # other tools combine drafters in ways of their own
+            ranked.append((stages[0].name, stages[0].options, result.speedup))
+    return ranked
+
+
+# --- output --------------------------------------------------------------------------------------------
+
+
+def _show(measured: Measurement, out: Console) -> None:
+    found = measured.profile
+    out.print(f"[bold]{escape(found.name)}[/]: {escape(setting_text(found.key))}", soft_wrap=True)
+    for part in cost_tables(measured):
+        out.print()
+        out.print(part)
+
+
+def _save(found: Profile, errors: Console) -> None:
+    """Keep the profile, with what earlier runs learnt about drafters: that was not measured again."""
+    store = ProfileStore(profiles_dir(paths.cache_dir()))
+    before = store.load(found.key)
+    if before is not None:
+        found = replace(found, draft_ms=before.draft_ms, overhead_ms=before.overhead_ms, learnt=before.learnt)
+    if store.save(found):
+        text = f"Saved in {store.folder}; 'foredraft forget --profiles' erases it."
+        errors.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+
+
+def _write_json(measured: Measurement, file: str) -> None:
+    text = json.dumps(measurement_dict(measured), indent=2, ensure_ascii=False) + "\n"
+    if file == STDOUT:
+        click.echo(text, nl=False)
+        return
+    try:
+        write_output(Path(file), text.encode(), mode=0o644)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error

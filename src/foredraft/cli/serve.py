@@ -1,0 +1,256 @@
+"""`foredraft serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from foredraft.cli.interrupt import terminable
+from foredraft.cli.options import (
+    model_options,
+    remember_option,
+    speculation_options,
+    take_model_options,
+    take_remember,
+    take_speculation,
+)
+from foredraft.cli.paths import cache_dir
+from foredraft.cli.render import stderr_console
+from foredraft.cli.units import counted
+from foredraft.cli.values import FiniteRange
+from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.library import models_dir, resolve, stem_of
+from foredraft.registry import check_speculation
+
+if TYPE_CHECKING:
+    from foredraft.bench.recorder import TraceRecorder
+    from foredraft.server.settings import ServerSettings
+    from foredraft.server.settings_file import SettingsWatcher
+
+DEFAULT_NAME = "default"
+KEPT_GB = 4.0
+"""Of conversations' KV caches, in a folder that was named for them."""
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]…")
+@click.option(
+    "--config",
+    "settings_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    show_default="foredraft.toml, where there is one",
+    help="A settings file: models, keys, limits.",
+)
+@click.option("--host", default=None, show_default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, show_default="8080", help="Port.")
+@click.option(
+    "--sequences",
+    "-np",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Requests that are answered at the same time, for each MODEL.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "off"]),
+    default=None,
+    show_default="text",
+    help="One line a request on standard error, or none.",
+)
+@click.option(
+    "--cache-dir",
+    "kept_in",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="DIR",
+    show_default="$FOREDRAFT_CACHE, or the system's place for caches",
+    help="Folder for what is kept. Naming one also keeps the KV cache of conversations there, so that it "
+    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb or the settings say otherwise.",
+)
+@click.option(
+    "--prefix-cache-gb",
+    type=FiniteRange(0),
+    default=None,
+    metavar="GB",
+    show_default="0, none, without --cache-dir",
+    help="Disk space for the KV cache of conversations, to go on with after others, and after a restart.",
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Add every answer to a file of traces, for 'foredraft bench --replay'. It holds everybody's texts.",
+)
+@click.option("--allow-public", is_flag=True, help="Let others use it without a key.")
+@speculation_options
+@model_options
+@remember_option
+def serve(models: tuple[str, ...], **options: Any) -> int:
+    """Serve MODELs (paths or pulled names; the default model if none) in OpenAI's and Anthropic's APIs.
+
+    The first is loaded at once and answers requests that name no model; others when they are first asked
+    for. Models of the settings file are served as it says; SPEC and the options of loading are for MODELs.
+    """
+    try:
+        from foredraft.server.auth import check_bind
+        from foredraft.server.run import run_server
+        from foredraft.server.settings import ServerSettings
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The server needs the package {error.name!r}.", hint="pip install 'foredraft[server]'"
+        ) from None
+    allow_public, record = options.pop("allow_public"), options.pop("record")
+    overlay = _overlay(models, options)
+    watcher = _watcher(options.pop("settings_file"))
+    settings = overlay(watcher.current if watcher else ServerSettings())
+    check_bind(settings.host, settings.keys, allow_public=allow_public)
+    _log_requests(settings.log_format)
+    console = stderr_console()
+    spinner = console.status("Loading the model…") if console.is_terminal else nullcontext()
+    with terminable(), _recording(record, console) as recorder, spinner as status:
+
+        def listening(model: str, url: str) -> None:
+            if status is not None:
+                status.stop()
+            names = ", ".join(settings.models)  # what clients ask for
+            for line in (f"Serving {names}: {model} on {url}/v1", f"Status page: {_openable(url)}/"):
+                _say(console, escape(line))
+
+        def reload() -> ServerSettings | ConfigError | None:
+            found = watcher.poll() if watcher else None
+            return overlay(found) if isinstance(found, ServerSettings) else found
+
+        run_server(
+            settings,
+            allow_public=allow_public,
+            reload=reload,
+            listening=listening,
+            loaded=recorder.watch if recorder else None,
+        )
+    return 0
+
+
+def _say(console: Console, line: str) -> None:
+    with suppress(OSError):  # see `_Lines`
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _openable(url: str) -> str:
+    """As a browser on this machine may open it: the address of all interfaces is none of a page."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+@contextmanager
+def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | None]:
+    """A recorder into this file, with a word of warning. Raises ConfigError."""
+    if path is None:
+        yield None
+        return
+    from foredraft.bench.recorder import TraceRecorder
+    from foredraft.bench.trace_file import LARGEST_FILE
+
+    with TraceRecorder(path) as recorder:
+        _say(
+            console,
+            f"[yellow]Recording: the texts of all requests, whoever sends them, are stored in "
+            f"{escape(str(path))}, up to {LARGEST_FILE // 10**6} MB.[/]",
+        )
+        try:
+            yield recorder
+        finally:  # Ctrl-C is how a server ends
+            recorder.close()
+            if recorder.written or recorder.lost:
+                lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
+                answers = counted(recorder.written, "answer")
+                _say(console, f"[dim]Recorded {answers} in {escape(str(path))}{lost}[/]")
+
+
+def _watcher(chosen: Path | None) -> SettingsWatcher | None:
+    """The settings file, if there is one. Raises ConfigError."""
+    from foredraft.server.settings_file import FILE_NAME, SettingsWatcher
+
+    file = chosen or Path(FILE_NAME)
+    return SettingsWatcher(file) if chosen or file.exists() else None
+
+
+def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[ServerSettings], ServerSettings]:
+    """What the command line says, to be put on top of the settings file's. Raises ConfigError, ModelError."""
+    from foredraft.server.settings import ModelSettings
+
+    speculation = take_speculation(options)
+    check_speculation(speculation)
+    remember = take_remember(options)["remember"]
+    loading = {**take_model_options(options), "sequences": options.pop("sequences")}
+    named = {
+        name: ModelSettings(path=str(path), speculate=str(speculation), **loading)
+        for name, path in _named(models).items()
+    }
+    names = ("host", "port", "log_format", "prefix_cache_gb")
+    flags = {name: value for name in names if (value := options.pop(name)) is not None}
+    kept_in = options.pop("kept_in")
+
+    def overlay(settings: ServerSettings) -> ServerSettings:
+        own = {**named, **settings.models}
+        if not own:
+            path = resolve(None, models_dir(cache_dir()))
+            own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
+        remembers = settings.remember and remember
+        kept = KEPT_GB if kept_in and remembers and not settings.prefix_cache_gb else settings.prefix_cache_gb
+        return replace(
+            settings,
+            **{
+                "models": own,
+                "cache_dir": kept_in or settings.cache_dir or cache_dir(),
+                "remember": remembers,
+                "prefix_cache_gb": kept,
+                **flags,
+            },
+        )
+
+    return overlay
+
+
+def _named(models: tuple[str, ...]) -> dict[str, Path]:
+    """The model files by the names that clients use. Raises ModelNotFoundError, ConfigError."""
+    named: dict[str, Path] = {}
+    for model in models:
+        path = resolve(model, models_dir(cache_dir()))
+        name = stem_of(path)
+        if name in named:
+            raise ConfigError(f"Two models would have the name {name!r}.", hint="Rename one of the files.")
+        named[name] = path
+    return named
+
+
+class _Lines(logging.Handler):
+    """To standard error. Where nobody reads that any more, or its disk is full, requests are answered all the
+    same.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            click.echo(record.getMessage(), err=True)
+
+
+def _log_requests(log_format: str) -> None:
+    """One line a request; and, where a person reads them, lines about models and settings that change."""
+    log = logging.getLogger("foredraft.requests")
+    log.propagate = False
+    log.setLevel(logging.CRITICAL if log_format == "off" else logging.INFO)
+    log.addHandler(_Lines())
+    server = logging.getLogger("foredraft.server")
+    server.propagate = False
+    server.setLevel(logging.INFO if log_format == "text" else logging.WARNING)
+    server.addHandler(_Lines())

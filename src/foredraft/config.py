@@ -1,0 +1,177 @@
+"""Settings, their defaults (nowhere else), and the speculation string (docs/speculation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from foredraft.errors import SpeculationStringError
+
+AUTO = "auto"
+OFF = "off"
+
+MOST_THREADS = 512
+"""As many as llama.cpp has room for: with more it writes past the end of its pool."""
+
+Dtype: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+
+DEFAULT_CONTEXT = 8192
+"""Tokens of context when neither the user nor the model's training asks for less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a model is loaded. 0 and "auto" mean: chosen from the model and the machine.
+
+    `context_length` tokens for each of `sequences` sequences; 0 is what the model was trained for, but not
+    more than `context_at_most`. `batch` is the most rows of one forward,
+    `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
+    `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
+    types for exactness on a CPU (docs/exactness.md), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
+    `dtype`: the number format that safetensors are computed in; "auto" takes the one they were saved in where
+    the device has it. A GGUF has its own.
+    `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
+    loaded, `notice` a line for the user when something takes long; what they raise stops the loading.
+    """
+
+    context_length: int = 0
+    context_at_most: int = DEFAULT_CONTEXT
+    sequences: int = 1
+    threads: int = 0
+    batch: int = 512
+    ubatch: int = 512
+    gpu_layers: int = -1
+    memory: Literal["mmap", "ram"] = "mmap"
+    kv_type: str = "auto"
+    dtype: Dtype = "auto"
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    probe: bool = True
+    cache_dir: Path | None = None
+    progress: Callable[[float], None] | None = None
+    notice: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One entry of a speculation string: a drafter and its options."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return self.name + ":" + ",".join(f"{key}={value}" for key, value in self.options.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What to draft with. `adaptive`: the planner may use any built-in source and decides by measurement;
+    otherwise exactly `stages` draft, at the lengths they were given. No stage and not adaptive is off.
+    """
+
+    adaptive: bool = True
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        return not self.adaptive and not self.stages
+
+    def __str__(self) -> str:
+        if self.off:
+            return OFF
+        head = [AUTO] if self.adaptive else []
+        return ";".join(head + [str(stage) for stage in self.stages])
+
+
+def as_speculation(value: object) -> Speculation:
+    """What a caller gave as `speculate`: a speculation string, or one that is parsed already.
+
+    Raises SpeculationStringError for a bad string and for everything that is neither.
+    """
+    if isinstance(value, Speculation):
+        return value
+    if isinstance(value, str):
+        return parse_speculation(value)
+    raise SpeculationStringError(
+        f"speculate={value!r} is not a speculation string.",
+        hint=f"Use {AUTO!r}, {OFF!r}, or drafters joined by ';', as in 'suffix;draft-model:model=m.gguf'.",
+    )
+
+
+def parse_speculation(text: str) -> Speculation:
+    """Parse `auto`, `off`, or `name[:key=value,…]` stages joined by `;`, of which one may be `auto`.
+
+    Names and keys are checked where they are known: against the registry (`registry.check_speculation`)
+    and by each drafter's factory. Raises SpeculationStringError.
+    """
+    parts = [part.strip() for part in text.strip().split(";") if part.strip()]
+    if not parts:
+        raise SpeculationStringError(
+            "The speculation string is empty.", hint="Use 'auto', 'off' or a drafter."
+        )
+    if OFF in parts or "none" in parts:
+        if len(parts) > 1:
+            raise SpeculationStringError(f"'off' cannot be combined with other stages: {text!r}.")
+        return Speculation(adaptive=False)
+    stages = tuple(_parse_stage(part) for part in parts if part != AUTO)
+    seen: set[str] = set()
+    for stage in stages:
+        if stage.name in seen:
+            raise SpeculationStringError(f"The drafter {stage.name!r} is named twice in {text!r}.")
+        seen.add(stage.name)
+    return Speculation(adaptive=AUTO in parts, stages=stages)
+
+
+def _parse_stage(part: str) -> Stage:
+    name, _, rest = part.partition(":")
+    if not name.strip():
+        raise SpeculationStringError(
+            f"{part!r} names no drafter.", hint="A stage is name:key=value,key=value."
+        )
+    if name.strip() in (AUTO, OFF):
+        raise SpeculationStringError(
+            f"{name.strip()!r} has no options: {part!r}.",
+            hint=f"Name a drafter to set something by hand, such as 'suffix:{rest.strip() or 'max=8'}'.",
+        )
+    options: dict[str, str] = {}
+    for pair in filter(None, (piece.strip() for piece in rest.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise SpeculationStringError(
+                f"Cannot read {pair!r} in {part!r}.", hint="A stage is name:key=value,key=value."
+            )
+        if key.strip() in options:
+            raise SpeculationStringError(f"{key.strip()!r} is given twice in {part!r}.")
+        options[key.strip()] = value.strip()
+    return Stage(name.strip(), options)
+
+
+def read_options(
+    drafter: str, options: Mapping[str, str], defaults: Mapping[str, int | float | str]
+) -> dict[str, Any]:
+    """A stage's options over `defaults`, each value converted to its default's type.
+
+    Raises SpeculationStringError for an unknown key (listing the valid ones) or a value that does not fit;
+    numbers must not be negative.
+    """
+    unknown = [key for key in options if key not in defaults]
+    if unknown:
+        valid = ", ".join(defaults) or "none"
+        raise SpeculationStringError(
+            f"The drafter {drafter!r} has no option {unknown[0]!r}.", hint=f"Its options are: {valid}."
+        )
+    values: dict[str, Any] = dict(defaults)
+    for key, text in options.items():
+        kind = type(defaults[key])
+        try:
+            values[key] = kind(text)
+        except ValueError:
+            raise SpeculationStringError(
+                f"{drafter}: {key}={text!r} is not {'a number' if kind is float else 'a whole number'}."
+            ) from None
+        if kind is not str and values[key] < 0:
+            raise SpeculationStringError(f"{drafter}: {key}={text} must not be negative.")
+    return values

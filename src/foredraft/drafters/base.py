@@ -1,0 +1,71 @@
+"""What every model-free drafter shares: one piece of state per request, kept in step with its history."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from foredraft.protocols import RequestView
+from foredraft.types import Draft, DraftLimit, Outcome
+
+State = TypeVar("State")
+
+
+class HistoryDrafter(ABC, Generic[State]):
+    """A drafter whose state is a function of the request's history (and of stores it shares on purpose).
+
+    Subclasses say how to build the state, extend it, and draft from it. Removed text rebuilds the state
+    unless a subclass can do better, so that state never goes stale.
+    """
+
+    name: str
+    successors: int = 0
+
+    def __init__(self) -> None:
+        self._states: dict[int, State] = {}
+
+    @abstractmethod
+    def build(self, request: RequestView) -> State:
+        """State for `request.tokens`."""
+
+    @abstractmethod
+    def extend(self, state: State, request: RequestView, outcome: Outcome) -> None:
+        """`outcome.tokens` were appended at `outcome.kept`, which was the history's end."""
+
+    @abstractmethod
+    def propose(self, state: State, request: RequestView, limit: DraftLimit) -> Draft | None:
+        """A draft of at most `limit.max_tokens` (≥ 1) tokens."""
+
+    def remove(self, state: State, request: RequestView, outcome: Outcome) -> State:  # noqa: ARG002
+        """Text was removed: the history is now `old[:outcome.kept] + outcome.tokens`."""
+        return self.build(request)
+
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
+    def start(self, request: RequestView) -> None:
+        self._states[request.id] = self.build(request)
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        return [
+            self.propose(self._states[request.id], request, limit) if limit.max_tokens > 0 else None
+            for request, limit in requests
+        ]
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        state = self._states[request.id]
+        if outcome.kept + len(outcome.tokens) == len(request.tokens) and self.size(state) == outcome.kept:
+            self.extend(state, request, outcome)
+        else:
+            self._states[request.id] = self.remove(state, request, outcome)
+
+    @abstractmethod
+    def size(self, state: State) -> int:
+        """How many tokens of history the state covers."""
+
+    def stop(self, request: RequestView) -> None:
+        self._states.pop(request.id, None)
+
+    def close(self) -> None:
+        self._states.clear()

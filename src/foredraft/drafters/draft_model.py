@@ -1,0 +1,342 @@
+"""A smaller model drafts (Leviathan et al. 2023, arXiv 2211.17192).
+
+It keeps a KV sequence of its own per request, is fed only when it is asked to draft, and never recomputes
+what its cache already holds. All requests advance together, one forward per depth. Tokens are chosen by a
+protocols.TokenSampler, which couples them to the target's (docs/how-it-works.md). A model with another
+vocabulary drafts through the layer in `translation/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from foredraft.config import read_options
+from foredraft.drafters.translation.choice import WAYS, compare, describe
+from foredraft.drafters.translation.drafter import TranslatingDrafter
+from foredraft.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
+from foredraft.protocols import Drafter, DrafterContext, Model, RequestView, TokenSampler
+from foredraft.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback, Rows
+
+NAME = "draft-model"
+
+UNCERTAIN = 0.7
+"""Where the proposed token is less likely than this, a target that verifies trees gets the second choice as
+well …"""
+
+SECOND = 0.1
+"""… if the path to it is right with at least this chance, by the draft model's own estimate."""
+
+
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Options: `model` (path or name, required), `max` tokens per draft, `min` (drop shorter drafts), `min-p`
+    (stop before a token less likely than this; llama.cpp's draft-p-min), `ctx` (tokens of context, 0 = the
+    target's), `translate` (how drafts in another vocabulary become the target's).
+
+    Raises SpeculationStringError for a bad value, UnsupportedModelError for a model whose vocabulary or
+    rollback does not fit, and whatever loading it raises.
+    """
+    values = _read(options)
+    model = context.load_model(
+        values["model"],
+        sequences=context.capabilities.sequences,
+        context_length=values["ctx"] or context.target.context_length,
+    )
+    try:
+        _check(model)
+        if model.info.vocab_hash != context.target.vocab_hash:
+            return _translating(model, context, values)
+    except BaseException:
+        model.close()
+        raise
+    return DraftModelDrafter(
+        model,
+        context.sampler,
+        max_tokens=values["max"],
+        min_tokens=values["min"],
+        min_p=values["min-p"],
+        end_tokens=context.tokenizer.end_tokens,
+        trees=context.capabilities.trees,
+    )
+
+
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
+    defaults: dict[str, int | float | str] = {
+        "model": "",
+        "max": 16,
+        "min": 0,
+        "min-p": 0.0,
+        "ctx": 0,
+        "translate": "auto",
+    }
+    values = read_options(NAME, options, defaults)
+    if not values["model"]:
+        raise SpeculationStringError(
+            f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
+        )
+    if values["max"] < 1:
+        raise SpeculationStringError(f"{NAME}: max={values['max']} must be at least 1.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    if values["translate"] not in WAYS:
+        raise SpeculationStringError(
+            f"{NAME}: translate={values['translate']!r} is no way to translate drafts.",
+            hint=f"Valid are: {', '.join(WAYS)}.",
+        )
+    return values
+
+
+def _check(model: Model) -> None:
+    if model.capabilities.rollback is not Rollback.TRUNCATE:
+        raise UnsupportedModelError(
+            f"{model.info.name} cannot draft: rejected tokens cannot be taken back from its cache "
+            f"(rollback: {model.capabilities.rollback.value}).",
+            hint="Use a draft model with attention layers only.",
+        )
+
+
+def _translating(model: Model, context: DrafterContext, values: Mapping[str, Any]) -> Drafter:
+    """The drafter of a model with another vocabulary than the target's."""
+    way = values["translate"]
+    languages = compare(model, context, way)
+    context.notice(describe(model, context, languages, way))
+
+    def inner(sampler: TokenSampler, most: int) -> Drafter:
+        return DraftModelDrafter(model, sampler, most, values["min-p"])
+
+    return TranslatingDrafter(
+        inner,
+        languages,
+        context.sampler,
+        vocab_size=context.target.vocab_size,
+        way=way,
+        max_tokens=values["max"],
+        min_tokens=values["min"],
+    )
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A request's KV sequence. `cells` are the tokens it holds: the request's history as far as it was fed
+    and then, between a draft and its outcome, tokens of that draft.
+    """
+
+    number: int
+    cells: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request's draft in the making. `todo`: tokens to feed before the next one can be proposed;
+    `second`: of some depths the second choice, which nothing is built on, and its chance.
+    """
+
+    index: int
+    request: RequestView
+    limit: DraftLimit
+    depth: int
+    sequence: _Sequence
+    todo: Sequence[int]
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    probs: list[Probs] = field(default_factory=list)
+    survival: float = 1.0
+    second: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def draft(self, min_tokens: int) -> Draft | None:
+        """What was proposed; a sampled draft is kept however short, because dropping it would bias."""
+        if not self.tokens or (len(self.tokens) < min_tokens and not self.probs):
+            return None
+        if self.second:
+            return self._tree()
+        probs = tuple(self.probs) if self.probs else None
+        return Draft(tuple(self.tokens), NAME, confidence=tuple(self.confidence), probs=probs)
+
+    def _tree(self) -> Draft:
+        """The chain with its second choices: the tokens likeliest to be reached and right, in that order, as
+        many as a draft may have.
+        """
+        nodes: list[tuple[float, int, int, float]] = []  # survival, depth, token, chance
+        reached = 1.0
+        for depth, (token, chance) in enumerate(zip(self.tokens, self.confidence, strict=True)):
+            nodes.append((reached * chance, depth, token, chance))
+            if depth in self.second:
+                other, its = self.second[depth]
+                nodes.append((reached * its, depth, other, its))
+            reached *= chance
+        nodes = sorted(nodes, key=lambda node: node[0], reverse=True)[: self.depth]
+        place = {-1: -1}  # of the chain's token at each depth
+        parents: list[int] = []
+        for i, (_, depth, token, _) in enumerate(nodes):
+            parents.append(place[depth - 1])
+            if token == self.tokens[depth]:
+                place[depth] = i
+        return Draft(tuple(node[2] for node in nodes), NAME, tuple(parents), tuple(node[3] for node in nodes))
+
+
+class DraftModelDrafter:
+    """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft
+    ends before a token less likely than `min_p`, and one of fewer than `min_tokens` is dropped. `end_tokens`
+    (default: the model's) end a draft. `trees`: an uncertain token gets a sibling, the second choice under
+    the same noise (the target takes it where it does not take the first, more often than any other).
+    """
+
+    name = NAME
+    successors = 0
+
+    def __init__(
+        self,
+        model: Model,
+        sampler: TokenSampler,
+        max_tokens: int = 16,
+        min_p: float = 0.0,
+        *,
+        min_tokens: int = 0,
+        end_tokens: frozenset[int] | None = None,
+        trees: bool = False,
+    ) -> None:
+        self._trees = trees
+        self._min_tokens = min_tokens
+        self._model = model
+        self._sampler = sampler
+        self._max_tokens = max_tokens
+        self._min_p = min_p
+        self._end_tokens = model.tokenizer.end_tokens if end_tokens is None else end_tokens
+        self._sequences: dict[int, _Sequence] = {}
+
+    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
+        return True
+
+    def start(self, request: RequestView) -> None:
+        """Nothing to do: a sequence is taken when the request is first asked to draft."""
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        jobs = [
+            job
+            for index, (request, limit) in enumerate(requests)
+            if (job := self._prepare(index, request, limit)) is not None
+        ]
+        drafts: list[Draft | None] = [None] * len(requests)
+        active = jobs
+        while active:
+            try:
+                self._advance(active)
+            except OutOfKVError:
+                break
+            active = [job for job in active if job.todo]
+        for job in jobs:
+            drafts[job.index] = job.draft(self._min_tokens)
+        return drafts
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        sequence = self._sequences.get(request.id)
+        if sequence is None:
+            return
+        cells, tokens = sequence.cells, request.tokens
+        agreed = min(len(cells), outcome.kept)
+        end = min(len(cells), len(tokens))
+        while agreed < end and cells[agreed] == tokens[agreed]:
+            agreed += 1
+        self._cut(sequence, agreed)
+
+    def stop(self, request: RequestView) -> None:
+        sequence = self._sequences.pop(request.id, None)
+        if sequence is not None:
+            self._model.release(sequence.number)
+
+    def close(self) -> None:
+        self._sequences.clear()
+        self._model.close()
+
+    def _prepare(self, index: int, request: RequestView, limit: DraftLimit) -> _Job | None:
+        """The request's job; None where it may not draft, or there is no room to."""
+        length = len(request.tokens)
+        # A draft's last token is never fed, so d tokens need d − 1 cells beyond the history.
+        room = self._model.info.context_length - length + 1
+        depth = min(limit.max_tokens, self._max_tokens, room)
+        if depth < 1 or length == 0:
+            return None
+        sequence = self._sequences.get(request.id) or self._allocate(request.id)
+        if sequence is None:
+            return None
+        # The last token is fed again if the cache holds it (its logits are gone), and an earlier draft of the
+        # same history is forgotten.
+        self._cut(sequence, length - 1)
+        return _Job(index, request, limit, depth, sequence, request.tokens[len(sequence.cells) :])
+
+    def _allocate(self, request: int) -> _Sequence | None:
+        used = {sequence.number for sequence in self._sequences.values()}
+        number = next((n for n in range(self._model.capabilities.sequences) if n not in used), None)
+        if number is None:
+            return None
+        self._sequences[request] = sequence = _Sequence(number)
+        return sequence
+
+    def _cut(self, sequence: _Sequence, length: int) -> None:
+        if length < len(sequence.cells):
+            self._model.truncate(sequence.number, length)
+            del sequence.cells[length:]
+
+    def _advance(self, jobs: Sequence[_Job]) -> None:
+        """One forward: a chunk of every job's tokens, those with the fewest first, so that one request's
+        long prompt does not hold up the others' drafts. Raises OutOfKVError, leaving the jobs as they were.
+        """
+        room = self._model.capabilities.max_batch
+        chunks: list[tuple[_Job, int]] = []
+        batch: list[Rows] = []
+        for job in sorted(jobs, key=lambda job: len(job.todo)):
+            if room == 0:
+                break
+            take = min(room, len(job.todo))
+            room -= take
+            chunks.append((job, take))
+            wants = 1 if take == len(job.todo) else 0
+            sequence = job.sequence
+            batch.append(Rows(sequence.number, len(sequence.cells), job.todo[:take], wants))
+        logits = self._model.forward(batch)
+        row = 0
+        for job, take in chunks:
+            job.sequence.cells.extend(job.todo[:take])
+            job.todo = job.todo[take:]
+            if not job.todo:
+                self._propose(job, logits[row])
+                row += 1
+
+    def _propose(self, job: _Job, logits: Logits) -> None:
+        """Append the next token to the job's draft, or end it."""
+        token, probability, probs = self._sampler.propose(logits, job.request, job.tokens)
+        if probs is None:
+            reached = job.survival
+            job.survival *= probability
+            if not probability or probability < self._min_p or job.survival < job.limit.min_survival:
+                return
+            if self._trees and probability < UNCERTAIN:
+                self._propose_second(job, logits, token, probability, reached)
+        else:
+            # A token that was drawn from q must be kept whatever its probability (dropping it would bias
+            # the output), so the estimate may depend on q only: the chance that two draws agree.
+            probability = float(probs @ probs)
+            job.survival *= probability
+            job.probs.append(probs)
+        job.tokens.append(token)
+        job.confidence.append(probability)
+        ended = token in self._end_tokens or len(job.tokens) >= job.depth
+        if not ended and job.survival >= job.limit.min_survival:
+            job.todo = [token]
+
+    def _propose_second(self, job: _Job, logits: Logits, first: int, chance: float, reached: float) -> None:
+        """Add the best token but `first` under the same noise, if it is likely enough to be right. `chance`
+        is the first's probability, `reached` that of the path to it.
+        """
+        if reached * min(chance, 1.0 - chance) < SECOND:
+            return
+        others = logits.copy()
+        others[first] = -np.inf
+        token, share, _ = self._sampler.propose(others, job.request, job.tokens)
+        # By chance the noise may favour a token that is less likely than the next; it is still the first.
+        second = min(chance, (1.0 - chance) * share)
+        if reached * second >= SECOND:
+            job.second[len(job.tokens)] = token, second

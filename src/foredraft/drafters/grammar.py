@@ -1,0 +1,97 @@
+"""Forced tokens: where a request's constraint leaves one continuation only, draft it.
+
+Keys of a JSON schema, the rest of an enumerated value, fixed text in a regex: the model has no choice there,
+so these tokens are always accepted, and a round that verifies them costs less than one for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foredraft.config import read_options
+from foredraft.drafters.base import HistoryDrafter
+from foredraft.errors import RequestError, SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext, GrammarCompiler, GrammarState, RequestView
+from foredraft.types import Constraint, Draft, DraftLimit, Outcome
+
+NAME = "grammar"
+LONGEST = 63
+"""Tokens of the longest draft."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A request's constraint and how far its answer is in it. `state` is None where it cannot be followed:
+    the history is not one that the constraint allows.
+    """
+
+    constraint: Constraint
+    prompt_length: int
+    state: GrammarState | None
+    size: int
+
+
+class GrammarDrafter(HistoryDrafter[_Followed | None]):
+    """Drafts the tokens that the constraint forces, with confidence 1; nothing for a request without one."""
+
+    name = NAME
+
+    def __init__(self, compiler: GrammarCompiler | None, longest: int = LONGEST) -> None:
+        super().__init__()
+        self._compiler = compiler
+        self._longest = longest
+
+    def serves(self, request: RequestView) -> bool:
+        return request.params.constraint is not None and self._compiler is not None
+
+    def build(self, request: RequestView) -> _Followed | None:
+        constraint = request.params.constraint
+        if constraint is None or self._compiler is None:
+            return None
+        start = self._compiler(constraint)
+        followed = _Followed(constraint, request.prompt_length, start, request.prompt_length)
+        self._advance(followed, request)
+        return followed
+
+    def _advance(self, followed: _Followed, request: RequestView) -> None:
+        try:
+            if followed.state is not None:
+                followed.state.advance(request.tokens[followed.size :])
+        except RequestError:
+            followed.state = None
+        followed.size = len(request.tokens)
+
+    def extend(self, state: _Followed | None, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
+        if state is not None:
+            self._advance(state, request)
+
+    def size(self, state: _Followed | None) -> int:
+        return state.size if state is not None else 0
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        state = self._states[request.id]
+        constraint = request.params.constraint
+        if state is None and constraint is None:
+            return
+        if state and state.constraint == constraint and state.prompt_length == request.prompt_length:
+            super().observe(request, outcome)
+        else:  # the conversation's next turn
+            self._states[request.id] = self.build(request)
+
+    def propose(self, state: _Followed | None, request: RequestView, limit: DraftLimit) -> Draft | None:  # noqa: ARG002
+        if state is None or state.state is None:
+            return None
+        tokens = tuple(state.state.forced()[: min(limit.max_tokens, self._longest)])
+        return Draft(tokens, self.name, confidence=(1.0,) * len(tokens)) if tokens else None
+
+
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """The drafter of the stage `grammar`. Its option is `max`, the longest draft (at least 1 token).
+
+    Raises SpeculationStringError.
+    """
+    longest = read_options(NAME, options, {"max": LONGEST})["max"]
+    if longest < 1:
+        raise SpeculationStringError(f"{NAME}: max={longest} must be at least 1.")
+    return GrammarDrafter(context.grammar, longest)

@@ -1,0 +1,208 @@
+# cython: language_level=3, annotation_typing=False, initializedcheck=False
+"""The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
+
+One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
+the row carries its key, so nothing is read from a row that merely has the same place, and the key holds a
+secret of the scope, so that nobody is offered what another scope's text has taught (scope_key.py). Of two
+contexts in one place the newer stays.
+
+A row's tokens come from two sources. *Text*, what really followed the context, newest first, stands before
+*opinions*, what the target's logits held likely there: the token before the last one that followed is right
+more often than the runner-up of the logits (docs/experiments.md). A row also knows how often in a row its
+first token followed, and which request wrote it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from foredraft.drafters.scope_key import ScopeKey
+
+MAX_BYTES = 8_000_000
+MOST_SUCCESSORS = 15
+MOST_COUNTED = 7
+
+_MASK = (1 << 64) - 1
+_PAIR = 0x9E3779B97F4A7C15
+_SINGLE = 0xD6E8FEB86659FD93
+"""Odd numbers without structure. The key of (a, b) is ((a + 1)·PAIR + b + 1)·SINGLE; a is -1 for b alone."""
+
+_EMPTY = -1
+_NONE = -1  # no row
+_KNOWN = 15  # of a row's note: how many of its tokens are text
+_TIMES = 4  # and, from this bit on, how often the first of them followed, and from the next on, the request
+_REQUEST = 8
+_REQUESTS = (1 << (31 - _REQUEST)) - 1
+
+Ids = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+
+
+class SuccessorTable:
+    """`k` successors for each of a power of two of contexts. Memory: 12 + 4k bytes a row, at most
+    `max_bytes`, taken as it fills.
+
+    `request` is a number that tells one request's writing from another's; only its lowest 23 bits count.
+    """
+
+    def __init__(self, k: int, max_bytes: int = MAX_BYTES) -> None:
+        self.k = k
+        bits = (max_bytes // (12 + 4 * k)).bit_length() - 1
+        self.rows = 1 << bits
+        self._shift = 63 - bits  # after one place more: no shift may be of all 64
+        self._key_array: Keys = np.zeros(self.rows, np.uint64)
+        self._note_array: Ids = np.zeros(self.rows, np.int32)
+        self._cell_array: Ids = np.zeros((self.rows, k), np.int32)
+        # Single elements are read through memoryviews, which takes a third of numpy's time.
+        self._keys = self._key_array.data
+        self._notes = self._note_array.data
+        self._cells = self._cell_array.reshape(-1).data
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of a full table, in bytes."""
+        return int(self._key_array.nbytes + self._note_array.nbytes + self._cell_array.nbytes)
+
+    def row(self, place: int) -> list[int]:
+        """The tokens of a row, best first."""
+        at = place * self.k
+        return [token for token in self._cells[at : at + self.k] if token != _EMPTY]
+
+    def place(self, before: int, last: int, offset: int, secret: int) -> int:
+        """Where that row is; -1 if there is none. `offset`, `secret`: of the scope's key."""
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+        slot = ((key + offset) & _MASK) >> 1 >> self._shift
+        return slot if self._keys[slot] == (key + secret) & _MASK else _NONE
+
+    def first(self, place: int) -> int:
+        """The first token of a row."""
+        return self._cells[place * self.k]
+
+    def times(self, place: int) -> int:
+        """How often in a row that one followed, 0 for an opinion, at most MOST_COUNTED."""
+        return (self._notes[place] >> _TIMES) & MOST_COUNTED
+
+    def own(self, place: int, request: int) -> bool:
+        """Whether a row was last written by this request."""
+        return self._notes[place] >> _REQUEST == request & _REQUESTS
+
+    def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
+        """Learn what followed what in `text` from position `start` on, one by one."""
+        offset, secret, note = scope.offset, scope.secret, (request & _REQUESTS) << _REQUEST
+        for position in range(max(1, start), len(text)):
+            last, token = text[position - 1], text[position]
+            self._follow(((last + 1) * _SINGLE) & _MASK, token, offset, secret, note)
+            if position > 1:
+                before = text[position - 2]
+                key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+                self._follow(key, token, offset, secret, note)
+
+    def _follow(self, key: int, token: int, offset: int, secret: int, request: int) -> None:
+        slot = ((key + offset) & _MASK) >> 1 >> self._shift
+        stored, k = (key + secret) & _MASK, self.k
+        at, known, times = slot * k, 0, 0
+        if self._keys[slot] != stored:
+            self._keys[slot] = stored
+            for i in range(at + 1, at + k):
+                self._cells[i] = _EMPTY
+        else:
+            note = self._notes[slot]
+            known = note & _KNOWN
+            if self._cells[at] == token:
+                times = min((note >> _TIMES) & MOST_COUNTED, MOST_COUNTED - 1)
+                known -= known > 0
+            else:
+                place = min(1, k - 1)
+                while place < k - 1 and self._cells[at + place] != token:
+                    place += 1
+                for i in range(at + place, at, -1):
+                    self._cells[i] = self._cells[i - 1]
+                known -= place < known
+        self._cells[at] = token
+        self._notes[slot] = request | (times + 1) << _TIMES | known + 1
+
+    def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
+        """The target holds `successors` likeliest after a context, best first. They take the places that text
+        leaves, before older opinions; a row that holds another context's text is left alone.
+        """
+        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
+        slot = ((key + scope.offset) & _MASK) >> 1 >> self._shift
+        stored, cells, at, k = (key + scope.secret) & _MASK, self._cells, slot * self.k, self.k
+        known = self._notes[slot] & _KNOWN
+        row: list[int] = []
+        if self._keys[slot] == stored:
+            if known == k:
+                return
+            row = [cells[i] for i in range(at, at + k)]
+        elif known:
+            return
+        else:
+            self._keys[slot] = stored
+        if not known:
+            self._notes[slot] = (request & _REQUESTS) << _REQUEST
+        new = row[:known]
+        new += [token for token in successors if token not in new]
+        if len(new) < k:
+            new += [token for token in row[known:] if token not in new and token != _EMPTY]
+            new += [_EMPTY] * (k - len(new))
+        for i in range(known, k):
+            cells[at + i] = new[i]
+
+    def follow_all(self, text: Sequence[int], scope: ScopeKey, request: int) -> None:
+        """Learn a whole text at once. As `follow`, but a context's count begins anew: the text may have been
+        read before, as a conversation is at each of its turns.
+        """
+        tokens = np.asarray(text, np.int64)
+        if len(tokens) < 2:
+            return
+        ids = (tokens + 1).astype(np.uint64)
+        pairs = ids[:-2] * np.uint64(_PAIR) + ids[1:-1]
+        # Both kinds of contexts at once: of a prompt it is the calls that take time, not the tokens.
+        keys = np.concatenate([ids[:-1], pairs]) * np.uint64(_SINGLE)
+        self._follow_all(keys, np.concatenate([tokens[1:], tokens[2:]]), scope, request)
+
+    def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
+        contexts, newest, times = _latest(keys, tokens, self.k)
+        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(1) >> np.uint64(self._shift)
+        stored = contexts + np.uint64(scope.secret)
+        same = self._key_array[slots] == stored
+        old = np.where(same[:, None], self._cell_array[slots], np.int32(_EMPTY))
+        was_text = np.arange(self.k) < np.where(same, self._note_array[slots] & _KNOWN, 0)[:, None]
+        repeated = (old[:, :, None] == newest[:, None, :]).any(axis=2)
+        old[repeated] = _EMPTY
+        merged = np.concatenate([newest, old], axis=1)
+        order = np.argsort(merged == _EMPTY, axis=1, kind="stable")[:, : self.k]
+        known = (newest != _EMPTY).sum(axis=1) + (was_text & (old != _EMPTY)).sum(axis=1)
+        self._key_array[slots] = stored
+        self._cell_array[slots] = np.take_along_axis(merged, order, axis=1)
+        self._note_array[slots] = (
+            (request & _REQUESTS) << _REQUEST
+            | np.minimum(times, MOST_COUNTED) << _TIMES
+            | np.minimum(known, self.k)
+        )
+
+
+def _latest(keys: Keys, tokens: npt.NDArray[np.int64], k: int) -> tuple[Keys, Ids, npt.NDArray[np.int64]]:
+    """For each distinct key the last `k` different tokens that came with it, newest first, shape (keys, k)
+    and `_EMPTY` where there are fewer, and how often in a row the newest came last.
+    """
+    order = np.argsort(keys, kind="stable")
+    keys, tokens = keys[order], tokens[order]
+    starts = np.append(True, keys[1:] != keys[:-1])
+    # Runs of one token under one key, in the order of the text.
+    begins = np.flatnonzero(starts | np.append(True, tokens[1:] != tokens[:-1]))
+    lengths = np.diff(np.append(begins, len(keys)))
+    group = (np.cumsum(starts) - 1)[begins]
+    # Of several runs of a token only the last counts: reversed, it is the one that `unique` reports.
+    labels = group * (int(tokens.max()) + 1) + tokens[begins]
+    last = np.sort(len(begins) - 1 - np.unique(labels[::-1], return_index=True)[1])
+    ends = np.append(np.flatnonzero(np.diff(group[last])), len(last) - 1)
+    age = ends[group[last]] - np.arange(len(last))
+    kept = age < k
+    contexts = keys[starts]
+    newest: Ids = np.full((len(contexts), k), _EMPTY, np.int32)
+    newest[group[last][kept], age[kept]] = tokens[begins][last][kept]
+    return contexts, newest, lengths[last[ends]]

@@ -1,0 +1,268 @@
+"""Suffix matching: what followed the longest earlier occurrence of the text's end, here and in past outputs.
+
+Sources: prompt lookup (Saxena 2023) for the request's own history, SuffixDecoding (Oliaro et al. 2024,
+arXiv 2411.04975) for the memory of past outputs and for continuations weighed by frequency. Instead of a
+suffix tree with counts there is an index of k-grams (suffix_index.py): the newest occurrences that match
+deepest are looked up, measured exactly, and vote on the continuation.
+
+Memory: at most 80 bytes for each token of a request's history, and 32 to 50 bytes for each token of past
+outputs. With the default bound of 1,000,000 tokens that is at most 50 MB for a scope, and so much for each of
+LOADED_SCOPES scopes that are idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+
+from foredraft.config import read_options
+from foredraft.drafters.base import HistoryDrafter
+from foredraft.drafters.lookup.suffix_branches import LONGEST_BRANCH, MIN_BRANCH, branches
+from foredraft.drafters.lookup.suffix_index import REACH, SuffixIndex
+from foredraft.drafters.lookup.suffix_tree import Branch, grow
+from foredraft.drafters.lookup.suffix_vote import longest_matches, vote
+from foredraft.drafters.past_outputs import PastOutputs
+from foredraft.drafters.resync import CONFIDENCE as RESYNC
+from foredraft.drafters.resync import STEADY, Copying, confidence_of
+from foredraft.drafters.store_thread import StoreThread
+from foredraft.drafters.suffix_store import SuffixStore
+from foredraft.errors import SpeculationStringError
+from foredraft.protocols import Drafter, DrafterContext, RequestView
+from foredraft.types import Draft, DraftLimit, Outcome
+
+NAME = "suffix"
+LONGEST = REACH - 1
+SHORTEST_MATCH = 1
+CANDIDATES = 16
+MIN_SURVIVAL = 0.3
+"""A draft named in a speculation string is verified whole, so it ends where the estimate that all of it is
+right falls below this. `auto` asks for more (assembly.py) and cuts by what verification costs here."""
+
+OWN_LEVELS = (1, 2, 4, 8, 16)
+BRANCHES = 4
+"""Continuations beside the likeliest one, where the target verifies trees."""
+CONTENT = 16
+"""A match this long in the request's own text is not going to be improved by past outputs."""
+PROMPT_TAIL = 32
+"""Prompt tokens remembered before an output, so that the same question finds it again."""
+LOADED_SCOPES = 4
+"""Scopes whose past outputs stay in memory while no request of theirs is running."""
+STORE_TOKENS = 1_000_000
+MOST_STORED = 1 << 24
+
+
+@dataclass(slots=True)
+class _State:
+    """`index` covers the history but for the last tokens, `pending`: they are indexed when a draft is asked
+    for, several at once after a pause.
+    """
+
+    index: SuffixIndex
+    prompt_length: int
+    past: PastOutputs | None
+    pending: list[int] = field(default_factory=list)
+    copying: Copying | None = None
+
+    def catch_up(self) -> None:
+        if self.pending:
+            self.index.extend(self.pending)
+            self.pending.clear()
+
+    def remember(self) -> None:
+        """Add the output since the prompt, if any, to the scope's past outputs."""
+        self.catch_up()
+        if self.past is not None and len(self.index) > self.prompt_length:
+            start = max(0, self.prompt_length - PROMPT_TAIL)
+            self.past.add(self.index.text()[start:].tolist())
+
+
+class SuffixDrafter(HistoryDrafter[_State]):
+    """Drafts a chain, or with `branches` a tree in which up to so many other continuations leave the
+    likeliest one; `confidence[i]` estimates that token i is right given its ancestors.
+
+    Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
+    the first token; `from_store`, 1 when the continuation is a past output's, and `from_prompt`, 1 when it is
+    the prompt's. `open_store` opens the store of a scope's past outputs, None remembers nothing. It is read
+    on a thread of its own, `disk`, and until that is done drafts come from the request's own text. A draft
+    has at most `longest` tokens (≤ REACH).
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        *,
+        longest: int = LONGEST,
+        shortest_match: int = SHORTEST_MATCH,
+        candidates: int = CANDIDATES,
+        min_survival: float = 0.005,
+        open_store: Callable[[str], SuffixStore] | None = None,
+        branches: int = 0,
+    ) -> None:
+        super().__init__()
+        self._branches = branches
+        self._longest = longest
+        self._shortest_match = shortest_match
+        self._candidates = candidates
+        self._min_survival = min_survival
+        self._open_store = open_store
+        self._pasts: dict[str, PastOutputs] = {}  # by scope, the most recently used last
+        self.disk = StoreThread()
+
+    def build(self, request: RequestView) -> _State:
+        index = SuffixIndex(OWN_LEVELS, request.tokens)
+        return _State(index, request.prompt_length, self._past(request.scope))
+
+    def extend(self, state: _State, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
+        state.pending.extend(outcome.tokens)
+
+    def size(self, state: _State) -> int:
+        return len(state.index) + len(state.pending)
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        state = self._states[request.id]
+        if request.prompt_length != state.prompt_length:  # the conversation's next turn has begun
+            state.remember()
+            state.prompt_length = request.prompt_length
+        super().observe(request, outcome)
+
+    def stop(self, request: RequestView) -> None:
+        state = self._states.get(request.id)
+        if state is not None:
+            state.remember()
+        super().stop(request)
+        if state is not None and state.past is not None and state.past.store.full:
+            self.disk.write(state.past.store)
+        self._unload_idle()
+
+    def close(self) -> None:
+        for scope in list(self._pasts):
+            self._unload(scope)
+        self.disk.close()
+        super().close()
+
+    def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
+        state.catch_up()
+        text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
+        found = []
+        own = longest_matches(text, text, shortest, count, chance)
+        if own is not None:
+            found.append(own)
+        remembered = state.past.index if state.past is not None else None
+        if remembered is not None and (own is None or max(own.lengths) < CONTENT):
+            past = longest_matches(remembered, text, shortest, count, chance)
+            if past is not None:
+                found.append(past)
+        most, least = min(limit.max_tokens, self._longest), max(self._min_survival, limit.min_survival)
+        chosen = vote(found, most, least) if found else None
+        if chosen is None or (not self._branches and chosen.confidence[0] < RESYNC[0]):
+            changed = self._after_a_change(state, request, limit)
+            if changed is not None:
+                return changed
+        if chosen is None:
+            return None
+        if chosen.match_length >= STEADY and not chosen.past:
+            state.copying = Copying(len(request.tokens), chosen.tokens)
+        features = {
+            "match_length": float(chosen.match_length),
+            "count": float(chosen.count),
+            "agree": chosen.agree,
+            "from_store": float(chosen.past),
+            "from_prompt": float(not chosen.past and chosen.place < state.prompt_length),
+        }
+        others = list(branches(found, chosen, self._branches, least)) if self._branches else []
+        if self._branches and chosen.confidence[0] < RESYNC[0]:
+            others += self._changed(state, request)
+        if others:
+            least = max(least, MIN_BRANCH)
+            tree = grow(chosen.tokens, chosen.confidence, others, limit=most, min_survival=least)
+            forks = tree.parents != tuple(range(-1, len(tree.tokens) - 1))
+            return Draft(tree.tokens, self.name, tree.parents if forks else None, tree.confidence, features)
+        return Draft(tuple(chosen.tokens), self.name, None, tuple(chosen.confidence), features)
+
+    @staticmethod
+    def _changed(state: _State, request: RequestView) -> list[Branch]:
+        """The way back to the copied text as a branch, if the last token took the place of one of it."""
+        if state.copying is None:
+            return []
+        tokens = state.copying.after_a_change(request.tokens)[:LONGEST_BRANCH]
+        return [Branch(0, tokens, confidence_of(len(tokens)))] if tokens else []
+
+    def _after_a_change(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
+        if state.copying is None or limit.min_chance > RESYNC[0]:
+            return None
+        tokens = state.copying.after_a_change(request.tokens)[: min(limit.max_tokens, self._longest)]
+        estimates = confidence_of(len(tokens))
+        keep = sum(survival >= self._min_survival for survival in accumulate(estimates, mul))
+        if not tokens or not keep:
+            return None
+        features = {"match_length": 0.0, "count": 1.0, "agree": 1.0, "from_store": 0.0}
+        return Draft(tuple(tokens[:keep]), self.name, confidence=estimates[:keep], features=features)
+
+    def _past(self, scope: str) -> PastOutputs | None:
+        if self._open_store is None:
+            return None
+        past = self._pasts.pop(scope, None) or PastOutputs(self._open_store(scope), self.disk)
+        self._pasts[scope] = past
+        return past
+
+    def _unload_idle(self) -> None:
+        busy = {id(state.past) for state in self._states.values()}
+        idle = [scope for scope, past in self._pasts.items() if id(past) not in busy]
+        for scope in idle[: max(0, len(self._pasts) - LOADED_SCOPES)]:
+            self._unload(scope)
+
+    def _unload(self, scope: str) -> None:
+        past = self._pasts.pop(scope)
+        past.abandon()
+        self.disk.write(past.store)
+
+
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """The drafter of the stage `suffix`.
+
+    Options: `max`, the longest draft (1 to 64 tokens); `min`, the shortest match to draft from;
+    `candidates`, how many occurrences are looked at; `min-p`, the estimate that all of the draft is right
+    below which it ends; `store_tokens`, how many tokens of past outputs are
+    kept for each scope, 0 for none. Raises SpeculationStringError.
+    """
+    values = read_options(
+        NAME,
+        options,
+        {
+            "max": LONGEST,
+            "min": SHORTEST_MATCH,
+            "min-p": MIN_SURVIVAL,
+            "candidates": CANDIDATES,
+            "store_tokens": STORE_TOKENS,
+        },
+    )
+    for key, most in (("max", REACH), ("min", REACH - 1), ("candidates", 1024)):
+        if not 1 <= values[key] <= most:
+            raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    if values["store_tokens"] > MOST_STORED:
+        raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} is over {MOST_STORED}.")
+    folder, target, bound = context.store, context.target, values["store_tokens"]
+
+    def open_store(scope: str) -> SuffixStore:
+        assert folder is not None
+        return SuffixStore(
+            folder,
+            vocab_hash=target.vocab_hash,
+            vocab_size=target.vocab_size,
+            scope=scope,
+            max_tokens=bound,
+        )
+
+    return SuffixDrafter(
+        longest=values["max"],
+        shortest_match=values["min"],
+        candidates=values["candidates"],
+        min_survival=values["min-p"],
+        open_store=open_store if folder is not None and bound else None,
+        branches=BRANCHES if context.capabilities.trees else 0,
+    )

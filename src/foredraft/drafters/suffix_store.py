@@ -1,0 +1,301 @@
+"""Past outputs on disk: one append-only file for each vocabulary and scope.
+
+A file is a header (16 bytes of MAGIC, then 16 of a digest of vocabulary and scope) and records: token count
+and CRC-32 as two little-endian 32-bit numbers, then the tokens as 32-bit integers. The CRC covers the count
+and the tokens, so whatever a crash leaves of a record being written is recognised, dropped, and cut off by
+the next writer. Writers take an advisory lock on the file itself; compaction replaces it (temporary file,
+fsync, rename), which a writer that waited for the lock notices by the inode.
+
+The store is a cache. Nothing here raises for what is on the disk: a problem is logged and the outputs in
+question are not remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import struct
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from foredraft.drafters.lookup.suffix_index import SEPARATOR, Tokens
+
+if sys.platform != "win32":
+    import fcntl
+
+MAGIC = b"foredraft-suffix"
+FLUSH_TOKENS = 16_384
+"""Tokens that may wait in memory before they should be written."""
+
+_HEADER = 32
+_FRAME = struct.Struct("<II")
+_WORD = 4
+_OURS = re.compile(  # with what a crash of their writers can leave behind
+    r"suffix-[0-9a-f]{16}-[0-9a-f]{16}\.bin(\.tmp|\.corrupt)?|ngram-cache-.*\.bin(\.\w{8})?"
+)
+_KEPT_BY_COMPACTION = 0.75  # of the bound, so that a full file is not rewritten at every flush
+
+_NOTHING: Tokens = np.empty(0, np.int32)
+_log = logging.getLogger(__name__)
+
+
+class StoreFile(NamedTuple):
+    """What one file of past outputs holds: a row of `foredraft doctor`."""
+
+    file: Path
+    tokens: int
+    bytes: int
+    outputs: int
+
+
+class SuffixStore:
+    """The past outputs of one scope under one vocabulary.
+
+    Outputs are queued by `add` and written by `flush`, or by `write` after `take`: what touches the file,
+    `load` and `write`, may be another thread's. At most `max_tokens` are kept, the oldest outputs being
+    dropped when the file grows past that.
+    """
+
+    def __init__(
+        self, folder: Path, *, vocab_hash: str, vocab_size: int, scope: str, max_tokens: int
+    ) -> None:
+        names = [hashlib.sha256(part.encode()).hexdigest()[:16] for part in (vocab_hash, scope)]
+        self.path = folder / f"suffix-{names[0]}-{names[1]}.bin"
+        self.max_tokens = max_tokens
+        self._vocab_size = vocab_size
+        self._header = MAGIC + hashlib.sha256(f"{vocab_hash}\0{scope}".encode()).digest()[:16]
+        self._queue: list[bytes] = []
+        self._queued = 0
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no file, and so nothing to load."""
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # `load` says what is wrong with it
+        return False
+
+    def load(self) -> Tokens:
+        """The newest `max_tokens` tokens, oldest first, with two SEPARATORs before every output."""
+        try:
+            data = self.path.read_bytes()
+            if self._foreign(data):
+                with self._locked():  # moves it aside
+                    return _NOTHING
+            words = self._parse(data)
+            if len(words) and (words.max() >= self._vocab_size or words.min() < SEPARATOR):
+                self._move_aside("holds tokens outside the vocabulary")
+                return _NOTHING
+        except FileNotFoundError:
+            return _NOTHING
+        except OSError as error:
+            _log.warning("Past outputs cannot be read from %s: %s. Going on without them.", self.path, error)
+            return _NOTHING
+        return words
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Queue an output; of one longer than `max_tokens` the end."""
+        if not tokens or not self.max_tokens:
+            return
+        payload = np.asarray(tokens[-self.max_tokens :], "<i4").tobytes()
+        count = struct.pack("<I", len(payload) // _WORD)
+        self._queue.append(
+            _FRAME.pack(len(payload) // _WORD, zlib.crc32(payload, zlib.crc32(count))) + payload
+        )
+        self._queued += len(payload) // _WORD
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is queued that it should be written."""
+        return self._queued >= FLUSH_TOKENS
+
+    def take(self) -> bytes:
+        """What is queued, for `write`; nothing is queued any more."""
+        queue, self._queue, self._queued = self._queue, [], 0
+        return b"".join(queue)
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        self.write(self.take())
+
+    def write(self, records: bytes) -> None:
+        """Append records to the file. Logs a warning where that fails: they are forgotten."""
+        if not records:
+            return
+        try:
+            if not self.path.parent.is_dir():
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked() as file:
+                self._append(file, records)
+        except OSError as error:
+            _log.warning("Outputs cannot be remembered in %s: %s.", self.path, error)
+
+    def _append(self, file: int, records: bytes) -> None:
+        data = _read(file)
+        spans = list(_records(data))
+        good = spans[-1][1] if spans else _HEADER
+        if len(data) > good:
+            _log.warning("%s: dropped %d bytes of an unfinished output.", self.path, len(data) - good)
+            os.ftruncate(file, good)
+        if len(data) < _HEADER:
+            os.ftruncate(file, 0)
+            records, data = self._header + records, b""
+        _write(file, records)
+        data = data[:good] + records
+        if len(data) // _WORD > self.max_tokens:  # the frames count too, on the safe side
+            self._compact(data)
+
+    def _compact(self, data: bytes) -> None:
+        """Replace the file by its newest outputs. The caller holds the lock."""
+        first = _newest(list(_records(data)), int(self.max_tokens * _KEPT_BY_COMPACTION))
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write(file, self._header + data[first:])
+            os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.replace(self.path)
+        _sync_folder(self.path.parent)
+
+    def _parse(self, data: bytes) -> Tokens:
+        spans = list(_records(data))
+        if not spans:
+            return _NOTHING
+        first = _newest(spans, self.max_tokens)
+        words = np.frombuffer(data[first : spans[-1][1]], "<i4").astype(np.int32)
+        frames = (np.array([start for start, _ in spans if start >= first]) - first) // _WORD
+        words[frames] = words[frames + 1] = SEPARATOR
+        return words
+
+    def _foreign(self, data: bytes) -> bool:
+        """Not ours. The beginning of our header is: a writer may just be creating the file."""
+        return data[:_HEADER] != self._header[: len(data)]
+
+    def _move_aside(self, what: str) -> None:
+        aside = self.path.with_name(self.path.name + ".corrupt")
+        self.path.replace(aside)
+        _log.warning("%s %s: moved to %s, starting anew.", self.path, what, aside.name)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file, created if need be, open for appending and locked; one that is not ours is moved aside.
+
+        Raises OSError.
+        """
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                if sys.platform != "win32":
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if not _is_at(file, self.path):  # replaced or erased while we waited
+                    continue
+                if self._foreign(os.read(file, _HEADER)):
+                    self._move_aside("is not a file of past outputs")
+                    continue
+                yield file
+                return
+            finally:
+                os.close(file)
+
+
+def describe(folder: Path) -> list[StoreFile]:
+    """What is remembered under a store's folder, a file each, by name. Raises OSError."""
+    found: list[StoreFile] = []
+    for path in remembered(folder):
+        if path.suffix == ".bin" and path.name.startswith("suffix-"):
+            data = path.read_bytes()
+            spans = list(_records(data)) if data.startswith(MAGIC) else []
+            tokens = sum(end - start - _FRAME.size for start, end in spans) // _WORD
+            found.append(StoreFile(path, tokens, len(data), len(spans)))
+    return found
+
+
+def forget(folder: Path) -> tuple[int, int]:
+    """Erase everything that Foredraft remembers in the folder, and nothing else: (files, bytes) erased.
+
+    Raises OSError where a file cannot be erased.
+    """
+    erased = [(path, path.lstat().st_size) for path in remembered(folder)]
+    for path, _ in erased:
+        path.unlink(missing_ok=True)
+    return len(erased), sum(size for _, size in erased)
+
+
+def remembered(folder: Path) -> list[Path]:
+    """Every file that `forget` erases, by name. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int]]:
+    """(start, end) in bytes of every record, frame included, up to the first that is not whole."""
+    view, start = memoryview(data), _HEADER
+    while start + _FRAME.size <= len(data):
+        count, checksum = _FRAME.unpack_from(data, start)
+        end = start + _FRAME.size + count * _WORD
+        if not count or end > len(data):
+            return
+        if zlib.crc32(view[start + _FRAME.size : end], zlib.crc32(view[start : start + _WORD])) != checksum:
+            return
+        yield start, end
+        start = end
+
+
+def _newest(spans: Sequence[tuple[int, int]], max_tokens: int) -> int:
+    """Where the newest records begin that hold at most `max_tokens` together; the last is always kept."""
+    room, first = max_tokens, spans[-1][0]
+    for start, end in reversed(spans):
+        room -= (end - start - _FRAME.size) // _WORD
+        if room < 0:
+            break
+        first = start
+    return first
+
+
+def _read(file: int) -> bytes:
+    chunks: list[bytes] = []
+    os.lseek(file, 0, os.SEEK_SET)
+    while chunk := os.read(file, 1 << 24):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _write(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the open file is (still) the one of that name."""
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    held = os.fstat(file)
+    return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino) and stat.S_ISREG(held.st_mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where folders can be synced."""
+    if sys.platform == "win32":
+        return
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,399 @@
+"""The engine: requests in, events out. One thread, one model, any number of requests."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Unpack
+
+from foredraft.config import AUTO, Speculation, as_speculation
+from foredraft.engine.admission import check_queue, check_terms, expire
+from foredraft.engine.assembly import assemble
+from foredraft.engine.decisions import Decisions
+from foredraft.engine.drafting import Drafters
+from foredraft.engine.finish import finish_event
+from foredraft.engine.fold import fold
+from foredraft.engine.loading import Kept, load_parts
+from foredraft.engine.options import EngineOptions, SamplingOptions
+from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
+from foredraft.engine.request import Request, make_request
+from foredraft.engine.round import RoundRunner
+from foredraft.engine.scheduler import Scheduler
+from foredraft.engine.scoring import Scores, scores_of, with_scores
+from foredraft.engine.setup import Setup
+from foredraft.engine.stats import PlainRound
+from foredraft.engine.streams import EventStream, Streams
+from foredraft.engine.teaching import Teaching
+from foredraft.errors import ForedraftError, OutOfKVError, RequestError
+from foredraft.planner.fixed import FixedPlanner
+from foredraft.protocols import Drafter, Model, Planner, RequestView
+from foredraft.registry import check_speculation
+from foredraft.sampling.validation import validate_params
+from foredraft.types import Completion, Event, FinishEvent, FinishReason, SamplingParams
+
+NOT_DRAFTING = "no drafter is configured"
+
+
+class Engine:
+    """Generates text from one model, with speculative decoding.
+
+    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects; `clock`
+    gives the seconds that the planner and deadlines go by. `max_waiting`: how many requests may wait for
+    others to end; None for any number. `on_finish` is called with every request that ends and must not raise.
+    Not thread-safe. A context manager: leaving it frees the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        drafters: Sequence[Drafter] = (),
+        planner: Planner | None = None,
+        configured: str = "custom",
+        clock: Callable[[], float] = perf_counter,
+        max_waiting: int | None = None,
+    ) -> None:
+        self.model = model
+        self.max_waiting = max_waiting
+        self.on_finish: Callable[[RequestView, FinishEvent], None] | None = None
+        self._clock = clock
+        self._scheduler = Scheduler(model)
+        asked = Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock)
+        self._runner = RoundRunner(
+            model,
+            self._scheduler,
+            Setup(asked, planner or FixedPlanner(), configured, None if drafters else NOT_DRAFTING),
+            clock,
+        )
+        self._streams = Streams(self._round, self._endings, self._abort, self._is_open)
+        self._teaching = Teaching(model, self._scheduler.cache, clock)
+        self._keep(Kept())
+        self._next_id = 1
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        speculate: str | Speculation = AUTO,
+        **options: Unpack[EngineOptions],
+    ) -> Engine:
+        """Load a model and get ready to generate.
+
+        `model` is a GGUF file, a folder of safetensors, the name of a pulled model, or None for the default
+        model. `speculate` is a speculation string: "auto", "off", or drafters such as
+        "ngram-simple:n=8;draft-model:model=m.gguf". Raises ConfigError, ModelError, CapacityError,
+        MissingDependencyError.
+        """
+        [engine] = cls.load_together(model, [speculate], **options)
+        return engine
+
+    @classmethod
+    def load_together(
+        cls,
+        model: str | Path | None,
+        speculations: Sequence[str | Speculation],
+        **options: Unpack[EngineOptions],
+    ) -> list[Engine]:
+        """An engine for each setting, all on one model: weights are loaded once and lie in the same memory,
+        so that the engines differ by their settings alone. Each has `sequences` of its own.
+
+        The model is freed with the last of them. Takes and raises what `load` does.
+        """
+        settings = [as_speculation(speculate) for speculate in speculations]
+        for speculation in settings:
+            check_speculation(speculation)
+        parts, loading = load_parts(model, len(settings), options)
+        engines = [cls(part) for part in parts]
+        with ExitStack() as loaded:
+            for engine in engines:
+                loaded.enter_context(engine)
+            for engine, speculation in zip(engines, settings, strict=True):
+                engine._keep(Kept.of(engine.model, loading))
+                engine.set_speculation(speculation)
+            loaded.pop_all()
+        return engines
+
+    def _keep(self, kept: Kept) -> None:
+        self._kept = kept
+        self._teaching.knowledge = kept.knowledge
+        self._scheduler.cache.disk = kept.disk
+
+    def set_speculation(self, speculate: str | Speculation) -> None:
+        """Draft with something else from the next request on. The model and its KV cache stay as they are.
+
+        Takes what `load` takes as `speculate`. Raises SpeculationStringError, and RequestError while requests
+        are waiting or running; the old setting then stays in force.
+        """
+        speculation = as_speculation(speculate)
+        check_speculation(speculation)
+        self._check_open()
+        if not self.idle:
+            raise RequestError(
+                "Speculation cannot be changed while a request is running.",
+                hint="Wait until the engine is idle, or abort its requests.",
+            )
+        store, options = self._kept.store, self._kept.options
+        setup = assemble(self.model, speculation, store=store, options=options, clock=self._clock)
+        self._teaching.keep(self._runner.setup.learner)
+        if setup.learner is not None and setup.drafters:
+            try:
+                self._teaching.teach(setup.learner)
+            except BaseException:
+                setup.drafters.close()
+                raise
+        self._runner.setup.drafters.close()
+        self._runner.setup = setup
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        scope: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+        max_draft: int | None = None,
+    ) -> int:
+        """Queue a request; returns its id. Raises RequestError, ContextLengthError, QueueFullError.
+
+        `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
+        from one scope is used in another. Of those waiting, requests of a higher `priority` run first. One
+        that is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`. At most
+        `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it.
+        """
+        self._check_open()
+        check_terms(priority, deadline_s, max_draft)
+        check_queue(self.waiting_count, self._scheduler.places, self.max_waiting)
+        params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
+        tokens = self.encode(prompt)
+        check_tokens(tokens, self.model.info)
+        expected = encode_prediction(self.model.tokenizer, prediction, self.model.info.vocab_size)
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, expected)
+        self._next_id += 1
+        request = make_request(
+            view,
+            self.model.tokenizer,
+            context_length=self.model.info.context_length,
+            vocab_size=self.model.info.vocab_size,
+        )
+        request.priority = priority
+        if max_draft is not None:
+            request.max_draft = max_draft
+        request.deadline = None if deadline_s is None else self._clock() + deadline_s
+        self._scheduler.enqueue(request)
+        return view.id
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt, as `add` would run it. Raises RequestError."""
+        self._check_open()
+        return encode_prompt(self.model.tokenizer, prompt)
+
+    def abort(self, request_id: int) -> list[Event]:
+        """Stop a request now and free its place.
+
+        Returns its last events, which no stream follows and `step` has not returned yet; nothing if it is
+        not known. A stream that follows the request gets them instead.
+        """
+        self._streams.deliver(self._abort(request_id))
+        return self._streams.claim(request_id)
+
+    def _abort(self, request_id: int) -> list[Event]:
+        request = self._scheduler.find(request_id)
+        if request is None or self._closed:
+            return []
+        request.finish = request.finish or FinishReason.ABORT
+        return [self._finish(request)]
+
+    def _is_open(self, request_id: int) -> bool:
+        return not self._closed and self._scheduler.find(request_id) is not None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: drafters that were left out or failed, and why."""
+        return self._runner.setup.all_notes()
+
+    @property
+    def planner(self) -> Planner:
+        """What decides about drafts at the moment, having learnt from all rounds that are over."""
+        self._runner.ledger.settle()
+        return self._runner.setup.planner
+
+    @property
+    def decisions(self) -> Decisions:
+        """What was decided in the last rounds, to be read or watched, and what each drafter did."""
+        return self._runner.ledger.decisions
+
+    @property
+    def setup(self) -> Setup:
+        """What speculation runs on at the moment."""
+        return self._runner.setup
+
+    def plain_round(self, requests: int) -> PlainRound | None:
+        """What plain rounds of so many requests took lately; None before two were seen."""
+        return self._runner.ledger.plain_round(requests)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        self._streams.settle()
+        return self._scheduler.idle
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that have no place yet, or had to give theirs up for a while."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def running_count(self) -> int:
+        """Requests that have a place."""
+        return len(self._scheduler.running)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that running requests hold in the KV cache. What ended ones left to be reused is extra."""
+        return sum(request.computed for request in self._scheduler.running)
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request had to wait because the KV cache was full, since the engine was made."""
+        return self._scheduler.preemptions
+
+    # --- stepping --------------------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """Run one round for all requests; returns the events of those that no stream follows.
+
+        A failure of the backend ends the requests it happened to with reason "error"; it is not raised.
+        """
+        self._streams.advance()
+        return self._streams.take_unclaimed()
+
+    def _round(self) -> list[Event]:
+        self._check_open()
+        late = expire((*self._scheduler.running, *self._scheduler.waiting), self._clock())
+        self._streams.deliver([self._finish(request) for request in late])
+        self._scheduler.admit(self._start)
+        self._scheduler.mend()
+        if len(self._scheduler.ended()) < len(self._scheduler.running):
+            try:
+                return self._runner.run()
+            except OutOfKVError as error:
+                self._scheduler.make_room(error)
+            except ForedraftError as error:
+                for request in self._scheduler.running:
+                    request.fail(str(error))
+        return []
+
+    def _endings(self) -> list[Event]:
+        """The last events of requests that a round left at their end."""
+        return [self._finish(request) for request in self._scheduler.ended()]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("This engine is closed.", hint="Load it again with Engine.load.")
+
+    def _start(self, request: Request) -> None:
+        setup = self._runner.setup
+        setup.drafters.start(request.view)
+        setup.planner.start(request.view, setup.drafters.serving([request.view]))
+
+    def _finish(self, request: Request) -> FinishEvent:
+        request.finished_at = request.finished_at or perf_counter()
+        self._runner.ledger.settle()
+        setup = self._runner.setup
+        if request.admitted_at:
+            setup.drafters.stop(request.view)
+            setup.planner.stop(request.view)
+        self._scheduler.remove(request, keep=request.finish is not FinishReason.ERROR)
+        event = finish_event(request, setup, self.model.capabilities)
+        self._scheduler.cache.observe(event.timings)
+        if self.on_finish is not None:
+            self.on_finish(request.view, event)
+        return event
+
+    # --- conveniences ----------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        scope: str = "",
+        **sampling: Unpack[SamplingOptions],
+    ) -> EventStream:
+        """Generate, yielding a TokenEvent for every token and a FinishEvent at the end.
+
+        Sampling is given as `params`, or as keywords of SamplingParams. Several streams may be read in
+        turns; closing one early aborts its request. Raises RequestError, ContextLengthError at once.
+        """
+        chosen = sampling_params(params, sampling)
+        return self._follow(self.add(prompt, chosen, prediction=prediction, scope=scope))
+
+    def _follow(self, request_id: int) -> EventStream:
+        request = self._scheduler.find(request_id)
+        return self._streams.follow(request_id, generated=request.generated if request else 0)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        prediction: str | Sequence[int] = "",
+        scope: str = "",
+        **sampling: Unpack[SamplingOptions],
+    ) -> Completion:
+        """Generate and return the whole answer: the fold of `stream`."""
+        with self.stream(prompt, params, prediction=prediction, scope=scope, **sampling) as events:
+            return fold(events)
+
+    def score(self, prompt: Prompt, *, logprobs: int = 0, scope: str = "") -> Scores:
+        """How likely the model finds the prompt's own tokens, each after those before it.
+
+        Nothing is generated. With as many alternatives to each token as `logprobs` says. Raises RequestError,
+        ContextLengthError, and BackendError where it could not be computed.
+        """
+        tokens = self.encode(prompt)
+        params = with_scores(SamplingParams(logprobs=logprobs), score_prompt=True, answers=False)
+        with self.stream(tokens, params, scope=scope) as events:
+            return scores_of(tokens, events)
+
+    def run(self, requests: Iterable[int]) -> list[Completion]:
+        """Run until the given requests are finished; returns their completions in order.
+
+        Raises RequestError for one that is not known; the others are then as they were.
+        """
+        wanted = list(requests)
+        for request in wanted:
+            if not self._streams.knows(request):
+                raise RequestError(f"There is no request {request} in this engine.")
+        with ExitStack() as stack:
+            streams = [stack.enter_context(self._follow(request)) for request in wanted]
+            return [fold(stream) for stream in streams]
+
+    def close(self) -> None:
+        """Save what is remembered and free the model. May be called twice."""
+        if self._closed:
+            return
+        for request in [*self._scheduler.running, *self._scheduler.waiting]:
+            self.abort(request.id)
+        self._closed = True
+        self._teaching.keep(self._runner.setup.learner)
+        self._scheduler.cache.close()
+        self._runner.setup.drafters.close()
+        self.model.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,78 @@
+"""What `auto` has learnt of a model, kept from run to run: costs, and how often drafts are right.
+
+It is read when speculation is set up and written when it is set up anew or the engine is closed: never while
+a request is running.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.profile import Profile, ProfileStore, key_of
+from foredraft.types import ModelInfo
+
+TRUSTED = 500
+"""Measured rounds from which a stored curve is used without measuring it again at the start. One that was
+measured on purpose (`foredraft profile`) is used at once."""
+
+
+class Knowledge:
+    """The stored profile of one model. `remember` false keeps counts of past outputs neither way: costs are
+    the machine's, but what was accepted comes from texts.
+    """
+
+    def __init__(self, store: ProfileStore, info: ModelInfo, *, remember: bool) -> None:
+        self._store = store
+        self._key = key_of(info)
+        self._name = info.name
+        self._remember = remember
+        self._known: Profile | None = None
+
+    def recall(self, planner: AdaptivePlanner) -> bool:
+        """Tell a planner what is known. Returns whether that is enough to begin with."""
+        self._known = self._store.load(self._key)
+        if self._known is None:
+            return False
+        learnt = self._known.learnt if self._remember else {}
+        known = self._known
+        plain_ms = known.curve[min(known.curve)][1]
+        planner.recall(
+            known.curve,
+            learnt,
+            resize=known.resize,
+            asking={name: ms / plain_ms for name, ms in known.draft_ms.items()},
+            choosing_ms=known.overhead_ms,
+        )
+        return known.thorough or known.rounds >= TRUSTED
+
+    def keep(self, planner: AdaptivePlanner) -> None:
+        """Store what a planner has learnt since. A failure is logged."""
+        curve = planner.curve()
+        if not curve or not planner.rounds:
+            return
+        known = self._known or Profile(key=self._key, name=self._name, curve=curve, measured_at=_now())
+        self._known = replace(
+            known,
+            curve=curve,
+            resize=round(planner.resize, 4),
+            **_asking(planner),
+            measured_at=_now(),
+            rounds=known.rounds + planner.rounds,
+            learnt=planner.knowledge() if self._remember else known.learnt,
+        )
+        self._store.save(self._known)
+
+
+def _asking(planner: AdaptivePlanner) -> dict[str, Any]:
+    """What asking takes, as fields of a profile; none before anybody was asked."""
+    if not planner.asking_ms:
+        return {}
+    draft_ms = {name: round(ms, 4) for name, ms in planner.asking_ms.items()}
+    return {"draft_ms": draft_ms, "overhead_ms": round(planner.choosing_ms, 4)}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

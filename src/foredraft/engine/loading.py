@@ -1,0 +1,58 @@
+"""From a model's name and options to what engines are made of: the model, and what may be kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from foredraft.backends.part import split
+from foredraft.config import ModelOptions
+from foredraft.engine.knowledge import Knowledge
+from foredraft.engine.options import EngineOptions, LoadOptions, model_options
+from foredraft.engine.prefix_disk import PrefixDisk, open_disk
+from foredraft.errors import ConfigError
+from foredraft.library import models_dir, resolve
+from foredraft.planner.profile import ProfileStore, profiles_dir
+from foredraft.protocols import Model
+from foredraft.registry import backend_for
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an engine may keep between runs, and the options its model was loaded with.
+
+    `store`: the folder of past outputs; `knowledge`: what is stored of costs and acceptance; `disk`: the KV
+    cells of prefixes. None where nothing may be kept, as with a model that was made by hand.
+    """
+
+    options: ModelOptions = field(default_factory=ModelOptions)
+    store: Path | None = None
+    knowledge: Knowledge | None = None
+    disk: PrefixDisk | None = None
+
+    @classmethod
+    def of(cls, model: Model, options: LoadOptions) -> Self:
+        """Opens what is there. Raises ConfigError where the folder of prefixes cannot be used."""
+        profiles = ProfileStore(profiles_dir(options.cache_dir))
+        return cls(
+            options.model,
+            options.cache_dir / "store" if options.remember else None,
+            Knowledge(profiles, model.info, remember=options.remember),
+            open_disk(model, options.cache_dir, options.prefix_bytes),
+        )
+
+
+def load_parts(
+    model: str | Path | None, parts: int, options: EngineOptions
+) -> tuple[list[Model], LoadOptions]:
+    """(a model of its own for each of so many engines, the options, checked). They share the weights, and
+    each has the sequences that the options say. Raises ConfigError, ModelError, CapacityError,
+    MissingDependencyError.
+    """
+    if not parts:
+        raise ConfigError("Engines are loaded for one speculation setting at least.")
+    loading = model_options(options)
+    path = resolve(None if model is None else str(model), models_dir(loading.cache_dir))
+    wanted = replace(loading.model, sequences=parts * loading.model.sequences)
+    return split(backend_for(path).load(path, wanted), parts), loading

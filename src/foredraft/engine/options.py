@@ -1,0 +1,163 @@
+"""The keywords of `Engine.load` and `Engine.generate`, typed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+import numpy as np
+import platformdirs
+
+from foredraft.config import MOST_THREADS, Dtype, ModelOptions
+from foredraft.errors import ConfigError
+from foredraft.types import Constraint, VerifyRule
+
+_LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
+_MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
+_CHOICES = {"memory": ("mmap", "ram"), "flash_attention": ("auto", "on", "off"), "dtype": get_args(Dtype)}
+_SWITCHES = ("probe", "remember")
+_CALLBACKS = ("progress", "notice")
+
+
+class EngineOptions(TypedDict, total=False):
+    """Everything about loading that has a default: see `config.ModelOptions` for what each means.
+
+    `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs;
+    None is the user's cache directory, and "~" is the home. `prefix_cache_gb`: keep the KV cells of sequences
+    that make room there, up to so many gigabytes; 0 keeps none.
+    """
+
+    context_length: int
+    sequences: int
+    threads: int
+    batch: int
+    ubatch: int
+    gpu_layers: int
+    memory: Literal["mmap", "ram"]
+    kv_type: str
+    dtype: Dtype
+    flash_attention: Literal["auto", "on", "off"]
+    probe: bool
+    progress: Callable[[float], None] | None
+    notice: Callable[[str], None] | None
+    cache_dir: str | Path | None
+    remember: bool
+    prefix_cache_gb: float
+
+
+class LoadOptions(NamedTuple):
+    """What `EngineOptions` say: how to load the model, and what may be kept where."""
+
+    model: ModelOptions
+    cache_dir: Path
+    remember: bool
+    prefix_bytes: int
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as keywords."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int
+    stop: tuple[str, ...]
+    stop_tokens: tuple[int, ...]
+    ignore_eos: bool
+    logprobs: int | None
+    verify: VerifyRule
+    constraint: Constraint | None
+
+
+def model_options(options: EngineOptions) -> LoadOptions:
+    """The options, checked, with defaults for those not given.
+
+    Raises ConfigError naming the option, its value and what is valid. The KV types are checked by the
+    backend, which knows what it has.
+    """
+    unknown = set(options) - set(EngineOptions.__annotations__)
+    if unknown:
+        raise ConfigError(
+            f"There is no option {min(unknown)!r}.",
+            hint=f"Valid are: {', '.join(EngineOptions.__annotations__)}.",
+        )
+    values: dict[str, Any] = {name: _checked(name, value) for name, value in options.items()}
+    remember: bool = values.pop("remember", True)
+    cache_dir: Path = values.pop("cache_dir", None) or default_cache_dir()
+    prefix_cache_gb: float = values.pop("prefix_cache_gb", 0.0)
+    if prefix_cache_gb and not remember:
+        raise ConfigError(
+            f"prefix_cache_gb={prefix_cache_gb} and remember=False contradict each other: it keeps texts.",
+            hint="Set prefix_cache_gb=0, or leave remember on.",
+        )
+    model = ModelOptions(cache_dir=cache_dir, **values)
+    return LoadOptions(model, cache_dir, remember, int(prefix_cache_gb * 1e9))
+
+
+def _checked(name: str, value: object) -> object:
+    """An option's value as `ModelOptions` wants it. Raises ConfigError."""
+    if name in _LEAST:
+        return _whole(name, value)
+    if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
+        raise _wrong(name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
+    if name in _SWITCHES:
+        if not isinstance(value, bool | np.bool_):
+            raise _wrong(name, value, "True or False")
+        return bool(value)
+    if name in _CALLBACKS and not (value is None or callable(value)):
+        raise _wrong(name, value, "None or a function of one argument")
+    if name == "kv_type" and not isinstance(value, str):
+        raise _wrong(name, value, "a string: 'auto', a type such as 'f16' or 'q8_0', or K/V as in 'bf16/f16'")
+    if name == "cache_dir" and value is not None:
+        return _folder(name, value)
+    if name == "prefix_cache_gb":
+        return _size(name, value)
+    return value
+
+
+def _size(name: str, value: object) -> float:
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
+        raise _wrong(name, value, "a finite number of gigabytes, 0 for none")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _whole(name: str, value: object) -> int:
+    most = MOST_THREADS if name == "threads" else _MOST
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+        if _LEAST[name] <= number <= most:
+            return number
+    raise _wrong(name, value, f"a whole number, {_LEAST[name]} to {most}")
+
+
+def _folder(name: str, value: object) -> Path:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise _wrong(name, value, "the path of a folder, or None for the user's cache directory")
+    try:
+        folder = Path(path).expanduser()
+    except RuntimeError:  # how pathlib says that there is no such user
+        raise _wrong(name, value, "a path whose home directory (~) exists") from None
+    if folder.exists() and not folder.is_dir():
+        raise _wrong(name, value, "a folder; this is a file")
+    return folder
+
+
+def _wrong(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{name}={value!r} is not valid.", hint=f"{name} must be {allowed}.")
+
+
+def default_cache_dir() -> Path:
+    """The user's cache directory for Foredraft."""
+    return Path(platformdirs.user_cache_dir("foredraft", appauthor=False))

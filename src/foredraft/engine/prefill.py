@@ -1,0 +1,69 @@
+"""How prompts share a forward: how many of their rows, and whose.
+
+A forward takes the longer the more rows it has, and every stream waits for it. So while something is
+decoding prompts are computed in chunks, the idea of Sarathi-Serve (Agrawal et al. 2024, arXiv 2403.02310);
+with nothing decoding there is nobody to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foredraft.engine.admission import turn
+from foredraft.engine.request import Request
+
+PREFILL_ROWS = 64
+"""Rows of all prompts together in a forward that also decodes.
+
+This bounds the delay between two tokens of a stream, however long the prompts are that arrive: it is never
+longer than one forward over `PREFILL_ROWS` rows, one row for each decoding request, and the drafts.
+"""
+
+
+SCORED_ROWS = 32
+"""Rows of all prompts together in a forward whose logits are wanted, for scoring them.
+
+Each is as long as the vocabulary: at 150,000 tokens 32 take 19 MB, and summing them up holds the streams up
+for about as long as a round of decoding.
+"""
+
+
+def prefill_rows(room: int, *, decoding: bool) -> int:
+    """The most rows of prompts in a forward that has room for so many; `decoding`: it also decodes."""
+    return min(PREFILL_ROWS, room) if decoding else room
+
+
+def share(prompts: Sequence[Request], rows: int, max_rows: int) -> list[tuple[Request, int]]:
+    """(request, rows of its prompt) for a forward with room for `rows`, in the order of `prompts`.
+
+    Half goes to the prompt whose turn it is, so that none waits for ever. The rest goes to those with the
+    least left to compute, so that a short prompt does not wait behind a long one; prompts of about one
+    length follow one another, because computing them side by side would make all of them late. Requests of
+    a lower priority get what the others leave. Those that are scored share `SCORED_ROWS`.
+    """
+    if not prompts or rows <= 0:
+        return []
+    first = min(prompts, key=turn)
+    shortest = sorted(prompts, key=lambda request: (-request.priority, request.pending, request.id))
+    chunks = {request.id: _chunk(request, max_rows) for request in prompts}
+    given = dict.fromkeys(chunks, 0)
+    left, scored = rows, SCORED_ROWS
+    for request, most in [(first, (rows + 1) // 2), *((request, rows) for request in shortest)]:
+        more = min(chunks[request.id] - given[request.id], most, left)
+        if request.scoring:
+            more = min(more, scored)
+            scored -= more
+        given[request.id] += more
+        left -= more
+    return [(request, given[request.id]) for request in prompts if given[request.id]]
+
+
+def _chunk(request: Request, max_rows: int) -> int:
+    """The most rows of one request. What it generated before it was preempted is computed again in no more
+    rows than it was verified in: up to so many the backend's arithmetic is known to be the same. So is a
+    prompt that is scored: its numbers are those of decoding it.
+    """
+    prompt = request.view.prompt_length - request.computed
+    if request.scoring:
+        return min(prompt, max_rows)
+    return prompt if prompt > 0 else min(request.pending, max_rows)

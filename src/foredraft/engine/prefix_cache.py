@@ -1,0 +1,168 @@
+"""Which sequence holds which tokens: finished requests leave their KV cells for the next turn to reuse."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foredraft.engine.prefix_disk import Fetch, PrefixDisk
+from foredraft.errors import ForedraftError
+from foredraft.protocols import Model
+from foredraft.sequences import common_prefix
+from foredraft.types import Timings
+
+logger = logging.getLogger(__name__)
+
+WORTH_COPYING = 4
+"""Fewer shared tokens than this are computed again rather than copied from another sequence."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A sequence. Of the tokens that it holds the first `asked` were the prompt."""
+
+    seq: int
+    tokens: tuple[int, ...] = ()
+    asked: int = 0
+    scope: str = ""
+    busy: bool = False
+    used: int = 0
+
+
+class PrefixCache:
+    """The model's sequences, free ones with what they still hold.
+
+    A new request gets the free sequence that shares the longest prefix with its prompt, and only the rest
+    is computed. Sequences of another scope are never reused: how fast a prompt is answered would tell one
+    user what another asked. With a `disk` what has to make room is saved there, and brought back where that
+    beats computing it.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.disk: PrefixDisk | None = None
+        self._model = model
+        self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
+        self._clock = 0
+
+    def fetch(self, prompt: Sequence[int], scope: str = "") -> Fetch | None:
+        """Begin to bring from the disk what `acquire` can use for a prompt; None if there is nothing."""
+        if self.disk is None:
+            return None
+        held = (self._usable(slot, prompt, scope) for slot in self._slots if not slot.busy)
+        return self.disk.fetch(prompt[:-1], scope, max(held, default=0))
+
+    def acquire(
+        self, prompt: Sequence[int], scope: str = "", fetch: Fetch | None = None
+    ) -> tuple[int, int] | None:
+        """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy. `fetch`
+        is what was brought from the disk for it, and waited for if it is not there yet.
+
+        At least the prompt's last token is left to compute: its logits are needed.
+        """
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        usable = [(self._usable(slot, prompt, scope), slot) for slot in free]
+        shared, source = max(usable, key=lambda entry: (entry[0], -entry[1].used))
+        # Where most of what it holds is another conversation's, that stays, and its beginning is copied.
+        slot = source if shared and 2 * shared >= len(source.tokens) else self._spare(free)
+        self._save(slot, unless_kept=self._usable(slot, prompt, scope))
+        try:
+            shared = self._restore(slot, fetch, shared) or self._prepare(slot, source, shared)
+        except ForedraftError as error:  # it is computed anew instead
+            logger.warning("A kept prefix could not be reused: %s", error.message)
+            self.drop(slot.seq)
+            shared = 0
+        self._clock += 1
+        slot.busy, slot.used, slot.scope, slot.asked = True, self._clock, scope, len(prompt)
+        return slot.seq, shared
+
+    def _spare(self, free: Sequence[_Slot]) -> _Slot:
+        """The free sequence that is missed least: an empty one, or else the one longest unused.
+
+        Of empty ones the one with the most running neighbours, then the first. Backends that keep sequences
+        apart compute those in one pass whose numbers follow one another (docs/experiments.md).
+        """
+        running = {slot.seq for slot in self._slots if slot.busy}
+
+        def missed(slot: _Slot) -> tuple[int, int, int]:
+            if slot.tokens:
+                return slot.used, 0, slot.seq
+            return -1, -len(running & {slot.seq - 1, slot.seq + 1}), slot.seq
+
+        return min(free, key=missed)
+
+    def _restore(self, slot: _Slot, fetch: Fetch | None, held: int) -> int:
+        """Use what came from the disk where that is more than some sequence holds: how many tokens."""
+        if self.disk is None or fetch is None or fetch.shared <= held:
+            return 0
+        return fetch.shared if self.disk.restore(slot.seq, fetch) else 0
+
+    def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
+        """What the free sequence holds is about to go, but for its first `unless_kept` tokens."""
+        if self.disk is not None and len(slot.tokens) > unless_kept:
+            asked = len(slot.tokens) == slot.asked
+            self.disk.keep(slot.seq, slot.tokens, slot.scope, kept=unless_kept, asked=asked)
+
+    def _prepare(self, slot: _Slot, source: _Slot, shared: int) -> int:
+        """Leave the first `shared` tokens of `source` in `slot`; returns how many are there."""
+        if slot is source and shared:
+            self._model.truncate(slot.seq, shared)
+            return shared
+        if slot is not source and shared >= WORTH_COPYING and self._model.capabilities.fork:
+            self._model.fork(source.seq, slot.seq, shared)
+            return shared
+        self._model.release(slot.seq)
+        return 0
+
+    def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
+        if slot.scope != scope:
+            return 0
+        return self._model.reachable(slot.seq, common_prefix(slot.tokens, prompt[:-1]))
+
+    def release(self, seq: int, tokens: Sequence[int]) -> None:
+        """The request is over; the first cells of the sequence's cache are those of `tokens`, and what may
+        be left after them of a round that was interrupted is dropped.
+        """
+        slot = self._slots[seq]
+        slot.busy = False
+        slot.tokens = tuple(tokens)
+        try:
+            if self._model.length(seq) > len(tokens):
+                self._model.truncate(seq, len(tokens))
+        except ForedraftError as error:
+            logger.warning("A sequence could not be kept: %s", error.message)
+            self.drop(seq)
+
+    def evict(self) -> bool:
+        """Empty the free sequence that was not used for the longest time; False if all are empty."""
+        kept = [slot for slot in self._slots if not slot.busy and slot.tokens]
+        if not kept:
+            return False
+        slot = min(kept, key=lambda slot: slot.used)
+        self._save(slot)
+        self.drop(slot.seq)
+        return True
+
+    def observe(self, timings: Timings) -> None:
+        """An answer is over: what its prompt cost."""
+        if self.disk is not None:
+            self.disk.observe(timings)
+
+    def close(self) -> None:
+        """Save what is kept, one after the other: all of it at once may not fit in memory."""
+        if self.disk is None:
+            return
+        for slot in self._slots:
+            if not slot.busy:
+                self._save(slot)
+                self.disk.flush()
+        self.disk.close()
+        self.disk = None
+
+    def drop(self, seq: int) -> None:
+        """Nothing in the sequence can be trusted, or its cells are needed: it is free and empty."""
+        self._model.release(seq)
+        slot = self._slots[seq]
+        slot.busy, slot.tokens = False, ()

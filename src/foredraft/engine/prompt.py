@@ -1,0 +1,232 @@
+"""What a caller may hand in as a prompt, a prediction and sampling settings, brought into one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+
+from foredraft.engine.options import SamplingOptions
+from foredraft.errors import ContextLengthError, RequestError
+from foredraft.protocols import Tokenizer
+from foredraft.types import Message, ModelInfo, SamplingParams
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or chat messages (which go through the model's chat template)."""
+
+TEXT_PARTS = ("text", "input_text")
+"""Types of OpenAI's content parts that hold text: of chat completions, and of responses."""
+
+_PROMPT_HINT = (
+    'A prompt is text, a list of token ids, or messages such as [{"role": "user", "content": "…"}].'
+)
+_MESSAGE_HINT = 'A message is {"role": "user", "content": "…"}, as in OpenAI\'s API.'
+_PREDICTION_HINT = 'A prediction is text, a list of token ids, or {"type": "content", "content": "…"}.'
+
+
+# --- prompts -------------------------------------------------------------------------------------------
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
+    """The token ids of a `Prompt`. Raises RequestError for anything that is not one."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, special=True, add_bos=True)
+    parts = _items("The prompt", prompt, _PROMPT_HINT)
+    if all(_is_whole(part) for part in parts):
+        return [int(part) for part in parts]
+    if not all(isinstance(part, Mapping) for part in parts):
+        odd = [part for part in parts if not isinstance(part, Mapping) and not _is_whole(part)]
+        what = f"is a list with {_kind(odd[0])} in it" if odd else "mixes token ids and messages"
+        raise RequestError(f"The prompt {what}.", hint=_PROMPT_HINT)
+    return encode_chat(tokenizer, parts)
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    variables: Mapping[str, object] | None = None,
+    *,
+    begun: str = "",
+) -> list[int]:
+    """The token ids of a conversation, ready for the answer. `variables` are the template's, such as `tools`.
+    `begun` is the beginning of the answer; it is encoded with the text before it, in one piece, because a
+    tokenizer may encode the beginning of a text in another way than its middle.
+
+    Raises RequestError for a message without a role or text, and for what the model's template rejects.
+    """
+    checked = [_check_message(message) for message in messages]
+    text = tokenizer.apply_chat_template(checked, add_generation_prompt=True, **(variables or {}))
+    return tokenizer.encode(text + begun, special=True, add_bos=True)
+
+
+def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
+    """The token ids of a prompt whose answer belongs between two texts: before, after, then the gap, each
+    behind its control token (Bavarian et al. 2022, arXiv 2207.14255, "PSM").
+
+    Raises RequestError for a model that was not trained for it.
+    """
+    if tokenizer.infill_tokens is None:
+        raise RequestError(
+            "This model was not trained to fill gaps: its vocabulary has no tokens for it.",
+            hint="Use a code model that was, or leave the suffix out.",
+        )
+    first, second, third = tokenizer.infill_tokens
+    tokens = [first, *tokenizer.encode(before), second, *tokenizer.encode(after), third]
+    begin = tokenizer.encode("", special=True, add_bos=True)
+    return begin + tokens
+
+
+def _check_message(message: Message) -> Message:
+    """The message with its content as one string: templates print whatever they get, None as "None"."""
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise RequestError("A message has no role.", hint=_MESSAGE_HINT)
+    content = message.get("content")
+    if isinstance(content, str):
+        return message
+    if content is None or (isinstance(content, list | tuple) and not content):
+        if role != "assistant" or not message.get("tool_calls"):
+            raise RequestError(
+                f"The {role} message has no content.",
+                hint='Only an assistant message with tool_calls may go without; empty text is "".',
+            )
+        return {**message, "content": ""}
+    return {**message, "content": _join_parts(f"The {role} message", content, _MESSAGE_HINT)}
+
+
+def _join_parts(what: str, content: object, hint: str) -> str:
+    """The text of OpenAI's content: a string, or a list of parts, a line each (as llama.cpp joins them)."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise RequestError(f"{what} has {_kind(content)} as its content, not text.", hint=hint)
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(kind, str):
+            raise RequestError(
+                f"{what} has a content part without a type.",
+                hint='A content part is {"type": "text", "text": "…"}.',
+            )
+        if kind not in TEXT_PARTS:
+            raise RequestError(
+                f"{what} has a content part of type {kind!r}; this engine reads text only.",
+                hint='Leave it out, or say it in words: {"type": "text", "text": "…"}.',
+            )
+        if not isinstance(part.get("text"), str):
+            raise RequestError(
+                f"{what} has a content part of type {kind!r} without text.",
+                hint='A content part is {"type": "text", "text": "…"}.',
+            )
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def check_tokens(tokens: Sequence[int], info: ModelInfo) -> None:
+    """Raises RequestError for an impossible prompt, ContextLengthError for one that leaves no room."""
+    if not tokens:
+        raise RequestError("The prompt is empty.", hint="Give at least one token of text.")
+    _check_vocabulary("The prompt", tokens, info.vocab_size)
+    if len(tokens) >= info.context_length:
+        raise ContextLengthError(
+            f"The prompt has {len(tokens)} tokens; the context holds {info.context_length}, answer included.",
+            hint=_too_long_hint(info),
+        )
+
+
+def may_be_longer(info: ModelInfo) -> bool:
+    """Whether the model can be loaded with a larger context; so it is taken if its training is unknown."""
+    return not 0 < info.trained_context <= info.context_length
+
+
+def _too_long_hint(info: ModelInfo) -> str:
+    if not may_be_longer(info):
+        return "Shorten the prompt: the model was not trained for a larger context."
+    trained = f": it was trained for {info.trained_context} tokens" if info.trained_context else ""
+    return f"Shorten the prompt, or load the model with a larger context (--ctx, context_length){trained}."
+
+
+# --- predictions ---------------------------------------------------------------------------------------
+
+
+def encode_prediction(tokenizer: Tokenizer, prediction: object, vocab_size: int) -> tuple[int, ...]:
+    """The token ids of a prediction: text, token ids, or OpenAI's `prediction` object. Empty: none.
+
+    Raises RequestError for anything else, and for token ids outside the vocabulary.
+    """
+    if isinstance(prediction, Mapping):
+        prediction = _prediction_text(prediction)
+    if isinstance(prediction, str):
+        return tuple(tokenizer.encode(prediction)) if prediction else ()
+    parts = _items("The prediction", prediction, _PREDICTION_HINT)
+    odd = [part for part in parts if not _is_whole(part)]
+    if odd:
+        raise RequestError(f"The prediction is a list with {_kind(odd[0])} in it.", hint=_PREDICTION_HINT)
+    tokens = tuple(int(part) for part in parts)
+    _check_vocabulary("The prediction", tokens, vocab_size)
+    return tokens
+
+
+def _prediction_text(prediction: Mapping[Any, object]) -> str:
+    kind = prediction.get("type")
+    if kind != "content":
+        raise RequestError(f"The prediction has the type {kind!r}, not 'content'.", hint=_PREDICTION_HINT)
+    return _join_parts("The prediction", prediction.get("content"), _PREDICTION_HINT)
+
+
+# --- both ----------------------------------------------------------------------------------------------
+
+
+def _items(what: str, value: object, hint: str) -> list[Any]:
+    """The items of a list, tuple, other sequence or one-dimensional array. Raises RequestError."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise RequestError(
+            f"{what} is {_kind(value)}, not text.", hint="Decode it first: data.decode('utf-8')."
+        )
+    if isinstance(value, Mapping):
+        raise RequestError(f"{what} is a single {type(value).__name__}.", hint=hint)
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value)
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise RequestError(f"{what} is {_kind(value)}.", hint=hint)
+    return list(value)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    """A value in an error message: None, or its type with an article."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int) -> None:
+    if tokens and (min(tokens) < 0 or max(tokens) >= vocab_size):
+        raise RequestError(
+            f"{what} has a token id outside the vocabulary (0 to {vocab_size - 1}).",
+            hint="Encode the text with this model's own tokenizer, or give the text itself.",
+        )
+
+
+# --- sampling ------------------------------------------------------------------------------------------
+
+
+def sampling_params(params: SamplingParams | None, sampling: SamplingOptions) -> SamplingParams:
+    """Settings given as an object or as keywords, not as both. Raises RequestError."""
+    if params is not None and sampling:
+        raise RequestError(
+            "Give sampling settings as `params` or as keywords, not both.",
+            hint="dataclasses.replace(params, seed=1) changes a field of an object.",
+        )
+    if params is not None:
+        return params
+    unknown = set(sampling) - set(SamplingOptions.__annotations__)
+    if unknown:
+        raise RequestError(
+            f"There is no sampling setting {min(unknown)!r}.",
+            hint=f"Valid are: {', '.join(SamplingOptions.__annotations__)}.",
+        )
+    return SamplingParams(**sampling)

@@ -1,0 +1,160 @@
+"""One request inside the engine: its history, sampler, text and counters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from foredraft.engine.prefix_disk import Fetch
+from foredraft.engine.scoring import ScoringParams
+from foredraft.engine.stats import RequestStats
+from foredraft.engine.text import TextStream
+from foredraft.protocols import RequestView, Tokenizer
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.sampling.sampler import RequestSampler
+from foredraft.types import FinishReason, SamplingParams, Timings, Usage
+
+
+@dataclass(slots=True)
+class Request:
+    """A request from `add` to its finish event. `seq` is -1 until it is admitted to a sequence, and again
+    while it waits because it was preempted. `deadline` is in seconds of the engine's clock.
+
+    `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
+    `scored` counts the tokens of its prompt that need no log-probability any more: the first has none.
+    `fetch` is what the disk has of it, while it is brought in.
+    """
+
+    view: RequestView
+    sampler: RequestSampler
+    text: TextStream
+    end_tokens: frozenset[int]
+    max_total: int
+    priority: int = 0
+    deadline: float | None = None
+    max_draft: int = sys.maxsize
+    seq: int = -1
+    computed: int = 0
+    cached: int = 0
+    scored: int = sys.maxsize
+    fetch: Fetch | None = None
+    finish: FinishReason | None = None
+    error: str | None = None
+    stats: RequestStats = field(default_factory=RequestStats)
+    admitted_at: float = 0.0
+    first_token_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def id(self) -> int:
+        return self.view.id
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.view.params
+
+    @property
+    def generated(self) -> int:
+        return len(self.view.tokens) - self.view.prompt_length
+
+    @property
+    def pending(self) -> int:
+        """Tokens of the history that are not in the KV cache yet: 1 while decoding."""
+        return len(self.view.tokens) - self.computed
+
+    @property
+    def scoring(self) -> bool:
+        """Whether log-probabilities of the prompt's tokens are still wanted."""
+        return self.scored < self.view.prompt_length
+
+    @property
+    def reusable(self) -> Sequence[int]:
+        """The tokens whose cells may come from a cache, all but the last: there are no logits with them."""
+        return self.view.tokens[: self.scored] if self.scoring else self.view.tokens
+
+    def wanted(self, count: int) -> int:
+        """How many of its next `count` rows, the last ones, have to return logits."""
+        end = self.computed + count
+        first = self.scored - 1 if self.scoring else len(self.view.tokens) - 1
+        return max(0, end - max(self.computed, first))
+
+    @property
+    def decoding(self) -> bool:
+        return self.pending == 1 and self.generated > 0
+
+    @property
+    def room(self) -> int:
+        """How many draft tokens could still matter: the last token allowed is the target's own."""
+        return min(self.max_total - len(self.view.tokens) - 1, self.max_draft)
+
+    def accept(self, token: int) -> str:
+        """Commit a token: returns the text to show, and sets `finish` if the request is over with it."""
+        if not self.generated:
+            self.first_token_at = perf_counter()
+        self.view.tokens.append(token)
+        shown = self.text.feed(token)
+        if self._ends(token) or self.text.stopped:
+            self.finish = FinishReason.STOP
+        elif len(self.view.tokens) >= self.max_total:
+            self.finish = FinishReason.LENGTH
+        if self.finish is not None:
+            self.finished_at = perf_counter()
+        return shown
+
+    def fail(self, error: str) -> None:
+        """The request cannot go on."""
+        self.finish, self.error = FinishReason.ERROR, error
+
+    def _ends(self, token: int) -> bool:
+        if token in self.params.stop_tokens or len(self.view.tokens) == self.sampler.completed_at:
+            return True
+        return token in self.end_tokens and not self.params.ignore_eos
+
+    def usage(self) -> Usage:
+        accepted, drafted = self.stats.accepted, self.stats.drafted
+        return Usage(self.view.prompt_length, self.generated, self.cached, accepted, drafted - accepted)
+
+    def timings(self) -> Timings:
+        end = self.finished_at or perf_counter()
+        first = self.first_token_at or end
+        return Timings(
+            prompt_n=max(0, min(self.computed, self.view.prompt_length) - self.cached),
+            prompt_ms=1e3 * (first - self.admitted_at) if self.admitted_at else 0.0,
+            predicted_n=self.generated,
+            predicted_ms=1e3 * (end - first),
+            draft_n=self.stats.drafted,
+            draft_n_accepted=self.stats.accepted,
+        )
+
+
+def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int, vocab_size: int) -> Request:
+    """A request that is not admitted yet. Raises RequestError for a constraint that cannot be used, and
+    MissingDependencyError.
+    """
+    params = view.params
+    guide = None
+    if params.constraint is not None:
+        guide = compile_constraint(params.constraint, tokenizer, ignore_eos=params.ignore_eos)
+    limit = context_length
+    if isinstance(params, ScoringParams) and not params.answers:
+        limit = view.prompt_length
+    elif params.max_tokens is not None:
+        limit = min(limit, view.prompt_length + params.max_tokens)
+    scored = isinstance(params, ScoringParams) and params.score_prompt
+    return Request(
+        view=view,
+        sampler=RequestSampler(
+            params,
+            seed=view.seed,
+            vocab_size=vocab_size,
+            end_tokens=tokenizer.end_tokens,
+            prompt=view.tokens,
+            guide=guide,
+        ),
+        text=TextStream(tokenizer, params.stop),
+        end_tokens=tokenizer.end_tokens,
+        max_total=limit,
+        scored=1 if scored else view.prompt_length,
+    )

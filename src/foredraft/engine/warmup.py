@@ -1,0 +1,89 @@
+"""A few forwards of different sizes when a model is loaded: they warm caches up and seed the cost curve.
+
+The curve V(n) has steps (docs/how-it-works.md): on a CPU 2 rows may cost as much as 3, and 4 hardly more. A
+planner that only knows V(1) and V(2) would conclude from a dear second row that drafting never pays, and
+never find out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+
+from foredraft.protocols import Model
+from foredraft.types import Load, Round, Rows
+
+SIZES = (1, 1, 1, 2, 4, 1, 8, 16, 1, 3, 6, 12, 1, 5, 7, 24, 1, 32, 10, 14, 1, 48)
+"""Batch sizes in the order in which they matter: a slow model gets through the first ones only. A plain
+forward is timed often: all others are compared with it."""
+
+PACE_SIZES = (1, 1, 1)
+"""All that is measured where a stored profile has the rest."""
+
+REPEATS = 2
+
+NEIGHBOURS = 3
+"""Plain forwards that a size is compared with, the fastest of them: one may have been in a busy moment."""
+
+BUDGET_S = 0.5
+
+
+def measure_costs(
+    model: Model,
+    seq: int,
+    budget_s: float = BUDGET_S,
+    *,
+    sizes: Sequence[int] = SIZES,
+    clock: Callable[[], float] = perf_counter,
+) -> list[Round]:
+    """Rounds of `sizes` rows in an empty sequence, for at most about `budget_s` seconds.
+
+    Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
+    of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
+    others look dear. A plain forward counts when another one came before it; what the first one after another
+    size takes longer is in the rounds as well, as a run has it. The sequence is empty again afterwards.
+    """
+    most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
+    sizes = [size for size in sizes if size <= most]
+    began = clock()
+    _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
+    plain = deque([_forward_ms(model, seq, 1, clock)], maxlen=NEIGHBOURS)
+    fastest, ratios, before = plain[0], {1: 1.0}, 1
+    resized: list[float] = []
+    for turn in range(REPEATS):
+        end = began + budget_s * (turn + 1) / REPEATS
+        for size in sizes if turn == 0 else [size for size in sizes if size in ratios]:
+            if clock() + ratios.get(size, 2 * max(ratios.values())) * min(plain) / 1e3 > end:
+                break
+            ms = _forward_ms(model, seq, size, clock)
+            if size == 1:
+                if before != 1:
+                    first, ms = ms, _forward_ms(model, seq, 1, clock)
+                    resized.append(first - ms)
+                plain.append(ms)
+                fastest = min(fastest, ms)
+            else:
+                ratios[size] = min(ratios.get(size, float("inf")), ms / min(plain))
+            before = size
+    return _rounds(ratios, fastest, max(median(resized), 0.0) if resized else 0.0)
+
+
+def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float) -> list[Round]:
+    """As a run would have had them: each size, then a plain forward that takes longer, then a plain one."""
+    sizes = [1]
+    for rows in ratios:
+        sizes += [rows, 1, 1] if rows > 1 else []
+    return [
+        Round(Load(1, 0, 0), rows, {}, ratios[rows] * plain_ms + (rows == 1 < before) * resize_ms, 0.0, ())
+        for before, rows in zip([1, *sizes], sizes, strict=False)
+    ]
+
+
+def _forward_ms(model: Model, seq: int, rows: int, clock: Callable[[], float]) -> float:
+    began = clock()
+    model.forward([Rows(seq, 0, (0,) * rows, rows)])
+    elapsed = 1e3 * (clock() - began)
+    model.release(seq)
+    return elapsed

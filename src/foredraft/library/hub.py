@@ -1,0 +1,116 @@
+"""Getting models from the Hugging Face Hub: which files, and where to."""
+
+from __future__ import annotations
+
+from json import JSONDecodeError
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from foredraft.errors import BackendError, ConfigError
+from foredraft.library.hub_errors import translated
+from foredraft.library.hub_gguf import choose_gguf, gguf_files
+from foredraft.library.hub_safetensors import (
+    check_installed,
+    choose_safetensors,
+    has_safetensors,
+    remove_stale,
+)
+from foredraft.library.repository import SAFETENSORS
+from foredraft.library.transfer import TIMEOUT_S, Progress, RemoteFile, Report, Snapshot, check_space, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from huggingface_hub.hf_api import RepoSibling
+
+
+def pull(
+    repository: str,
+    quantization: str | None = None,
+    *,
+    folder: Path,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+) -> Path:
+    """Download a model of `repository` ("owner/name") into `folder` (the models folder).
+
+    `quantization` is one of a GGUF ("Q4_0"), the name of a file, or "safetensors" for the weights that run on
+    PyTorch; None takes the preferred GGUF of those there are, or the only one, and safetensors where there is
+    none. `notice` is told what was taken if that was not said. Files are checked against the Hub's digest and
+    appear only when they are complete; the same call after an interruption continues. `endpoint` and `token`
+    None mean the Hub library's own settings.
+    Returns the (first) file of a GGUF, the folder of safetensors. Raises ModelError, ConfigError,
+    CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError.
+    """
+    with translated(repository):
+        snapshot = _look_up(repository, endpoint, token)
+        target = folder.joinpath(*repository.split("/"))
+        if quantization is None and notice is not None and has_safetensors(snapshot):
+            notice(_taken(snapshot))
+        if not _means_safetensors(snapshot, quantization):
+            return _download(snapshot, choose_gguf(snapshot, quantization), target, progress)[0]
+        check_installed(repository)
+        wanted = choose_safetensors(snapshot, target)
+        _download(snapshot, wanted, target, progress)
+        remove_stale(target, wanted)
+        return target
+
+
+def _means_safetensors(snapshot: Snapshot, quantization: str | None) -> bool:
+    if quantization is not None:
+        return quantization.casefold() == SAFETENSORS
+    return has_safetensors(snapshot) and not gguf_files(snapshot)
+
+
+def _taken(snapshot: Snapshot) -> str:
+    """What is taken of a repository with safetensors where the user did not say."""
+    name = snapshot.repository
+    if gguf_files(snapshot):
+        return f"{name} has GGUF files and safetensors: taking a GGUF. For the others: {name}:{SAFETENSORS}"
+    return f"{name} has no GGUF file: taking its safetensors, which run on PyTorch."
+
+
+def _download(
+    snapshot: Snapshot, wanted: Sequence[RemoteFile], target: Path, progress: Progress | None
+) -> list[Path]:
+    """Make the files, below `target`, in order."""
+    paths = [target / file.name for file in wanted]
+    total = sum(file.size for file in wanted)
+    check_space(wanted, paths)
+    before = 0
+    for file, path in zip(wanted, paths, strict=True):
+        fetch(snapshot, file, path, Report(progress, before, total, path.name))
+        before += file.size
+    return paths
+
+
+def _look_up(repository: str, endpoint: str | None, token: str | None) -> Snapshot:
+    from huggingface_hub import HfApi
+
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise ConfigError(
+            f"{repository!r} is not the name of a repository.",
+            hint="Give it as OWNER/NAME or OWNER/NAME:QUANT.",
+        )
+    api = HfApi(endpoint=endpoint, token=token)
+    try:
+        info = api.model_info(repository, files_metadata=True, timeout=TIMEOUT_S)
+    except (KeyError, TypeError, JSONDecodeError) as exc:
+        raise BackendError(
+            f"{api.endpoint} does not answer as the Hub does.", hint="Check HF_ENDPOINT, and your proxy."
+        ) from exc
+    files = tuple(_file(sibling) for sibling in info.siblings or () if _stays_below(sibling.rfilename))
+    return Snapshot(repository, info.sha or "main", files, endpoint, token)
+
+
+def _stays_below(name: str) -> bool:
+    """Whether a file of this name stays below the folder it is put into."""
+    path = PureWindowsPath(name)  # the stricter reading: both kinds of slashes, and drives
+    return ".." not in path.parts and not path.anchor
+
+
+def _file(sibling: RepoSibling) -> RemoteFile:
+    digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or ""
+    return RemoteFile(sibling.rfilename, sibling.size or 0, digest)

@@ -1,0 +1,87 @@
+"""What the Hub's library and the system raise, turned into ForedraftErrors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from foredraft.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    ForedraftError,
+    ModelError,
+    ModelNotFoundError,
+)
+from foredraft.registry import missing_dependency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def translated(repository: str) -> Iterator[None]:
+    """Turn what the Hub's library and the system raise into ForedraftErrors."""
+    try:
+        from huggingface_hub import errors
+    except ImportError as exc:
+        raise missing_dependency("huggingface_hub", "Pulling models") from exc
+    try:
+        yield
+    except ForedraftError:
+        raise
+    except errors.GatedRepoError as exc:
+        raise ModelError(
+            f"{repository} is gated: its owner gives access on request.",
+            hint=f"Ask for it at https://huggingface.co/{repository}, then log in with 'hf auth login'.",
+        ) from exc
+    except errors.RepositoryNotFoundError as exc:
+        raise ModelNotFoundError(
+            f"There is no repository {repository} on the Hub, or it is private.",
+            hint="Check the spelling; for a private one, log in with 'hf auth login'.",
+        ) from exc
+    except errors.HFValidationError as exc:
+        raise ConfigError(f"{repository!r} is not the name of a repository.", hint=str(exc)) from exc
+    except errors.OfflineModeIsEnabled as exc:
+        raise BackendError("The Hub library is in offline mode.", hint="Unset HF_HUB_OFFLINE.") from exc
+    except errors.HfHubHTTPError as exc:
+        raise BackendError(
+            f"The Hub refused: HTTP {exc.response.status_code} for {repository}.",
+            hint="Try again later. What has been downloaded is kept, and the same command continues.",
+        ) from exc
+    except transport_error() as exc:
+        said = str(exc).rstrip(".") or type(exc).__name__
+        raise BackendError(
+            f"The connection to the Hub failed: {said}.",
+            hint="Check the network. What has been downloaded is kept, and the same command continues.",
+        ) from exc
+    except OSError as exc:
+        raise _system_error(exc) from exc
+
+
+def transport_error() -> type[Exception]:
+    """The root of the errors of the Hub library's HTTP client: httpx in its version 1, httpx2 in 2."""
+    from huggingface_hub import errors
+
+    return errors.HfHubHTTPError.__bases__[0]
+
+
+def _system_error(error: OSError) -> ForedraftError:
+    where = error.filename or "the models folder"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(where, os.strerror(error.errno))
+    return ConfigError(
+        f"{where} cannot be written to: {error.strerror or error}.",
+        hint="Choose another FOREDRAFT_CACHE folder.",
+    )
+
+
+def disk_full(where: Path | str, why: str) -> CapacityError:
+    """The error for a disk without room for what is being written."""
+    return CapacityError(
+        f"The disk of {where} is full: {why}.",
+        hint="Free some space and run the same command again: it continues where it stopped.",
+    )

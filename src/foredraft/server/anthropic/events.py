@@ -1,0 +1,105 @@
+"""The events of a message, from the engine's; and the whole message as a fold over them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from foredraft.server import report
+from foredraft.server.anthropic.blocks import BlockFolder, BlockWriter
+from foredraft.server.anthropic.stops import StopFinder
+from foredraft.server.generation import choices
+from foredraft.server.openai.tool_use import ToolUse
+from foredraft.server.pool import Served
+from foredraft.server.worker import Job
+from foredraft.types import FinishEvent, FinishReason, TokenEvent, Usage
+
+Event = dict[str, Any]
+
+
+async def message_events(
+    served: Served, job: Job, use: ToolUse, caller: str
+) -> AsyncGenerator[Sequence[Event], None]:
+    """Anthropic's events of one message, those together that are there at the same time.
+
+    The first comes when the prompt is computed: an error before that is raised before anything was said.
+    """
+    finder = StopFinder(served.tokenizer, job.params.stop)
+    writer = BlockWriter(use.reader())
+    begun = False
+    async with aclosing(choices(served, [job], caller)) as answer:
+        async for [(_, events)] in answer:
+            written = [] if begun else [_message_start(served.name, len(job.prompt))]
+            begun = True
+            written += writer.write(events)
+            for event in events:
+                if isinstance(event, TokenEvent):
+                    finder.feed(event)
+                else:
+                    ended = _stop(event, finder.found(), job.params.max_tokens, called=writer.called)
+                    written += _end(event, ended)
+            yield written
+
+
+def _end(end: FinishEvent, ended: Event) -> list[Event]:
+    message_delta = {"type": "message_delta", "delta": ended, "usage": usage(end.usage)}
+    return [message_delta | report.extras([end]), {"type": "message_stop"}]
+
+
+def _message_start(model: str, prompt_tokens: int) -> Event:
+    """How much of the prompt was cached is known at the end only: the usage there replaces this one."""
+    message: Event = {
+        "id": f"msg_{secrets.token_hex(12)}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage(Usage(prompt_tokens, 0, 0, 0, 0)),
+    }
+    return {"type": "message_start", "message": message}
+
+
+def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called: bool) -> Event:
+    """Why the message ended."""
+    if end.reason is FinishReason.LENGTH:
+        used_up = end.usage.completion_tokens == max_tokens
+        reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
+    elif stop is not None:
+        reason = "stop_sequence"
+    else:
+        reason = "tool_use" if called else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def usage(counts: Usage) -> dict[str, int]:
+    """Anthropic's `usage`: `input_tokens` are those that had to be computed; the prompt is the sum of the
+    three input counts.
+    """
+    return {
+        "input_tokens": counts.prompt_tokens - counts.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached_tokens,
+        "output_tokens": counts.completion_tokens,
+    }
+
+
+async def fold_message(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
+    """The whole message that a stream of events describes. Raises BackendError for a call nobody can read."""
+    message: dict[str, Any] = {}
+    folder = BlockFolder()
+    async with aclosing(answer):
+        async for events in answer:
+            for event in events:
+                match event["type"]:
+                    case "message_start":
+                        message = event["message"]
+                    case "message_delta":
+                        end = {key: value for key, value in event.items() if key not in ("type", "delta")}
+                        message |= event["delta"] | end
+                    case _:
+                        folder.add(event)
+    return message | {"content": folder.blocks}

@@ -1,0 +1,53 @@
+"""What an answer has to be: Anthropic's `output_config`, or the call that a tool choice asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from foredraft.errors import RequestError
+from foredraft.server.openai.constraints import constraint_of
+from foredraft.server.openai.schemas import Body, JsonSchema, ResponseFormat
+from foredraft.server.openai.tool_use import ToolUse
+from foredraft.types import Constraint
+
+
+class JsonFormat(Body):
+    """A JSON schema that the answer has to follow."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    """`effort` can only be Anthropic's default: models here know no other."""
+
+    effort: Literal["high"] | None = None
+    format: JsonFormat | None = None
+
+
+def message_constraint(
+    output: OutputConfig | None, use: ToolUse, *, begun: bool, most_bytes: int
+) -> Constraint | None:
+    """The one constraint of a request, None for any text. `begun`: the client wrote the answer's beginning.
+
+    Raises RequestError for one that cannot be followed, and for one of more than `most_bytes` bytes.
+    """
+    wanted = output.format if output is not None else None
+    if wanted is None:
+        return constraint_of(None, None, None, use, most_bytes=most_bytes)
+    if begun:
+        raise RequestError(
+            "output_config.format describes the whole answer, but the last message begins it already.",
+            hint="Leave out that message, or the format.",
+        )
+    if len(json.dumps(wanted.schema_)) > most_bytes:
+        raise RequestError(
+            f"output_config.format.schema is larger than {most_bytes} bytes.", hint="Send a smaller one."
+        )
+    asked = ResponseFormat(type="json_schema", json_schema=JsonSchema(name="answer", schema_=wanted.schema_))
+    return constraint_of(asked, None, None, use, most_bytes=most_bytes)

@@ -1,0 +1,89 @@
+"""What Anthropic's clients send. Unknown fields are errors: nothing is accepted and ignored in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
+from foredraft.server.anthropic.output import OutputConfig
+from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
+from foredraft.server.openai.schemas import MOST_WHOLE, Body, MostTokens, only
+from foredraft.types import Constraint, SamplingParams
+
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)]
+
+
+class Metadata(Body):
+    """Whom the client acts for, in its own words. Nothing depends on it."""
+
+    user_id: str | None = None
+
+
+def _not_enabled(thinking: object) -> object:
+    kind = thinking.get("type") if isinstance(thinking, Mapping) else None
+    if thinking is not None and kind not in ("disabled", "adaptive"):
+        raise ValueError('only the types "disabled" and "adaptive" are supported; or leave it out')
+    return thinking
+
+
+class NoThinking(Body):
+    """No block of an answer is set apart for thinking."""
+
+    type: Literal["disabled"]
+
+
+class AdaptiveThinking(Body):
+    """The model decides whether it thinks. Those here never do, so there is nothing to display."""
+
+    type: Literal["adaptive"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+Thinking = Annotated[NoThinking | AdaptiveThinking, Field(discriminator="type")]
+_NOT_SHORTENED = "prompts are never shortened here; leave it out"
+_NO_SERVERS = "no MCP servers are asked from here; send their tools as tools of your own"
+
+
+class CountTokensRequest(Body):
+    """POST /v1/messages/count_tokens: the part of a request that makes its prompt."""
+
+    model: str
+    messages: Annotated[list[ChatTurn], Field(min_length=1, fail_fast=True)]
+    system: TextContent | None = None
+    cache_control: CacheControl | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoiceParam | None = None
+    output_config: OutputConfig | None = None
+    thinking: Annotated[Thinking | None, BeforeValidator(_not_enabled)] = None
+    speed: Literal["standard"] | None = None
+    context_management: Annotated[None, only([None], why=_NOT_SHORTENED)] = None
+    mcp_servers: Annotated[list[None] | None, Field(max_length=0), only([None, []], why=_NO_SERVERS)] = None
+
+
+class MessagesRequest(CountTokensRequest):
+    """POST /v1/messages. There is one tier of service: it is both the best and the standard one."""
+
+    max_tokens: MostTokens
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    stop_sequences: Stops | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    container: Annotated[None, only([None], why="there are no containers here; leave it out")] = None
+    inference_geo: Annotated[None, only([None], why="answers are computed here; leave it out")] = None
+
+    def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
+        """The engine's parameters."""
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k or 0,
+            max_tokens=self.max_tokens,
+            stop=tuple(self.stop_sequences or ()),
+            constraint=constraint,
+        )

@@ -1,0 +1,120 @@
+"""The application: every surface over one pool of models. Everything it uses is handed in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from foredraft.errors import ConfigError
+from foredraft.server import errors
+from foredraft.server.anthropic.messages import messages_router
+from foredraft.server.extras.admin import admin_router
+from foredraft.server.extras.health import health_router
+from foredraft.server.extras.metrics import metrics_router
+from foredraft.server.extras.speculation import speculation_router
+from foredraft.server.extras.tokens import token_router
+from foredraft.server.gate import Gate
+from foredraft.server.openai.chat import chat_router
+from foredraft.server.openai.completions import completion_router
+from foredraft.server.openai.models import model_router
+from foredraft.server.openai.responses import responses_router
+from foredraft.server.openapi import documented
+from foredraft.server.page.status import page_router
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import ServerSettings
+from foredraft.server.settings_file import diff
+
+SWEEP_S = 2.0
+"""Seconds between two looks at models that nobody uses, and at the settings file."""
+
+logger = logging.getLogger(__name__)
+
+
+Reload = Callable[[], ServerSettings | ConfigError | None]
+"""New settings, why they cannot be used, or None if nothing changed."""
+
+
+def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | None = None) -> FastAPI:
+    """The server around `pool`, which it closes when it ends. `allow_public`: whoever reaches it may use it,
+    also without keys and under any name. `reload` is asked every few seconds.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
+        sweeping = asyncio.create_task(_look_after(pool, reload))
+        yield
+        sweeping.cancel()
+        await pool.close()
+
+    app = FastAPI(
+        title="Foredraft",
+        version=version("foredraft"),
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    errors.install(app)
+    app.openapi = partial(documented, app.openapi, lambda: pool.settings.limits)  # type: ignore[method-assign]
+    app.add_middleware(Gate, current=lambda: pool.settings, allow_public=allow_public)
+    # Around the gate: a browser asks first, without the key, and reads no error without these headers.
+    if pool.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(pool.settings.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    for make_router in (
+        chat_router,
+        responses_router,
+        completion_router,
+        model_router,
+        messages_router,
+        token_router,
+        health_router,
+        speculation_router,
+        admin_router,
+    ):
+        app.include_router(make_router(pool))
+    app.include_router(page_router())
+    if pool.settings.metrics:
+        app.include_router(metrics_router(pool))
+    return app
+
+
+async def _look_after(pool: ModelPool, reload: Reload | None) -> None:
+    """Unload what nobody uses, and take new settings up."""
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        try:
+            if reload is not None:
+                _take(pool, reload())
+            await pool.sweep()
+        except Exception:
+            logger.exception("Looking after the models failed; trying again.")
+
+
+def _take(pool: ModelPool, found: ServerSettings | ConfigError | None) -> None:
+    if isinstance(found, ConfigError):
+        logger.warning("The settings stay as they were. %s", found)
+    elif found is not None:
+        change = diff(pool.settings, found)
+        pool.use(found)
+        for what, names in (
+            ("new models", change.added),
+            ("models gone", change.removed),
+            ("models changed", change.changed),
+            ("other settings changed", change.live),
+        ):
+            if names:
+                logger.info("Settings were read again; %s: %s", what, ", ".join(names))
+        if change.restart:
+            logger.warning("Only a restart changes %s.", ", ".join(change.restart))

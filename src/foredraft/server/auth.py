@@ -1,0 +1,170 @@
+"""Who is calling: API keys, the admin key, and where a server without keys may listen.
+
+Keys are 256 random bits. Nobody can try them out, so one SHA-256 is enough to keep them at rest: slow
+hashes and salts protect secrets that people chose, which can be guessed. It also keeps a check under a
+millisecond, so that wrong keys cost a server nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foredraft.errors import AuthenticationError, ConfigError, PermissionDeniedError
+from foredraft.server.settings import ADMIN_CALLER, LOCAL_CALLER, KeySettings
+
+PREFIX = "ft-"
+KEY_BYTES = 32
+HASH_KIND = "sha256:"
+
+HOW_TO_SEND = "Send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'."
+
+
+def new_key() -> str:
+    """A key: "ft-" and 43 characters that are safe in URLs and shells."""
+    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def hash_key(key: str) -> str:
+    """What is kept of a key: "sha256:" and 64 hexadecimal digits."""
+    return HASH_KIND + _digest(key).hex()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request. `scope` separates what is learned from past texts; limits as in `KeySettings`."""
+
+    name: str
+    scope: str
+    admin: bool = False
+    requests_per_minute: int | None = None
+    max_concurrent: int | None = None
+    max_priority: int | None = None
+
+    def require_admin(self) -> None:
+        """Raises PermissionDeniedError for everybody but the admin."""
+        if not self.admin:
+            raise PermissionDeniedError(
+                "Only the admin may do this.",
+                hint="Send the admin key. 'foredraft keys admin' makes one.",
+            )
+
+
+class Authenticator:
+    """Knows the keys of one settings object. Without keys everybody is the local caller.
+
+    The local caller is the admin, too, unless there is an admin key.
+    """
+
+    def __init__(self, keys: Sequence[KeySettings] = (), admin_key_hash: str | None = None) -> None:
+        self._callers = [
+            (
+                _stored(key.hash),
+                Caller(
+                    key.name,
+                    key.effective_scope,
+                    requests_per_minute=key.requests_per_minute,
+                    max_concurrent=key.max_concurrent,
+                    max_priority=key.max_priority,
+                ),
+            )
+            for key in keys
+        ]
+        if admin_key_hash is not None:
+            self._callers.append((_stored(admin_key_hash), Caller(ADMIN_CALLER, ADMIN_CALLER, admin=True)))
+        self._local = None if keys else Caller(LOCAL_CALLER, "", admin=admin_key_hash is None)
+
+    def check(self, *headers: str | None) -> Caller:
+        """The caller, by the values of `Authorization` and `x-api-key` (None: not sent), in any order.
+
+        The first one that is right counts: clients send both when their environment has both. Raises
+        AuthenticationError, which never repeats what was sent.
+        """
+        given = [header.strip() for header in headers if header is not None and header.strip()]
+        for header in given:
+            caller = self._find(_credential(header))
+            if caller is not None:
+                return caller
+        if self._local is not None:
+            # Clients cannot be told to send no key at all, so what they send does not matter here.
+            return self._local
+        if not given:
+            raise AuthenticationError("No API key was given.", hint=HOW_TO_SEND)
+        raise AuthenticationError("The API key is not valid.", hint=HOW_TO_SEND)
+
+    def _find(self, key: str) -> Caller | None:
+        """Compares with every key, so that the time taken says nothing about which one came near."""
+        digest = _digest(key)
+        found: Caller | None = None
+        for stored, caller in self._callers:
+            if hmac.compare_digest(stored, digest):
+                found = caller
+        return found
+
+
+def _stored(key_hash: str) -> bytes:
+    return bytes.fromhex(key_hash.removeprefix(HASH_KIND))
+
+
+def _credential(header: str) -> str:
+    """The key in a header's value: after "Bearer", or the whole of it."""
+    scheme, _, rest = header.partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else header
+
+
+# --- where to listen -----------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer can reach the address. A name other than localhost may be anything."""
+    name = host.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def check_bind(host: str, keys: Sequence[KeySettings], *, allow_public: bool = False) -> None:
+    """Raises ConfigError where other computers could use a server that asks for no key."""
+    if keys or allow_public or is_loopback(host):
+        return
+    raise ConfigError(
+        f"host={host!r} can be reached from other computers, and no API key is configured.",
+        hint="Make a key with 'foredraft keys new NAME', or listen on 127.0.0.1.",
+    )
+
+
+def check_host_header(
+    header: str | None, host: str, keys: Sequence[KeySettings], *, allow_public: bool = False
+) -> None:
+    """Raises PermissionDeniedError for a request that was sent to another name than this computer's.
+
+    A web page can make its own domain resolve to 127.0.0.1 (DNS rebinding): then the browser takes this
+    server for the page's own, and lets the page read every answer. The `Host` header still says the page's
+    domain. A key protects from it, and so needs no check.
+    """
+    if keys or allow_public or not is_loopback(host) or header is None:
+        return
+    if not is_loopback(_without_port(header)):
+        raise PermissionDeniedError(
+            "This server answers requests that name localhost only; this one's Host header names another.",
+            hint="Use the address 127.0.0.1. To be reached by another name, configure an API key.",
+        )
+
+
+def _without_port(header: str) -> str:
+    name, colon, port = header.strip().rpartition(":")
+    # An address such as [::1] has colons of its own.
+    return name if colon and port.isdigit() and not (":" in name and not name.endswith("]")) else header

@@ -1,0 +1,35 @@
+"""POST /v1/models/{name}/load and /unload, for the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from foredraft.server.caller import caller_of
+from foredraft.server.openai.schemas import Body
+from foredraft.server.pool import ModelPool
+from foredraft.server.strict_json import strict_router
+
+
+class NoFields(Body):
+    """A body that says nothing, where one is sent at all."""
+
+
+def admin_router(pool: ModelPool) -> APIRouter:
+    """The routes, for the models of `pool`."""
+    router = strict_router()
+
+    @router.post("/v1/models/{name:path}/load")
+    async def load(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
+        caller_of(request).require_admin()
+        served = await pool.get(name)
+        return {"id": served.name, "loaded": True}
+
+    @router.post("/v1/models/{name:path}/unload")
+    async def unload(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
+        caller_of(request).require_admin()
+        was_loaded = await pool.unload(name)
+        return {"id": pool.resolve(name), "loaded": False, "was_loaded": was_loaded}
+
+    return router

@@ -1,0 +1,42 @@
+"""GET /metrics, for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from foredraft.engine.engine import Engine
+from foredraft.errors import CapacityError
+from foredraft.server.pool import ModelPool
+
+PATIENCE_S = 0.25
+"""How long the scrape waits for an engine in the middle of a forward; then its last values stand."""
+
+
+def metrics_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        for name, served in pool.loaded.items():
+            with suppress(TimeoutError, CapacityError):
+                async with asyncio.timeout(PATIENCE_S):
+                    pool.telemetry.loaded(name, await served.worker.call(load_of))
+        return Response(pool.telemetry.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def load_of(engine: Engine) -> dict[str, int]:
+    """How busy an engine is."""
+    return {
+        "num_requests_running": engine.running_count,
+        "num_requests_waiting": engine.waiting_count,
+        "kv_cache_tokens": engine.kv_tokens,
+        "preemptions": engine.preemptions,
+    }

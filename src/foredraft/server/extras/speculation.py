@@ -1,0 +1,141 @@
+"""GET /v1/speculation: what is drafted with, what it brought, what was decided lately, the cost of forwards.
+
+It is about everybody's requests, and anybody with a key may ask: so it holds numbers and names of drafters,
+no text, no token, and not which request or whose it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+
+from foredraft.engine.engine import Engine
+from foredraft.engine.stats import PlainRound, Speedup
+from foredraft.errors import CapacityError
+from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner.decision import Choice, Decision
+from foredraft.server.pool import ModelPool
+
+
+def speculation_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = APIRouter()
+
+    @router.get("/v1/speculation")
+    async def speculation() -> dict[str, Any]:
+        states: dict[str, Any] = {}
+        for name, served in pool.loaded.items():
+            try:
+                state = await served.worker.call(describe)
+            except CapacityError:  # it was unloaded meanwhile, or its engine has ended
+                continue
+            states[name] = {**state, "tokens_generated": pool.telemetry.tokens(name)}
+        return states
+
+    return router
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """The state of one engine's speculation."""
+    capabilities, planner = engine.model.capabilities, engine.planner
+    decisions = engine.decisions.latest()
+    state: dict[str, Any] = {
+        "configured": engine.setup.configured,
+        "requests": {"running": engine.running_count, "waiting": engine.waiting_count},
+        "kv_cache_tokens": engine.kv_tokens,
+        "exact": capabilities.batch_invariant,
+        "exact_reason": capabilities.invariance_note,
+        "reason": _reason(engine, decisions),
+        "notes": list(engine.notes),
+        "drafters": {name: asdict(stats) for name, stats in engine.decisions.totals().items()},
+        "decisions": [_decision(decision) for decision in decisions],
+        "recent": recent(decisions, engine.plain_round),
+    }
+    if isinstance(planner, AdaptivePlanner):
+        state["rounds"] = planner.rounds
+        state["cost_curve_ms"] = {
+            str(depth): {str(rows): round(ms, 4) for rows, ms in sizes.items()}
+            for depth, sizes in planner.curve().items()
+        }
+        state["calibration_error"] = planner.reliability.error
+    return state
+
+
+def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
+    """Why nothing is drafted just now; None while something is."""
+    setup = engine.setup
+    able = setup.reason is None and bool(setup.drafters)
+    return "no round has decoded yet" if able and not decisions else setup.why_nothing()
+
+
+def recent(
+    decisions: Sequence[Decision], plain_round: Callable[[int], PlainRound | None]
+) -> dict[str, Any] | None:
+    """What a few rounds brought together; None of no round. `plain_round`: of so many requests.
+
+    `estimated_speedup` is that of an answer (`SpeculationStats`), over everybody's requests and the rounds
+    that read no prompt beside.
+    """
+    if not decisions:
+        return None
+    speedup = Speedup()
+    for decision in decisions:
+        requests = len(decision.choices)
+        usual = None if decision.prefill_rows else plain_round(requests)
+        if usual is None:
+            continue
+        ms = sum(_ms(decision).values())
+        if any(choice.length for choice in decision.choices):
+            speedup.drafted(_tokens(decision), ms, usual, requests)
+        else:
+            speedup.plain(ms, ms - decision.forward_ms - decision.sample_ms, usual, requests)
+    return {
+        "rounds": len(decisions),
+        "tokens": sum(map(_tokens, decisions)),
+        "ms": round(sum(sum(_ms(decision).values()) for decision in decisions), 3),
+        "depth": decisions[-1].depth,
+        "estimated_speedup": speedup.value,
+    }
+
+
+def _tokens(decision: Decision) -> int:
+    return sum(choice.committed for choice in decision.choices)
+
+
+def _ms(decision: Decision) -> dict[str, float]:
+    """Where a round's time went, by the names of `SpeculationStats.ms`."""
+    return {
+        "draft": sum(decision.draft_ms.values()),
+        "verify": decision.forward_ms,
+        "sample": decision.sample_ms,
+        "other": decision.plan_ms,
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "round": decision.number,
+        "rows": decision.rows,
+        "ms": {part: round(spent, 3) for part, spent in _ms(decision).items()},
+        "requests": [_choice(choice) for choice in decision.choices],
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "asked": list(choice.asked),
+        "candidates": [
+            {"drafter": draft.source, "length": draft.length, "width": draft.width}
+            for draft in choice.candidates
+        ],
+        "drafter": choice.source,
+        "drafted": choice.length,
+        "width": choice.width,
+        "accepted": choice.accepted,
+        "committed": choice.committed,
+        "expected_gain": None if choice.gain is None else round(choice.gain, 3),
+        "reason": choice.reason,
+    }

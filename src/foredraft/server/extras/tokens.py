@@ -1,0 +1,72 @@
+"""POST /tokenize and /detokenize, as llama.cpp's server has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from foredraft.errors import RequestError
+from foredraft.protocols import Tokenizer
+from foredraft.server.caller import visit_of
+from foredraft.server.openai.schemas import Body, Ids
+from foredraft.server.pool import ModelPool
+from foredraft.server.strict_json import strict_router
+
+
+class TokenizeRequest(Body):
+    """`add_special`: with the tokens that begin a text. `parse_special`: special tokens by their names."""
+
+    content: str
+    model: str | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Body):
+    """Token ids to turn into text."""
+
+    tokens: Ids
+    model: str | None = None
+
+
+def token_router(pool: ModelPool) -> APIRouter:
+    """The routes, for the models of `pool`."""
+    router = strict_router()
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+        served = await visit_of(request).lease(pool, body.model)
+        return await served.prepare(lambda: tokenized(served.tokenizer, body))
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
+        served = await visit_of(request).lease(pool, body.model)
+        return await served.prepare(lambda: detokenized(served.tokenizer, body))
+
+    return router
+
+
+def tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
+    """The token ids of a text, with their texts if they are asked for."""
+    tokens = tokenizer.encode(body.content, special=body.parse_special, add_bos=body.add_special)
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]}
+
+
+def detokenized(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
+    """The text of token ids. Raises RequestError for one that is none."""
+    if any(not 0 <= token < tokenizer.vocab_size for token in body.tokens):
+        raise RequestError(f"tokens: ids are 0 to {tokenizer.vocab_size - 1}.")
+    data = b"".join(tokenizer.token_bytes(token) for token in body.tokens)
+    return {"content": data.decode("utf-8", "replace")}
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """A token's text, or its bytes where they are part of a character only."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)

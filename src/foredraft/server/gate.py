@@ -1,0 +1,154 @@
+"""What every request passes before it reaches a surface: host, key, rate, and the size of its body.
+
+Plain ASGI, so that a caller's place is given back when the last byte of a stream is out, and a body that is
+too large is refused before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foredraft.errors import ForedraftError, RequestError
+from foredraft.server.auth import Authenticator, check_host_header
+from foredraft.server.caller import Visit
+from foredraft.server.errors import error_response
+from foredraft.server.rates import RateLimiter
+from foredraft.server.settings import ServerSettings
+
+OPEN = ("/health", "/")
+"""Paths that need no key: a load balancer has none, and the status page asks for one."""
+
+JSON_ONLY = ("POST", "PUT", "PATCH")
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than the limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class ContentTypeError(RequestError):
+    """A body of another type than JSON: a web page can send text or nothing anywhere without asking, but no
+    JSON.
+    """
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class ContentEncodingError(ContentTypeError):
+    """A compressed body: a few kilobytes of it could be gigabytes."""
+
+
+PLAIN = "identity"
+"""The coding of a body that is not compressed."""
+
+FROM_PAGE = ("origin", "sec-fetch-mode")
+"""Headers that browsers send of their own accord, and no page can leave out."""
+
+
+class Gate:
+    """ASGI middleware. `current` gives the settings, which may be others with each request."""
+
+    def __init__(
+        self, app: ASGIApp, current: Callable[[], ServerSettings], *, allow_public: bool = False
+    ) -> None:
+        self._app = app
+        self._limiter = RateLimiter()
+        self._allow_public = allow_public
+        self._current = current
+        self._use(current())
+
+    def _use(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._authenticator = Authenticator(settings.keys, settings.admin_key_hash)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = plain(scope)
+        try:
+            await self._pass(scope, receive, send)
+        except ForedraftError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, settings = Headers(scope=scope), self._current()
+        if settings is not self._settings:
+            self._use(settings)
+        check_host_header(headers.get("host"), settings.host, settings.keys, allow_public=self._allow_public)
+        if scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        caller = self._authenticator.check(headers.get("authorization"), headers.get("x-api-key"))
+        body = _Bounded(receive, send, settings.limits.max_body_bytes)
+        if scope["method"] in JSON_ONLY:
+            _check_type(headers)
+            body.check(headers)
+        with self._limiter.admit(caller) as permit, ExitStack() as held:
+            scope.setdefault("state", {})["visit"] = Visit(caller, permit, held)
+            await self._app(scope, body.receive, body.send)
+        if body.refused:
+            raise body.too_large()
+
+
+def plain(scope: Scope) -> Scope:
+    """The request without what makes no difference: a slash at the end, and that only the head is wanted. The
+    server that we run in sends no body then.
+    """
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return {**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}
+
+
+def _check_type(headers: Headers) -> None:
+    """What a page sends needs a type even if it is nothing. Raises ContentTypeError, ContentEncodingError."""
+    coding = headers.get("content-encoding", PLAIN).strip().lower()
+    if coding != PLAIN:
+        raise ContentEncodingError(f"The body is encoded as {coding[:100]!r}.", hint="Send it uncompressed.")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = "transfer-encoding" in headers or int(headers.get("content-length") or 0)
+    if kind != "application/json" and (has_body or any(name in headers for name in FROM_PAGE)):
+        raise ContentTypeError(
+            f"The body has the type {kind or 'nothing'!r}.",
+            hint="Send JSON, as 'Content-Type: application/json'.",
+        )
+
+
+class _Bounded:
+    """A connection whose body may have at most `limit` bytes. Once it has more, the application's own answer,
+    to a body that broke off, is held back, and `refused` says so.
+    """
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._seen = 0
+        self.refused = False
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises BodyTooLargeError if the headers already say so."""
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            raise self.too_large()
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            self.refused = True
+            raise self.too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self.refused:
+            await self._send(message)
+
+    def too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"The body is larger than {self._limit} bytes.")

@@ -1,0 +1,95 @@
+"""Requests for the engine, within what the server allows.
+
+Making one takes long for a long text: it is done where `Served.prepare` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel
+
+from foredraft.errors import ContextLengthError, RequestError
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.server.pool import Served
+from foredraft.server.settings import Limits
+from foredraft.server.worker import Job
+from foredraft.types import SamplingParams
+
+MOST_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+"""What the APIs call the most tokens of an answer."""
+
+
+def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> SamplingParams:
+    """`params`, made from `body`, with the model's own defaults for what the body does not say."""
+    defaults, most = served.settings.sampling.given(), served.limits.max_completion_tokens
+    if most is not None and "max_tokens" in defaults:  # a default is no wish: it never makes a request fail
+        defaults["max_tokens"] = min(defaults["max_tokens"], most)
+    said = {name for name in body.model_fields_set if getattr(body, name) is not None}
+    if said & MOST_TOKENS:
+        said.add("max_tokens")
+    return replace(params, **{name: value for name, value in defaults.items() if name not in said})
+
+
+def make_job(
+    served: Served,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    answers: int = 1,
+    prediction: str = "",
+    scope: str = "",
+    priority: int = 0,
+    max_draft: int | None = None,
+) -> Job:
+    """The engine's request for one of `answers` answers to a prompt. Its constraint is compiled already: the
+    engine finds it, and no round waits for it.
+
+    Raises what `check_limits` and `compile_constraint` raise.
+    """
+    limits = served.limits
+    check_limits(limits, len(prompt), params, answers)
+    if params.constraint is not None:
+        compile_constraint(params.constraint, served.tokenizer)
+    if params.max_tokens is None and limits.max_completion_tokens is not None:
+        params = replace(params, max_tokens=limits.max_completion_tokens)
+    return Job(
+        prompt=prompt,
+        params=params,
+        prediction=prediction,
+        scope=scope,
+        priority=priority,
+        deadline_s=limits.request_timeout_s,
+        max_draft=max_draft,
+    )
+
+
+def check_together(served: Served, answers: int) -> None:
+    """Raises RequestError for a request with more answers, to all of its prompts, than can run and wait."""
+    most = served.limits.max_waiting + served.settings.sequences
+    if answers > most:
+        raise RequestError(
+            f"{answers} answers at once are too many; at most {most} can run and wait here.",
+            hint="Send the prompts in several requests.",
+        )
+
+
+def check_limits(limits: Limits, prompt_tokens: int, params: SamplingParams, answers: int) -> None:
+    """Raises RequestError and ContextLengthError for a request that asks for more than the server allows."""
+    if answers > limits.max_n:
+        raise RequestError(f"n: {answers} answers at once are too many; at most {limits.max_n}.")
+    if len(params.stop) > limits.max_stop:
+        raise RequestError(f"stop: {len(params.stop)} are too many; at most {limits.max_stop}.")
+    if len(params.logit_bias) > limits.max_logit_bias:
+        raise RequestError(
+            f"logit_bias: {len(params.logit_bias)} tokens are too many; at most {limits.max_logit_bias}."
+        )
+    if limits.max_prompt_tokens is not None and prompt_tokens > limits.max_prompt_tokens:
+        raise ContextLengthError(
+            f"The prompt has {prompt_tokens} tokens; at most {limits.max_prompt_tokens} are allowed here.",
+            hint="Shorten it.",
+        )
+    most = limits.max_completion_tokens
+    if most is not None and params.max_tokens is not None and params.max_tokens > most:
+        raise RequestError(f"max_tokens: {params.max_tokens} are too many; at most {most} are allowed here.")

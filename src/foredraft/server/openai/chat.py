@@ -1,0 +1,180 @@
+"""POST /v1/chat/completions. The whole answer is a fold over the chunks that are streamed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from foredraft.errors import RequestError
+from foredraft.protocols import Tokenizer
+from foredraft.server import report
+from foredraft.server.caller import visit_of
+from foredraft.server.generation import choices, several
+from foredraft.server.jobs import make_job, with_defaults
+from foredraft.server.openai.chat_schemas import ChatRequest, as_messages
+from foredraft.server.openai.chunks import Chunk, chunks_of, respond
+from foredraft.server.openai.constraints import constraint_of
+from foredraft.server.openai.logprobs import chat_logprobs
+from foredraft.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
+from foredraft.server.pool import ModelPool, Served
+from foredraft.server.strict_json import strict_router
+from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.server.worker import Job
+from foredraft.types import Event, FinishEvent, FinishReason
+
+
+def chat_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = strict_router()
+
+    @router.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        visit = visit_of(request)
+        visit.answers(body.answers, body.priority)
+        served = await visit.lease(pool, body.model)
+        use, job = await served.prepare(lambda: chat_job(served, body, visit.caller.scope))
+        chunks = chat_chunks(served, several(job, body.answers), use, visit.caller.name)
+        return await respond(request, body, chunks, add_chat_choice, "chat.completion")
+
+    return router
+
+
+def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
+    """What the answer may call. Raises RequestError."""
+    if body.parallel_tool_calls is False and not body.tools:
+        raise RequestError("parallel_tool_calls is for requests with tools.")
+    parallel = body.parallel_tool_calls is not False
+    return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
+
+
+def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Job]:
+    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    use = chat_tools(served.tokenizer, body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs to be true.")
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for requests with stream set to true.")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    if body.contradicts_itself:
+        raise RequestError("max_tokens and max_completion_tokens are not the same.", hint="Send one of them.")
+    prompt = use.encode(as_messages(body.messages))
+    prediction = _text(body.prediction.content) if body.prediction else ""
+    constraint = constraint_of(
+        body.response_format,
+        body.grammar,
+        body.regex,
+        use,
+        most_bytes=served.limits.max_schema_bytes,
+    )
+    params = body.sampling(max_tokens=body.most_tokens, logprobs=logprobs, constraint=constraint)
+    params = with_defaults(params, served, body)
+    return use, make_job(
+        served,
+        prompt,
+        params,
+        answers=body.answers,
+        prediction=prediction,
+        scope=scope,
+        priority=body.priority,
+        max_draft=body.max_draft,
+    )
+
+
+def _text(content: str | Sequence[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise RequestError("prediction: every content part needs a text.")
+    return "".join(str(text) for text in texts)
+
+
+def chat_chunks(
+    served: Served, jobs: Sequence[Job], use: ToolUse, caller: str = "local"
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """OpenAI's chunks of all answers (see `chunks_of`)."""
+    head = {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": served.name,
+    }
+    writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
+    return chunks_of(choices(served, jobs, caller), head, writers, report.usage)
+
+
+class ChoiceWriter:
+    """Turns one answer's events into the choices of chunks. `reader` finds its calls; None: it has none."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, reader: AnswerReader | None) -> None:
+        self._index = index
+        self._tokenizer = tokenizer
+        self._reader = reader
+        self._begun = False
+
+    def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        """The choices of chunks that events bring together."""
+        if not self._begun:
+            self._begun = True
+            yield self._choice({"role": "assistant", "content": ""})
+        pieces = [chat_delta(delta) for delta in deltas(self._reader, events)]
+        if logprobs := chat_logprobs(self._tokenizer, events):
+            first, *pieces = pieces or [{}]
+            yield self._choice(first, logprobs=logprobs)
+        yield from map(self._choice, pieces)
+        end = events[-1]
+        if isinstance(end, FinishEvent):
+            called = self._reader is not None and self._reader.called and end.reason is FinishReason.STOP
+            yield self._choice({}, finish="tool_calls" if called else str(end.reason))
+
+    def _choice(
+        self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
+    ) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def chat_delta(delta: Delta) -> Chunk:
+    """A piece of text or of a call as a chunk's `delta`."""
+    match delta:
+        case TextDelta(text):
+            return {"content": text}
+        case CallStart(index, call, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": call, "type": "function", "function": function}]}
+        case ArgumentsDelta(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def add_call_deltas(calls: list[Chunk], deltas: Sequence[Chunk]) -> None:
+    """Fold `tool_calls` deltas into whole calls."""
+    for delta in deltas:
+        if "id" in delta:
+            calls.append({"id": delta["id"], "type": "function", "function": dict(delta["function"])})
+        else:
+            calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+
+
+def _empty(index: int) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "", "refusal": None}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": None}
+
+
+def add_chat_choice(before: Chunk | None, choice: Chunk) -> Chunk:
+    """Fold the choice of a chunk into the choice of the whole answer."""
+    answer = before or _empty(choice["index"])
+    delta, logprobs, message = choice["delta"], choice["logprobs"], answer["message"]
+    message["content"] = (message["content"] or "") + (delta.get("content") or "")
+    if "tool_calls" in delta:
+        add_call_deltas(message.setdefault("tool_calls", []), delta["tool_calls"])
+    if message.get("tool_calls") and not message["content"]:
+        message["content"] = None
+    if logprobs:
+        answer["logprobs"] = answer["logprobs"] or {"content": [], "refusal": None}
+        answer["logprobs"]["content"] += logprobs["content"]
+    answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+    return answer

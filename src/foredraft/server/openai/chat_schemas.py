@@ -1,0 +1,135 @@
+"""What clients of OpenAI's chat completions send.
+
+Fields that clients do send and that cannot be honoured here are declared with the values that change nothing,
+so that the error can say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from foredraft.server.openai.schemas import (
+    MOST_LOGPROBS,
+    Body,
+    Hints,
+    MostTokens,
+    Objects,
+    ResponseFormat,
+    SamplingBody,
+    only,
+)
+
+_TEXT_ONLY = "this engine reads and writes text only; leave it out"
+_NO_REASONING = "answers have no reasoning apart from it here; leave it out, or put it into content"
+_NO_REFUSAL = "answers are not refused apart from their text here; leave it out, and say it in content"
+_PART = frozenset({"type", "text", "cache_control"})
+_CACHE_CONTROLS = (None, *({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"})))
+"""Proxies of Anthropic's models put that on content parts. Every prefix is cached, marked or not."""
+_CALL = frozenset({"id", "type", "function", "index"})
+_FUNCTION = frozenset({"name", "arguments", "parsed_arguments"})
+"""With what clients add to calls that they hand back: where it stood, and its arguments as an object."""
+
+
+class ChatMessage(Body):
+    """One message of a conversation. `annotations`, `refusal` and the clients' own `parsed` come with an
+    answer that is handed back; its text says it all.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Objects | None = None
+    name: str | None = None
+    tool_calls: Objects | None = None
+    tool_call_id: str | None = None
+    refusal: Annotated[None, only([None], why=_NO_REFUSAL)] = None
+    annotations: Objects | None = None
+    parsed: Any = None
+    reasoning_content: Annotated[None, only([None], why=_NO_REASONING)] = None
+    audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
+    function_call: Annotated[None, only([None], why="send calls as tool_calls")] = None
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> ChatMessage:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are for messages of the assistant")
+        if self.tool_call_id is not None and self.role != "tool":
+            raise ValueError("a tool_call_id is for messages of the role 'tool'")
+        for part in self.content if isinstance(self.content, list) else ():
+            if part.get("type") == "text":
+                _known(part, _PART, "a content part")
+                if part.get("cache_control") not in _CACHE_CONTROLS:
+                    raise ValueError("cache_control can be {'type': 'ephemeral'}, with a ttl of '5m' or '1h'")
+        for call in self.tool_calls or ():
+            _known(call, _CALL, "a tool call")
+            if call.get("type", "function") != "function":
+                raise ValueError("only calls of functions can be handed back")
+            if isinstance(call.get("function"), dict):
+                _known(call["function"], _FUNCTION, "a call's function")
+        return self
+
+    def as_message(self) -> dict[str, Any]:
+        """The message as chat templates know it: "developer" is OpenAI's newer name of "system"."""
+        fields = {"role", "content", "name", "tool_calls", "tool_call_id"}
+        given = self.model_dump(include=fields, exclude_none=True)
+        return {**given, "role": "system"} if self.role == "developer" else given
+
+
+def _known(value: Mapping[str, Any], known: frozenset[str], what: str) -> None:
+    unknown = min((key for key in value if key not in known), default=None)
+    if unknown is not None:
+        raise ValueError(f"{what} has an unknown field {unknown[:100]!r}; it is not supported")
+
+
+class Prediction(Body):
+    """OpenAI's predicted output."""
+
+    type: Literal["content"]
+    content: str | Objects
+
+
+class ChatRequest(SamplingBody, Hints):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    max_tokens: MostTokens | None = None
+    max_completion_tokens: MostTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    prediction: Prediction | None = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Annotated[
+        Literal["none"] | None,
+        only([None, "none"], why="this server's models have no effort to set; leave it out, or 'none'"),
+    ] = None
+    verbosity: Annotated[
+        Literal["medium"] | None,
+        only([None, "medium"], why="it cannot be set here ('medium' changes nothing); ask in a message"),
+    ] = None
+    modalities: Annotated[list[Literal["text"]] | None, only([None, ["text"]], why=_TEXT_ONLY)] = None
+    audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
+    functions: Annotated[None, only([None], why="send functions as tools")] = None
+    function_call: Annotated[None, only([None], why="send it as tool_choice, and functions as tools")] = None
+    moderation: Annotated[None, only([None], why="nothing is moderated here; leave it out")] = None
+    web_search_options: Annotated[None, only([None], why="there is no web search here; leave it out")] = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How long the answer may be, by whichever name."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether its two lengths differ."""
+        return self.max_tokens is not None and self.max_tokens != self.most_tokens
+
+
+def as_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """A conversation as chat templates know it."""
+    return [message.as_message() for message in messages]

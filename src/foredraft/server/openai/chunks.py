@@ -1,0 +1,86 @@
+"""What both of OpenAI's completion APIs do with their chunks: stream them, or fold them into one answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from foredraft.server import report
+from foredraft.server.generation import Choice
+from foredraft.server.openai.schemas import SamplingBody
+from foredraft.server.sse import DONE, begun, sse, stream_response, unless_gone
+from foredraft.types import Event, FinishEvent
+
+Chunk = dict[str, Any]
+Usage = Callable[[Sequence[FinishEvent]], Chunk]
+"""The `usage` of finished answers."""
+
+Fold = Callable[[Chunk | None, Chunk], Chunk]
+"""A choice of the whole answer, so far (None: nothing yet), and the choice of a chunk: the choice then."""
+
+
+class Writer(Protocol):
+    """Turns one answer's events into the choices of chunks."""
+
+    def write(self, events: Sequence[Event]) -> Iterable[Chunk]:
+        """The choices that events bring together."""
+        ...
+
+
+async def chunks_of(
+    answers: AsyncGenerator[Sequence[Choice], None], head: Chunk, writers: Sequence[Writer], usage: Usage
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """The chunks of all answers, those together that are there at the same time. Each begins with `head`; the
+    last has no choices, but the usage and what speculation did.
+    """
+    ends: dict[int, FinishEvent] = {}
+    async with aclosing(answers):
+        async for came in answers:
+            chunks: list[Chunk] = []
+            for index, events in came:
+                chunks += ({**head, "choices": [choice]} for choice in writers[index].write(events))
+                if isinstance(events[-1], FinishEvent):
+                    ends[index] = events[-1]
+            yield chunks
+    finished = [ends[index] for index in sorted(ends)]
+    yield [{**head, "choices": [], "usage": usage(finished), **report.extras(finished)}]
+
+
+async def respond(
+    request: Request,
+    body: SamplingBody,
+    answer: AsyncGenerator[Sequence[Chunk], None],
+    add: Fold,
+    kind: str,
+) -> Response:
+    """The answer to a request, streamed or whole; a whole one is an object of this kind."""
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return stream_response(_events(await begun(request, answer), usage=usage))
+    return JSONResponse(await unless_gone(request, _folded(answer, add, kind)))
+
+
+async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool) -> AsyncGenerator[str, None]:
+    """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
+    asked for usage; timings and speculation are in that one.
+    """
+    async with aclosing(answer):
+        async for chunks in answer:
+            yield "".join(sse(chunk) for chunk in chunks if chunk["choices"] or usage)
+    yield sse(DONE)
+
+
+async def _folded(answer: AsyncGenerator[Sequence[Chunk], None], add: Fold, kind: str) -> Chunk:
+    """The whole answer that a stream of chunks describes."""
+    answers: dict[int, Chunk] = {}
+    last: Chunk = {}
+    async with aclosing(answer):
+        async for chunks in answer:
+            for last in chunks:
+                for choice in last["choices"]:
+                    answers[choice["index"]] = add(answers.get(choice["index"]), choice)
+    return {**last, "object": kind, "choices": [answers[index] for index in sorted(answers)]}

@@ -1,0 +1,229 @@
+"""The events of one answer in OpenAI's Responses API, in their order and with their numbers.
+
+The response created and in progress; each item of the answer added, written and done, messages and calls in
+the order in which the model wrote them; and the response completed or incomplete, or failed at any time after
+it began. The last event holds the whole answer. Nothing here waits for anything.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from foredraft.protocols import Tokenizer
+from foredraft.server import report
+from foredraft.server.openai.logprobs import chat_logprobs
+from foredraft.server.openai.response_items import AnyItem, CallItem, Item, MessageItem, Part
+from foredraft.server.openai.response_schemas import ResponseRequest
+from foredraft.server.openai.tool_use import ToolUse, deltas
+from foredraft.server.tools.choice import Tool
+from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.types import Event as EngineEvent
+from foredraft.types import FinishEvent, FinishReason, SamplingParams
+
+Event = dict[str, Any]
+
+FAILED = "response.failed"
+
+
+class ResponseWriter:
+    """Writes the events of the answer to `body` by the model `model`, sampled with `params`.
+
+    `write` for every event of the engine; `fail` instead of what is left.
+    """
+
+    def __init__(
+        self, body: ResponseRequest, model: str, params: SamplingParams, use: ToolUse, tokenizer: Tokenizer
+    ) -> None:
+        self._frame = _frame(body, model, params, use)
+        self._tokenizer = tokenizer
+        self._reader = use.reader()
+        self._events = 0
+        self._output: list[Item] = []  # what is done
+        self._open: AnyItem | None = None
+        self._unplaced: list[Item] = []  # log-probabilities of tokens whose text is held back
+        self._after_call = False
+
+    def write(self, events: Sequence[EngineEvent]) -> Iterator[Event]:
+        """OpenAI's events for some of the engine's, which came together."""
+        if not self._events:
+            yield from self._begin()
+        if self._reader is None:
+            text, logprobs = "".join(event.text for event in events), self._logprobs(events)
+            if text or logprobs:
+                yield from self._text(text, logprobs)
+        else:
+            for event in events:
+                yield from self._read(deltas(self._reader, [event]), self._logprobs([event]))
+        if isinstance(events[-1], FinishEvent):
+            yield from self._finish(events[-1])
+
+    def _logprobs(self, events: Sequence[EngineEvent]) -> list[Item]:
+        found = chat_logprobs(self._tokenizer, events)
+        return found["content"] if found else []
+
+    def _begin(self) -> Iterator[Event]:
+        running = self._response("in_progress", output=[])
+        yield self._event("response.created", response=running)
+        yield self._event("response.in_progress", response=running)
+        if self._reader is None:
+            yield from self._begin_item(MessageItem())
+
+    # --- items -------------------------------------------------------------------------------------------
+
+    def _read(self, found: Iterable[Delta], logprobs: list[Item]) -> Iterator[Event]:
+        """The events of what a token made certain. Log-probabilities go with text: calls cannot have any.
+
+        Text that may become a call is held back, and its tokens' log-probabilities with it. After a call it
+        cannot be told to which of the two a token belongs whose text is held back: it is the call's.
+        """
+        self._unplaced += logprobs
+        for delta in found:
+            match delta:
+                case TextDelta(text):
+                    placed, self._unplaced, self._after_call = self._unplaced, [], False
+                    yield from self._text(text, placed)
+                case CallStart(_, call_id, name):
+                    self._after_call = True
+                    yield from self._begin_item(CallItem(call_id, name))
+                case ArgumentsDelta(_, json_text) if isinstance(self._open, CallItem):
+                    yield self._placed(self._open.add(json_text))
+        if self._after_call:
+            self._unplaced = []
+
+    def _text(self, text: str, logprobs: list[Item]) -> Iterator[Event]:
+        message = self._open
+        if not isinstance(message, MessageItem):
+            message = MessageItem()
+            yield from self._begin_item(message)
+        yield self._placed(message.add(text, logprobs))
+
+    def _begin_item(self, item: AnyItem) -> Iterator[Event]:
+        yield from self._end_item(cut=False)
+        self._open = item
+        for part in item.opening():
+            yield self._placed(part)
+
+    def _end_item(self, *, cut: bool) -> Iterator[Event]:
+        if self._open is None:
+            return
+        for part in self._open.closing(cut=cut):
+            yield self._placed(part)
+        self._output.append(self._open.item(cut=cut))
+        self._open = None
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _finish(self, end: FinishEvent) -> Iterator[Event]:
+        """The events after the last of the text, which has gone out before."""
+        cut = end.reason is FinishReason.LENGTH
+        if self._open is None:  # an answer always has an item
+            yield from self._begin_item(MessageItem())
+        yield from self._end_item(cut=cut)
+        status = "incomplete" if cut else "completed"
+        whole = self._response(
+            status,
+            output=self._output,
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            completed_at=None if cut else int(time.time()),
+            usage=response_usage(end),
+            **report.extras([end]),
+        )
+        yield self._event(f"response.{status}", response=whole)
+
+    def fail(self, status: int, message: str) -> Event:
+        """The end of an answer that broke off, with what it had; `status` is the HTTP status of why."""
+        error = {"code": _error_code(status), "message": message}
+        output = self._output if self._open is None else [*self._output, self._open.item(cut=True)]
+        return self._event(FAILED, response=self._response("failed", output=output, error=error))
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def _placed(self, part: Part) -> Event:
+        kind, values = part
+        return self._event(kind, output_index=len(self._output), **values)
+
+    def _event(self, kind: str, **values: Any) -> Event:
+        number = self._events
+        self._events += 1
+        return {"type": kind, "sequence_number": number, **values}
+
+    def _response(self, status: str, **changes: Any) -> dict[str, Any]:
+        return {**self._frame, "status": status, **changes}
+
+
+def _frame(body: ResponseRequest, model: str, params: SamplingParams, use: ToolUse) -> dict[str, Any]:
+    """The response object before there is an answer: what was asked for, as it was understood."""
+    return {
+        "id": f"resp_{secrets.token_hex(16)}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "usage": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "text": _text_config(body),
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "tools": [_tool(tool) for tool in use.tools],
+        "tool_choice": body.tool_choice or "auto",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "truncation": "disabled",
+        "service_tier": "default",
+        "store": False,
+        "background": False,
+        "previous_response_id": None,
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }
+
+
+def _text_config(body: ResponseRequest) -> dict[str, Any]:
+    wanted = body.text.format if body.text else None
+    form = wanted.model_dump(by_alias=True, exclude_unset=True) if wanted else {"type": "text"}
+    return {"format": form, "verbosity": body.text.verbosity if body.text else None}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """A function as the Responses API has it."""
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": dict(tool.parameters),
+        "strict": tool.strict,
+    }
+
+
+def response_usage(end: FinishEvent) -> dict[str, Any]:
+    """The Responses API's `usage`. `cache_write_tokens`: the input that had to be computed."""
+    given = end.usage
+    return {
+        "input_tokens": given.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": given.cached_tokens,
+            "cache_write_tokens": given.prompt_tokens - given.cached_tokens,
+        },
+        "output_tokens": given.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": given.prompt_tokens + given.completion_tokens,
+    }
+
+
+def _error_code(status: int) -> str:
+    """The nearest of the few codes that OpenAI's clients know for a failed response."""
+    if status == 429:
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if status < 500 else "server_error"

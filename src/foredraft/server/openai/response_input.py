@@ -1,0 +1,196 @@
+"""The conversation that clients of OpenAI's Responses API send: messages, calls, and what calls gave.
+
+Output items of an earlier response can be handed back as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+
+from foredraft.errors import RequestError
+from foredraft.server.openai.schemas import STATELESS, Body, Objects, only
+
+HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
+
+
+Status = Literal["in_progress", "completed", "incomplete"] | None
+
+# --- text ----------------------------------------------------------------------------------------------
+
+
+class TextPart(Body):
+    """A content part. `annotations`, `logprobs` and the clients' own `parsed` come with an output item that
+    is handed back; the text says it all.
+    """
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: Objects | None = None
+    logprobs: Objects | None = None
+    parsed: Any = None
+
+
+def _check_part(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind not in ("input_text", "output_text"):
+        raise ValueError(
+            f"a content part of type {kind!r} cannot be read; this engine reads text only: "
+            "input_text and output_text"
+        )
+    return part
+
+
+Part = Annotated[TextPart, BeforeValidator(_check_part)]
+
+
+def _as_parts(content: Any) -> Any:
+    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+
+
+Parts = Annotated[
+    list[Part], Field(fail_fast=True), BeforeValidator(_as_parts, json_schema_input_type=str | list[Part])
+]
+
+
+def _chat_parts(parts: Sequence[TextPart]) -> list[dict[str, Any]]:
+    """Parts as chat completions have them: they are joined where chat's are."""
+    return [{"type": "text", "text": part.text} for part in parts]
+
+
+# --- items ---------------------------------------------------------------------------------------------
+
+
+class InputMessage(Body):
+    """A message, or an output item of an earlier response, which has an `id` and a `status` too."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Parts
+    id: str | None = None
+    status: Status = None
+    phase: Annotated[None, only([None], why="the phases of messages are not supported")] = None
+
+    def as_chat(self) -> dict[str, Any]:
+        """The message as chat templates know it."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": _chat_parts(self.content)}
+
+
+_DIRECT = "functions are called by the model directly; leave it out"
+
+
+def _check_arguments(arguments: str) -> str:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(
+            "the arguments of a call are the text of a JSON object; send them as the answer had them"
+        )
+    return arguments
+
+
+class FunctionCall(Body):
+    """A call that the model made. `parsed_arguments` is the clients' own, and says nothing more."""
+
+    type: Literal["function_call"]
+    call_id: Annotated[str, Field(min_length=1)]
+    name: str
+    arguments: Annotated[str, AfterValidator(_check_arguments)]
+    id: str | None = None
+    status: Status = None
+    parsed_arguments: Any = None
+    namespace: Annotated[None, only([None], why="functions have no namespaces here; leave it out")] = None
+    caller: Annotated[dict[str, Any] | None, only([None, {"type": "direct"}], why=_DIRECT)] = None
+    async_: Annotated[
+        Literal[False] | None,
+        only([None, False], why="calls that run on by themselves are not supported"),
+        Field(validation_alias=AliasChoices("async", "async_")),
+    ] = None
+
+    def as_chat(self) -> dict[str, Any]:
+        """The call as chat completions have it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class FunctionCallOutput(Body):
+    """What a call gave."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(min_length=1)]
+    output: Parts
+    id: str | None = None
+    status: Status = None
+    name: str | None = None
+    namespace: Annotated[None, only([None], why="functions have no namespaces here; leave it out")] = None
+    caller: Annotated[dict[str, Any] | None, only([None, {"type": "direct"}], why=_DIRECT)] = None
+
+    def as_chat(self) -> dict[str, Any]:
+        """The message that chat completions tell it with."""
+        message = {"role": "tool", "tool_call_id": self.call_id, "content": _chat_parts(self.output)}
+        return message if self.name is None else {**message, "name": self.name}
+
+
+_ITEMS = ("message", "function_call", "function_call_output")
+
+
+def _check_item(item: Any) -> Any:
+    """An item with its type, which only messages may leave out."""
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type", "message")
+    if kind == "item_reference":
+        raise ValueError(f"an item_reference leads nowhere: {HAND_BACK}")
+    if isinstance(kind, str) and kind not in _ITEMS:
+        raise ValueError(f"an input item of type {kind!r} is not supported; only {', '.join(_ITEMS)} are")
+    return {**item, "type": kind}
+
+
+AnyItem = Annotated[InputMessage | FunctionCall | FunctionCallOutput, Field(discriminator="type")]
+Item = Annotated[AnyItem, BeforeValidator(_check_item)]
+
+
+def _as_items(given: Any) -> Any:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+Input = Annotated[
+    list[Item],
+    Field(min_length=1, fail_fast=True),
+    BeforeValidator(_as_items, json_schema_input_type=str | Annotated[list[Item], Field(min_length=1)]),
+]
+
+
+def conversation(items: Sequence[AnyItem]) -> list[dict[str, Any]]:
+    """The items as chat completions have them: what the assistant said and called up to the results is one
+    message.
+
+    Raises RequestError for the output of a call that is not there.
+    """
+    messages: list[dict[str, Any]] = []
+    calls: set[str] = set()
+    for place, item in enumerate(items):
+        last = messages[-1] if messages else {}
+        match item:
+            case FunctionCall():
+                calls.add(item.call_id)
+                if last.get("role") != "assistant":
+                    last = {"role": "assistant", "content": None}
+                    messages.append(last)
+                last.setdefault("tool_calls", []).append(item.as_chat())
+            case InputMessage(role="assistant") if "tool_calls" in last:
+                last["content"] = [*(last["content"] or []), *item.as_chat()["content"]]
+            case FunctionCallOutput() if item.call_id not in calls:
+                raise RequestError(
+                    f"input[{place}].call_id is {item.call_id!r}, which is no call before it.",
+                    hint="Hand the function_call item back too, in front of its function_call_output.",
+                )
+            case _:
+                messages.append(item.as_chat())
+    return messages

@@ -1,0 +1,100 @@
+"""POST /v1/responses. The whole answer is a fold over the events that are streamed.
+
+There is no store: each request brings its whole conversation, and no answer can be fetched later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from foredraft.errors import ForedraftError, RequestError
+from foredraft.server.caller import visit_of
+from foredraft.server.errors import unexpected
+from foredraft.server.generation import Choice, choices
+from foredraft.server.jobs import make_job, with_defaults
+from foredraft.server.openai.constraints import constraint_of
+from foredraft.server.openai.response_events import Event, ResponseWriter
+from foredraft.server.openai.response_schemas import ResponseRequest
+from foredraft.server.openai.tool_use import ToolUse, tool_use
+from foredraft.server.pool import ModelPool, Served
+from foredraft.server.sse import begun, sse, stream_response, unless_gone
+from foredraft.server.strict_json import strict_router
+from foredraft.server.worker import Job
+
+
+def responses_router(pool: ModelPool) -> APIRouter:
+    """The route, for the models of `pool`."""
+    router = strict_router()
+
+    @router.post("/v1/responses", response_model=None)
+    async def responses(body: ResponseRequest, request: Request) -> Response:
+        visit = visit_of(request)
+        visit.answers(1, body.priority)
+        served = await visit.lease(pool, body.model)
+        use, job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
+        writer = ResponseWriter(body, served.name, job.params, use, served.tokenizer)
+        events = response_events(choices(served, [job], visit.caller.name), writer)
+        if body.stream:
+            return stream_response(_stream(await begun(request, events), writer))
+        return JSONResponse(await unless_gone(request, fold_response(events)))
+
+    return router
+
+
+def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[ToolUse, Job]:
+    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    if body.top_logprobs and body.logprobs is None:
+        raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options is for requests with stream set to true.")
+    parallel = body.parallel_tool_calls is not False
+    use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
+    prompt = use.encode(body.messages())
+    most_bytes = served.limits.max_schema_bytes
+    constraint = constraint_of(body.format, None, None, use, most_bytes=most_bytes)
+    params = with_defaults(body.sampling(constraint), served, body)
+    return use, make_job(
+        served, prompt, params, scope=scope, priority=body.priority, max_draft=body.max_draft
+    )
+
+
+async def response_events(
+    answer: AsyncGenerator[Sequence[Choice], None], writer: ResponseWriter
+) -> AsyncGenerator[Sequence[Event], None]:
+    """OpenAI's events of the answer, those together that are there at the same time. What the engine refuses
+    is raised before the first of them.
+    """
+    async with aclosing(answer):
+        async for [(_, events)] in answer:
+            yield list(writer.write(events))
+
+
+async def _stream(
+    answer: AsyncGenerator[Sequence[Event], None], writer: ResponseWriter
+) -> AsyncGenerator[str, None]:
+    """The events as server-sent events. An answer that breaks off ends with the event that says so."""
+    async with aclosing(answer):
+        try:
+            async for events in answer:
+                yield "".join(sse(event, event["type"]) for event in events)
+        except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+            if isinstance(error, ForedraftError):
+                failed = writer.fail(error.status, str(error))
+            else:
+                failed = writer.fail(500, unexpected(error)["error"]["message"])
+            yield sse(failed, failed["type"])
+
+
+async def fold_response(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
+    """The whole answer that a stream of events describes: the last of them holds it."""
+    last: Event = {}
+    async with aclosing(answer):
+        async for events in answer:
+            last = events[-1] if events else last
+    response: dict[str, Any] = last["response"]
+    return response

@@ -1,0 +1,253 @@
+"""What OpenAI's clients send. Unknown fields are errors: nothing is accepted and ignored in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from foredraft.errors import RequestError
+from foredraft.types import Constraint, SamplingParams
+
+MOST_LOGPROBS = 20
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number of 64 bits. No client means a larger one."""
+
+MOST_KEYS = 100
+"""Keys of one object: no API's has as many fields."""
+
+# One complaint is enough: pydantic would make one for each of a million wrong items, which takes a minute.
+Ids = Annotated[list[int], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
+NotEmpty = Annotated[str, Field(min_length=1)]
+Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
+Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
+"""As many as `limits.max_n` says."""
+
+
+STATELESS = "this server is stateless: it stores no responses."
+
+
+def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
+    """Refuses every value but `allowed` with `why`, where pydantic would only repeat what is allowed."""
+
+    def check(value: Any) -> Any:
+        # By type too: 0 equals False, and is not what was asked for.
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            raise ValueError(why)
+        return value
+
+    return BeforeValidator(check)
+
+
+def null_as(default: object, kind: Any) -> BeforeValidator:
+    """Takes null for what is left out, of a field that is of this kind else."""
+    return BeforeValidator(
+        lambda given: default if given is None else given, json_schema_input_type=kind | None
+    )
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuses a larger object before its entries are looked at: each wrong one would become an error."""
+
+    def check(given: object) -> object:
+        if isinstance(given, dict) and len(given) > entries:
+            raise ValueError(f"{len(given)} entries are too many; at most {entries} are allowed")
+        return given
+
+    return BeforeValidator(check)
+
+
+Switch = Annotated[bool, null_as(default=False, kind=bool)]
+Priority = Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)]
+LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE)]
+
+
+class Body(BaseModel):
+    """Base of every request body."""
+
+    # With a least length pydantic looks into strings, and refuses half characters, which JSON can hold and no
+    # answer could repeat.
+    model_config = ConfigDict(extra="forbid", strict=True, str_min_length=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, given: object) -> object:
+        if isinstance(given, dict) and len(given) > MOST_KEYS:
+            raise ValueError(f"an object with {len(given)} keys is none that is known here")
+        return given
+
+
+def _first_wrong(given: object) -> object:
+    """A large object with wrong entries as one with only the first: each would become an error."""
+    for token, bias in given.items() if isinstance(given, dict) else ():
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or not -MOST_BIAS <= bias <= MOST_BIAS:
+            return {token: bias}
+    return given
+
+
+MOST_BIAS = 100.0
+Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
+Biases = Annotated[dict[str, Bias], BeforeValidator(_first_wrong)]
+
+
+NOT_PADDED = "events are not padded here; leave it out or false"
+
+
+class StreamOptions(Body):
+    """`include_usage`: a last chunk with the usage. OpenAI's padding of events can only be turned off."""
+
+    include_usage: Switch = False
+    include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
+
+
+class Choosing(Body):
+    """How tokens are chosen: OpenAI's fields, and further ones of llama.cpp's server and vLLM."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_WHOLE)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE)] | None = None
+    stop: Stop | None = None
+
+    def chosen(self) -> SamplingParams:
+        """The engine's parameters for these fields; 1 is the default temperature."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            seed=self.seed,
+            stop=tuple(stops),
+        )
+
+
+class Scheduling(Body):
+    """When a request runs, and how much is drafted for it. Neither changes its answer."""
+
+    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    priority: Annotated[Priority, null_as(0, Priority)] = 0
+
+    @property
+    def max_draft(self) -> int | None:
+        """The cap on drafts that `speculate` says."""
+        if self.speculate == "off":
+            return 0
+        return self.speculate if isinstance(self.speculate, int) else None
+
+
+MOST_METADATA = 16
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+class Hints(Body):
+    """What OpenAI's clients say about a request and nothing here depends on. Of what is no mere label only
+    the values that change nothing are accepted.
+    """
+
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """A hint where to look for a prompt's beginning; here every prompt finds it, whatever the key."""
+    prompt_cache_retention: Annotated[
+        Literal["in_memory"] | None,
+        only(
+            [None, "in_memory"], why="prompts are kept as long as there is room: 'in_memory', or leave it out"
+        ),
+    ] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None,
+        only([None, "auto", "default"], why="there is one tier: 'auto' or 'default'; see priority"),
+    ] = None
+    store: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
+
+
+class SamplingBody(Choosing, Scheduling):
+    """Fields that the two completion APIs share."""
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Answers | None = 1
+    logit_bias: Biases | None = None
+    user: str | None = None
+    min_tokens: Annotated[LeastTokens, null_as(0, LeastTokens)] = 0
+    ignore_eos: Switch = False
+    stop_token_ids: Ids | None = None
+
+    @property
+    def answers(self) -> int:
+        """How many answers to each prompt."""
+        return 1 if self.n is None else self.n
+
+    def sampling(
+        self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
+    ) -> SamplingParams:
+        """The engine's parameters. Raises RequestError for a value it cannot do."""
+        return replace(
+            self.chosen(),
+            logit_bias=_bias(self.logit_bias or {}),
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            stop_tokens=tuple(self.stop_token_ids or ()),
+            ignore_eos=self.ignore_eos,
+            logprobs=logprobs,
+            constraint=constraint,
+        )
+
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+def _bias(bias: dict[str, float]) -> dict[int, float]:
+    """By token ids. Raises RequestError for other keys: of "07" and "7" one would be ignored."""
+    if not all(map(_TOKEN_ID.fullmatch, bias)):
+        raise RequestError('logit_bias: its keys must be token ids, such as "97".')
+    return {int(token): value for token, value in bias.items()}
+
+
+class JsonSchema(Body):
+    """OpenAI's `json_schema` object. `strict` makes no difference: a schema is always followed."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """What the answer has to be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class CompletionRequest(SamplingBody):
+    """POST /v1/completions."""
+
+    prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = 16
+    """0 with `echo`: only the prompt, and with `logprobs` how likely it is."""
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    echo: bool | None = False
+    suffix: str | None = None
+    best_of: Answers | None = None

@@ -1,0 +1,217 @@
+"""Tools in OpenAI's APIs: into the prompt on the way in, out of the text on the way back."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from foredraft.engine.prompt import encode_chat
+from foredraft.errors import RequestError
+from foredraft.protocols import Tokenizer
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.server.openai.logprobs import AnswerText
+from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
+from foredraft.server.tools.deltas import CallStart, Delta, TextDelta, joined
+from foredraft.server.tools.detect import dialect_for, template_supports_tools
+from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
+from foredraft.server.tools.history import plain_messages, template_messages
+from foredraft.server.tools.offered import offered_grammar
+from foredraft.types import Constraint, Event, Message, TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a request may call, in the form that its model knows."""
+
+    tokenizer: Tokenizer
+    dialect: Dialect
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    forced: Forced | None = None
+    markers: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The functions that can be called."""
+        return self.choice.callable(self.tools)
+
+    @property
+    def bound(self) -> bool:
+        """Whether calls have to follow a grammar: they are forced, or strict, or only one is allowed."""
+        strict = any(tool.strict for tool in self.offered)
+        return bool(self.offered) and (self.choice.forced or strict or not self.choice.parallel)
+
+    def encode(self, messages: Sequence[Message], begun: str = "") -> list[int]:
+        """The prompt, with the beginning of the answer. Raises RequestError for what the model's template
+        rejects.
+        """
+        tokenizer, offered = self.tokenizer, self.offered
+        if template_supports_tools(tokenizer.chat_template or ""):
+            variables = {"tools": [tool.as_message() for tool in offered]} if offered else None
+            tokens = encode_chat(tokenizer, template_messages(messages, self.dialect), variables, begun=begun)
+        else:
+            tokens = encode_chat(tokenizer, plain_messages(messages, offered), begun=begun)
+        if self.forced is not None and self.forced.prefix:
+            tokens += tokenizer.encode(self.forced.prefix, special=True)
+        return tokens
+
+    def constraint(self, answer: Mapping[str, Any] | None) -> Constraint | None:
+        """The constraint of an answer that may or must call. What is no call is any text, or JSON of the
+        schema `answer`. None: calls are the model's own, and there is no such schema.
+        """
+        if self.forced is not None:
+            return Constraint(self.forced.kind, self.forced.source)
+        if not self.bound and (answer is None or not self.offered):
+            return None
+        control = control_tokens(self.tokenizer, self.markers)
+        return Constraint("grammar", offered_grammar(self.dialect, self.tools, self.choice, answer, control))
+
+    def check(self, constraint: Constraint, answer: Mapping[str, Any] | None) -> None:
+        """Whether the constraint that these tools and `answer` make can be followed.
+
+        Raises RequestError that says which schema cannot: the client has sent no grammar.
+        """
+        try:
+            compile_constraint(constraint, self.tokenizer)
+        except RequestError:
+            if answer is not None:
+                compile_constraint(Constraint("json_schema", json.dumps(answer)), self.tokenizer)
+            for tool in self.offered:
+                _check_parameters(tool, self.tokenizer)
+            raise
+
+    def reader(self) -> AnswerReader | None:
+        """For one answer; None where nothing can be called, and text is just text."""
+        if not self.offered:
+            return None
+        parser = self.dialect.parser([tool.name for tool in self.offered])
+        reader = AnswerReader(parser, self.markers, self.tokenizer)
+        if self.forced is not None and self.forced.prefix:
+            reader.begin(self.forced.prefix)
+        return reader
+
+
+def tool_use(
+    tokenizer: Tokenizer, tools: object, choice: object, *, parallel: bool, flat: bool = False
+) -> ToolUse:
+    """The tools of a request, checked. `flat`: in the form of the Responses API.
+
+    Raises RequestError that says what is wrong with them.
+    """
+    checked = check_tools(tools, flat=flat)
+    chosen = check_choice(choice, checked, parallel=parallel, flat=flat)
+    dialect = dialect_for(tokenizer.chat_template or "")
+    if not chosen.callable(checked):
+        return ToolUse(tokenizer, dialect, checked, chosen)
+    markers = control_markers(tokenizer, dialect)
+    control = ControlTokens({marker: token for token, marker in markers.items()})
+    return ToolUse(tokenizer, dialect, checked, chosen, dialect.grammar(checked, chosen, control), markers)
+
+
+def _check_parameters(tool: Tool, tokenizer: Tokenizer) -> None:
+    try:
+        compile_constraint(Constraint("json_schema", json.dumps(dict(tool.parameters))), tokenizer)
+    except RequestError as error:
+        raise RequestError(
+            f"The parameters of the function {tool.name!r} cannot be followed. {error.message}",
+            hint='With "strict": false, and where no call is forced, they are left to the model.',
+        ) from None
+
+
+# --- control tokens ------------------------------------------------------------------------------------
+
+
+def control_markers(tokenizer: Tokenizer, dialect: Dialect) -> dict[int, str]:
+    """The dialect's markers that are control tokens here: such tokens have no text of their own."""
+    found: dict[int, str] = {}
+    for marker in dialect.markers:
+        tokens = tokenizer.encode(marker, special=True)
+        if len(tokens) == 1 and not tokenizer.token_bytes(tokens[0]):
+            found[tokens[0]] = marker
+    return found
+
+
+_textless: WeakKeyDictionary[Tokenizer, tuple[int, ...]] = WeakKeyDictionary()
+"""The control tokens of a vocabulary: finding them takes a look at every token."""
+
+
+def control_tokens(tokenizer: Tokenizer, markers: Mapping[int, str]) -> ControlTokens:
+    """All control tokens that do not end a text, with the markers among them by their text."""
+    try:
+        found = _textless[tokenizer]
+    except (KeyError, TypeError):
+        every, ends = range(tokenizer.vocab_size), tokenizer.end_tokens
+        found = tuple(token for token in every if token not in ends and not tokenizer.token_bytes(token))
+        with suppress(TypeError):  # a tokenizer that cannot be referred to weakly: look every time
+            _textless[tokenizer] = found
+    others = tuple(token for token in found if token not in markers)
+    return ControlTokens({marker: token for token, marker in markers.items()}, others)
+
+
+# --- the answer ----------------------------------------------------------------------------------------
+
+
+class AnswerReader:
+    """Takes one answer apart into text and calls, as it comes.
+
+    A marker that is a control token has no text: it is put in where it stood. Text before it may come later
+    than it, because it could be the beginning of a stop string; the marker waits for that text.
+    """
+
+    def __init__(self, parser: ToolParser, markers: Mapping[int, str], tokenizer: Tokenizer) -> None:
+        self._parser = parser
+        self._markers = markers
+        self._places = AnswerText(tokenizer)
+        self._shown = 0
+        self._waiting: deque[tuple[int, str]] = deque()
+        self._pending: list[Delta] = []
+        self.called = False
+
+    def begin(self, prefix: str) -> None:
+        """The prompt ended with this beginning of the answer."""
+        self._pending = self._parser.feed(prefix)
+
+    def read(self, event: TokenEvent) -> list[Delta]:
+        """What a token brings."""
+        if self._markers:
+            place = self._places.add(event.token)
+            if event.token in self._markers:
+                self._waiting.append((place, self._markers[event.token]))
+        return self._given(self._parser.feed(self._with_markers(event.text)))
+
+    def end(self, text: str) -> list[Delta]:
+        """What the answer's last text brings, and what was held back."""
+        return self._given(self._parser.feed(self._with_markers(text)) + self._parser.finish())
+
+    def _with_markers(self, text: str) -> str:
+        """The text with the markers that stood in it."""
+        pieces: list[str] = []
+        while self._waiting and self._waiting[0][0] <= self._shown + len(text):
+            place, marker = self._waiting.popleft()
+            pieces += [text[: place - self._shown], marker]
+            text = text[place - self._shown :]
+            self._shown = place
+        self._shown += len(text)
+        return "".join([*pieces, text])
+
+    def _given(self, deltas: list[Delta]) -> list[Delta]:
+        pending, self._pending = self._pending, []
+        given = pending + deltas
+        self.called = self.called or any(isinstance(delta, CallStart) for delta in given)
+        return given
+
+
+def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
+    """What events of one answer bring together. `reader` finds its calls; None: it has none."""
+    if reader is None:
+        text = "".join(event.text for event in events)
+        return [TextDelta(text)] if text else []
+    found: list[Delta] = []
+    for event in events:
+        found += reader.read(event) if isinstance(event, TokenEvent) else reader.end(event.text)
+    return joined(found)

@@ -1,0 +1,63 @@
+"""GET /: a page that shows what the server does just now.
+
+It is the same for everybody and holds no data: its script asks the endpoints that everybody may ask, with the
+key that the reader types in. So it needs no key itself, and shows nothing that a key may not see.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.resources import files
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+SCRIPTS = ("elements.js", "cost.js", "rounds.js", "model.js", "status.js")
+"""In the order in which they need one another."""
+
+
+def page_router() -> APIRouter:
+    """The route."""
+    router = APIRouter()
+    html, headers = status_page()
+
+    @router.get("/", include_in_schema=False)
+    async def status() -> Response:
+        return Response(html, media_type="text/html; charset=utf-8", headers=headers)
+
+    return router
+
+
+def status_page() -> tuple[str, Mapping[str, str]]:
+    """(the page, the headers it is served with). The browser runs and fetches what they name, and no more."""
+    style, script = _read("status.css"), "\n".join(map(_read, SCRIPTS))
+    html = _read("status.html").replace("/* style */", style).replace("/* script */", script)
+    policy = {
+        "default-src": "'none'",
+        "script-src": _hash(script),
+        "style-src": _hash(style),
+        "connect-src": "'self'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        # The script makes elements one by one; a text that became markup would be an error.
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    return html, {
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+
+
+def _read(name: str) -> str:
+    return files("foredraft.server.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

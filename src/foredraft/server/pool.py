@@ -1,0 +1,243 @@
+"""The models a server has: each on a worker of its own, loaded when it is first asked for.
+
+With a memory budget the model that was not used for longest makes room. A model that answers somebody just
+now is never unloaded for another.
+
+Whoever uses a model holds it: with `Served.hold` it is not unloaded for another, and what `Served.prepare`
+runs has ended before it is freed at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from foredraft.engine.engine import Engine
+from foredraft.engine.heap import thaw_heap
+from foredraft.errors import CapacityError, ModelNotFoundError
+from foredraft.protocols import Model, Tokenizer
+from foredraft.sampling.constraint import get_ready
+from foredraft.server.settings import Limits, ModelSettings, ServerSettings
+from foredraft.server.telemetry import Telemetry
+from foredraft.server.worker import EngineWorker, Job
+from foredraft.types import Event, ModelInfo
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+Load = Callable[[ModelSettings], Engine]
+Measure = Callable[[ModelSettings], int]
+"""How many bytes a model will take, as far as can be told before it is loaded."""
+
+PREPARING = 4
+"""Threads that prepare requests, of all models together: they share the processor with the forwards."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A loaded model under the name that clients use."""
+
+    name: str
+    worker: EngineWorker
+    info: ModelInfo
+    tokenizer: Tokenizer
+    settings: ModelSettings
+    telemetry: Telemetry
+    limits: Limits
+    threads: ThreadPoolExecutor
+    holders: int = 0
+    last_used: float = field(default_factory=time.monotonic)
+    _preparing: set[Future[Any]] = field(default_factory=set)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the model from being unloaded for another, or because it is idle."""
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+            self.last_used = time.monotonic()
+
+    async def prepare(self, work: Callable[[], Result]) -> Result:
+        """What `work` makes of the tokenizer: on another thread, for a long text takes long. Raises what it
+        raises.
+        """
+        future = self.threads.submit(work)
+        self._preparing.add(future)
+        future.add_done_callback(self._preparing.discard)
+        return await asyncio.wrap_future(future)
+
+    async def stream(self, job: Job, caller: str) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
+        with self.hold():
+            async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as answer:
+                async for events in answer:
+                    yield events
+
+    async def close(self) -> None:
+        """End its requests and free the model. Work that its caller left behind ends first."""
+        if self._preparing:
+            await asyncio.to_thread(wait, list(self._preparing))
+        await self.worker.close()
+
+
+class ModelPool:
+    """The models of `settings`, whose engines `load` makes. What they do is counted by `telemetry`.
+
+    `measure` tells a model's size before it is loaded; without it the budget may be passed for as long as
+    loading takes.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        load: Load,
+        telemetry: Telemetry | None = None,
+        measure: Measure = lambda _: 0,
+    ) -> None:
+        self.settings = settings
+        self.telemetry = telemetry or Telemetry()
+        self._load = load
+        self._measure = measure
+        self._threads = ThreadPoolExecutor(PREPARING, "foredraft-prepare")
+        self._loaded: dict[str, Served] = {}
+        self._changing = asyncio.Lock()
+        self.created = int(time.time())
+
+    @property
+    def names(self) -> list[str]:
+        """Every model that can be asked for."""
+        return list(self.settings.models)
+
+    @property
+    def loaded(self) -> Mapping[str, Served]:
+        """Those in memory."""
+        return dict(self._loaded)
+
+    def resolve(self, name: str | None) -> str:
+        """The model of a name, an alias, or None for the default. Raises ModelNotFoundError."""
+        found = self.settings.find_model(name)
+        if found is None:
+            raise ModelNotFoundError(
+                f"There is no model {name!r} here.", hint=f"Available: {', '.join(self.names) or 'none'}."
+            )
+        return found
+
+    async def get(self, name: str | None = None) -> Served:
+        """A model, loaded if need be. Raises ModelNotFoundError, CapacityError, and what loading raises."""
+        found = self.resolve(name)
+        if not self._usable(found):
+            async with self._changing:
+                if not self._usable(found):
+                    self._loaded.pop(found, None)
+                    self._loaded[found] = await self._start(found)
+        served = self._loaded[found]
+        served.last_used = time.monotonic()
+        return served
+
+    def _usable(self, name: str) -> bool:
+        """Whether a model is loaded, and its engine has not ended on its own since."""
+        return name in self._loaded and self._loaded[name].worker.alive
+
+    async def _start(self, name: str) -> Served:
+        settings = self.settings.models[name]
+        await self._make_room(await asyncio.to_thread(self._measure, settings))
+        worker = EngineWorker(lambda: self._load(settings))
+        await worker.start()
+        try:
+            model = await worker.call(self._set_up)
+            await self._make_room(model.info.size_bytes)
+            await asyncio.wrap_future(self._threads.submit(get_ready, model.tokenizer))
+        except BaseException:
+            await worker.close()
+            raise
+        limits = self.settings.limits
+        threads = self._threads
+        return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits, threads)
+
+    def _set_up(self, engine: Engine) -> Model:
+        engine.max_waiting = self.settings.limits.max_waiting
+        return engine.model
+
+    async def _make_room(self, size: int) -> None:
+        """Unload what was not used for longest, until a model of so many bytes fits the budget."""
+        budget = self.settings.memory_budget_bytes
+        if budget is None:
+            return
+        used = sum(served.info.size_bytes for served in self._loaded.values())
+        leaving: list[Served] = []
+        for served in sorted(self._loaded.values(), key=lambda served: served.last_used):
+            if used + size <= budget:
+                break
+            if not served.settings.pinned and not served.holders:
+                leaving.append(served)
+                used -= served.info.size_bytes
+        if used + size > budget:  # then nobody has to leave for nothing
+            raise _no_room()
+        for served in leaving:
+            if served.holders:  # since we began
+                raise _no_room()
+            await self._stop(served)
+
+    async def _stop(self, served: Served) -> None:
+        del self._loaded[served.name]
+        logger.info("Unloading %s", served.name)
+        await served.close()
+        thaw_heap()
+        self.telemetry.unloaded(served.name)
+
+    async def unload(self, name: str) -> bool:
+        """Free a model; requests that run end with an error. Returns whether it was loaded."""
+        found = self.resolve(name)
+        async with self._changing:
+            served = self._loaded.get(found)
+            if served is not None:
+                await self._stop(served)
+        return served is not None
+
+    async def sweep(self) -> None:
+        """Unload models that nobody has asked for long, and those that new settings have changed."""
+        async with self._changing:
+            for served in list(self._loaded.values()):
+                if not served.holders and (self._forgotten(served) or self._outdated(served)):
+                    await self._stop(served)
+
+    def _forgotten(self, served: Served) -> bool:
+        timeout = self.settings.idle_timeout_s
+        if timeout is None or served.settings.pinned:
+            return False
+        return time.monotonic() - served.last_used > timeout
+
+    def use(self, settings: ServerSettings) -> None:
+        """New settings, from the next request on. A model that has to be loaded anew for them is unloaded by
+        the next `sweep` that finds it idle, and answers as before until then.
+        """
+        self.settings = settings
+        for name, served in self._loaded.items():
+            served.limits = settings.limits
+            model = settings.models.get(name)
+            if model is not None and model.loads_like(served.settings):
+                served.settings = model
+
+    def _outdated(self, served: Served) -> bool:
+        return self.settings.models.get(served.name) is not served.settings
+
+    async def close(self) -> None:
+        """End all requests and free all models."""
+        async with self._changing:
+            for served in list(self._loaded.values()):
+                await self._stop(served)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _no_room() -> CapacityError:
+    return CapacityError(
+        "The models in use leave no room for this one.", hint="Try again later, or unload one."
+    )

@@ -1,0 +1,48 @@
+"""What a finished request tells its client: usage, timings and speculation (docs/server.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from foredraft.types import FinishEvent, SpeculationStats, Timings
+
+
+def usage(ends: Sequence[FinishEvent]) -> dict[str, Any]:
+    """OpenAI's `usage` over all answers to one prompt, which counts once."""
+    prompt = ends[0].usage.prompt_tokens
+    completion = sum(end.usage.completion_tokens for end in ends)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": ends[0].usage.cached_tokens},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(end.usage.accepted_prediction_tokens for end in ends),
+            "rejected_prediction_tokens": sum(end.usage.rejected_prediction_tokens for end in ends),
+        },
+    }
+
+
+def timings(values: Timings) -> dict[str, Any]:
+    """llama.cpp's `timings`."""
+    return {
+        **{name: _short(value) for name, value in asdict(values).items()},
+        "prompt_per_second": _short(values.prompt_per_second),
+        "predicted_per_second": _short(values.predicted_per_second),
+    }
+
+
+def speculation(stats: SpeculationStats) -> dict[str, Any]:
+    """The `speculation` object of an answer."""
+    return asdict(stats)
+
+
+def extras(ends: Sequence[FinishEvent]) -> dict[str, Any]:
+    """`timings` and `speculation` of the first answer, as they are added to a response."""
+    return {"timings": timings(ends[0].timings), "speculation": speculation(ends[0].speculation)}
+
+
+def _short(value: float) -> float:
+    return round(value, 3) if isinstance(value, float) else value

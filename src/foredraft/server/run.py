@@ -1,0 +1,149 @@
+"""Running the application until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from time import monotonic
+
+import uvicorn
+
+from foredraft.engine.engine import Engine
+from foredraft.engine.heap import freeze_heap
+from foredraft.engine.options import model_options
+from foredraft.errors import CapacityError, ForedraftError
+from foredraft.library import models_dir, resolve, size_of
+from foredraft.server.allocator import give_back_large_blocks
+from foredraft.server.app import Reload, build_app
+from foredraft.server.connection import (
+    STOPPING_LOOK_S,
+    STOPPING_S,
+    Connection,
+    Patience,
+    watch,
+)
+from foredraft.server.pool import ModelPool
+from foredraft.server.settings import ModelSettings, ServerSettings
+from foredraft.server.telemetry import Telemetry
+
+POLL_S = 0.1
+"""Seconds between two looks at whether the server was told to stop while it loads."""
+
+
+class _Server(uvicorn.Server):
+    """Loads the first model before it listens, and then says where. A signal meanwhile is not kept waiting:
+    the loading goes on in its thread, and the process may end before it does.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, pool: ModelPool, listening: Callable[[str, str], None]
+    ) -> None:
+        super().__init__(config)
+        self._pool = pool
+        self._listening = listening
+        self._watching: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loading = asyncio.ensure_future(self._pool.get())
+        while not loading.done() and not self.should_exit:
+            await asyncio.wait([loading], timeout=POLL_S)
+        if not loading.done():
+            loading.cancel()
+            return
+        served = await loading
+        self._watch(Patience())
+        await super().startup(sockets)
+        for server in self.servers:
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
+                address = f"[{host}]" if ":" in host else host
+                self._listening(served.info.name, f"http://{address}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch(Patience(STOPPING_S, STOPPING_S, STOPPING_S, since=monotonic()), STOPPING_LOOK_S)
+        await super().shutdown(sockets)
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _watch(self, patience: Patience, every_s: float = 1.0) -> None:
+        """End connections whose clients take longer, from now on."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = asyncio.create_task(watch(self.server_state.connections, patience, every_s))
+
+
+def run_server(
+    settings: ServerSettings,
+    *,
+    allow_public: bool = False,
+    reload: Reload | None = None,
+    listening: Callable[[str, str], None],
+    loaded: Callable[[Engine], None] | None = None,
+) -> None:
+    """Serve until interrupted; `listening` hears of the first model's name and of the URL, without a path.
+    What is running then is finished first; a second interrupt ends it. `reload` gives new settings while it
+    runs. `loaded` gets every engine before it answers anything, on its own thread.
+
+    Raises what loading the first model raises, CapacityError if the port is taken.
+    """
+    host, port = settings.host, settings.port
+    _check_free(host, port)
+    give_back_large_blocks()
+    telemetry = Telemetry(as_json=settings.log_format == "json")
+    pool = ModelPool(settings, loader(settings, loaded), telemetry, size_on_disk(settings))
+    app = build_app(pool, allow_public=allow_public, reload=reload)
+    config = uvicorn.Config(
+        app, host=host, port=port, http=Connection, ws="none", log_level="warning", access_log=False
+    )
+    _Server(config, pool, listening).run()
+
+
+def loader(
+    settings: ServerSettings, loaded: Callable[[Engine], None] | None = None
+) -> Callable[[ModelSettings], Engine]:
+    """How a server with these settings loads a model. `loaded` may refuse an engine by raising."""
+
+    def load(model: ModelSettings) -> Engine:
+        options = model.engine_options()
+        options["cache_dir"], options["remember"] = settings.cache_dir, settings.remember
+        options["prefix_cache_gb"] = settings.prefix_cache_gb
+        engine = Engine.load(model.path, speculate=model.speculation(), **options)
+        try:
+            if loaded is not None:
+                loaded(engine)
+            freeze_heap()
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    return load
+
+
+def size_on_disk(settings: ServerSettings) -> Callable[[ModelSettings], int]:
+    """What is known of a model's size before it is loaded: that of its files, 0 if they cannot be found."""
+
+    def measure(model: ModelSettings) -> int:
+        try:
+            folder = model_options({"cache_dir": settings.cache_dir}).cache_dir
+            return size_of(resolve(model.path, models_dir(folder)))
+        except (ForedraftError, OSError):
+            return 0  # loading it says what is wrong
+
+    return measure
+
+
+def _check_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            free_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            raise CapacityError(
+                f"Cannot listen on {host}:{port}: {error.strerror or error}.",
+                hint="Choose another --port." if free_port else "--host must be an address of this machine.",
+            ) from None

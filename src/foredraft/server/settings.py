@@ -1,0 +1,298 @@
+"""The server's settings, their defaults (nowhere else), and what each may be.
+
+Values are checked when they are made: a settings object that exists is valid. docs/server-settings.md says
+the same for people who write the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from foredraft.config import AUTO, Dtype, ModelOptions, Speculation, Stage, parse_speculation
+from foredraft.engine.options import EngineOptions, model_options
+from foredraft.errors import ConfigError
+from foredraft.registry import check_speculation
+from foredraft.sampling.validation import validate_params
+from foredraft.server import checks
+from foredraft.types import SamplingParams
+
+LOCAL_CALLER = "local"
+ADMIN_CALLER = "admin"
+RESERVED_NAMES = (LOCAL_CALLER, ADMIN_CALLER)
+"""Callers that are no key of the file: logs and metrics must not mix them up with one."""
+
+DRAFT_MODEL = "draft-model"
+MIB = 1 << 20
+PRIORITIES = 1_000_000
+"""The highest priority; the lowest is as far below zero."""
+
+_LOADING = ModelOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one request may ask for, and how many may wait. None: no limit but the model's own.
+
+    `max_waiting`: requests of one model that may queue before the next gets 429. `max_prompt_tokens` and
+    `max_completion_tokens`: of one answer, beside the context. `max_n`: answers to one prompt. `max_stop`:
+    stop strings. `max_logit_bias`: biased tokens. `max_schema_bytes`: a JSON schema, grammar or regular
+    expression, as sent. `request_timeout_s`: from arrival to the last token, in seconds.
+    """
+
+    max_waiting: int = 64
+    max_body_bytes: int = 8 * MIB
+    max_prompt_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_n: int = 8
+    max_stop: int = 16
+    max_logit_bias: int = 1024
+    max_schema_bytes: int = 65_536
+    request_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_waiting", "max_stop", "max_logit_bias", "max_schema_bytes"):
+            checks.whole(name, getattr(self, name), 0)
+        for name in ("max_body_bytes", "max_n"):
+            checks.whole(name, getattr(self, name), 1)
+        for name in ("max_prompt_tokens", "max_completion_tokens"):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name), 1)
+        checks.positive("request_timeout_s", self.request_timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What a request gets that does not say. None: what the API it uses has as its default."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        validate_params(SamplingParams(**self.given()), vocab_size=1)
+
+    def given(self) -> dict[str, Any]:
+        """Only what is set: keywords for `SamplingParams`."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One model: where it is, how it is loaded, and what its requests get.
+
+    `path`: a file, or the name of a pulled model. `aliases`: other names that clients may ask for.
+    `draft_model`: a stage `draft-model:model=…` beside those of `speculate`. `sequences`: requests that
+    run at once, each with `context_length` tokens. `pinned`: never unloaded to make room or for idleness.
+    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory`, `kv_type` and `dtype` are those of
+    `config.ModelOptions`.
+    """
+
+    path: str
+    aliases: tuple[str, ...] = ()
+    speculate: str = AUTO
+    draft_model: str | None = None
+    context_length: int = _LOADING.context_length
+    sequences: int = 4
+    threads: int = _LOADING.threads
+    batch: int = _LOADING.batch
+    ubatch: int = _LOADING.ubatch
+    gpu_layers: int = _LOADING.gpu_layers
+    memory: Literal["mmap", "ram"] = _LOADING.memory
+    kv_type: str = _LOADING.kv_type
+    dtype: Dtype = _LOADING.dtype
+    pinned: bool = False
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+
+    def __post_init__(self) -> None:
+        checks.text("path", self.path)
+        for alias in _strings("aliases", self.aliases):
+            checks.model_name("aliases", alias)
+        if self.draft_model is not None:
+            checks.text("draft_model", self.draft_model)
+        checks.switch("pinned", self.pinned)
+        if not isinstance(self.sampling, SamplingDefaults):
+            raise checks.wrong("sampling", self.sampling, "a table of sampling values")
+        if not isinstance(self.speculate, str):
+            raise checks.wrong("speculate", self.speculate, "a speculation string such as 'auto' or 'off'")
+        check_speculation(self.speculation())
+        model_options(self.engine_options())
+
+    def speculation(self) -> Speculation:
+        """What drafts for this model: `speculate`, and `draft_model` if one is named.
+
+        Raises ConfigError where the two contradict each other, SpeculationStringError for a bad string.
+        """
+        chosen = parse_speculation(self.speculate)
+        if self.draft_model is None:
+            return chosen
+        if chosen.off or any(stage.name == DRAFT_MODEL for stage in chosen.stages):
+            raise ConfigError(
+                f"draft_model={self.draft_model!r} and speculate={self.speculate!r} contradict each other.",
+                hint="Leave draft_model out, or take 'off' and 'draft-model' out of speculate.",
+            )
+        return replace(chosen, stages=(*chosen.stages, Stage(DRAFT_MODEL, {"model": self.draft_model})))
+
+    def engine_options(self) -> EngineOptions:
+        """Keywords for `Engine.load`."""
+        return {
+            "context_length": self.context_length,
+            "sequences": self.sequences,
+            "threads": self.threads,
+            "batch": self.batch,
+            "ubatch": self.ubatch,
+            "gpu_layers": self.gpu_layers,
+            "memory": self.memory,
+            "kv_type": self.kv_type,
+            "dtype": self.dtype,
+        }
+
+    def loads_like(self, other: ModelSettings) -> bool:
+        """Whether a model loaded with `other` can go on under these settings."""
+        return (self.path, self.speculation(), self.engine_options()) == (
+            other.path,
+            other.speculation(),
+            other.engine_options(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySettings:
+    """One API key: only its hash is kept (`auth.hash_key`).
+
+    `scope`: whose past texts its requests learn and draft from; None is the key's own name. Keys with the
+    same scope share. `requests_per_minute` and `max_concurrent`: None is no limit; each answer of `n` counts
+    as one that runs. `max_priority`: the highest priority that its requests may ask for.
+    """
+
+    name: str
+    hash: str
+    scope: str | None = None
+    requests_per_minute: int | None = None
+    max_concurrent: int | None = None
+    max_priority: int = 0
+
+    def __post_init__(self) -> None:
+        checks.key_name("name", self.name)
+        if self.name in RESERVED_NAMES:
+            raise checks.wrong("name", self.name, "another name: this one has a meaning in logs and metrics")
+        checks.key_hash("hash", self.hash)
+        if self.scope is not None:
+            checks.scope("scope", self.scope)
+        for name in ("requests_per_minute", "max_concurrent"):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name), 1)
+        checks.whole("max_priority", self.max_priority, -PRIORITIES, PRIORITIES)
+
+    @property
+    def effective_scope(self) -> str:
+        return self.name if self.scope is None else self.scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything about a server. `models`: by the name that clients ask for.
+
+    `port` 0 is any free one. `default_model`: for requests that name none; None is the first of `models`.
+    `admin_key_hash`: the hash of the key for loading and unloading. `cors_origins`: web pages that may
+    call; none by default. `memory_budget_bytes`: for all loaded models together, None is no bound.
+    `idle_timeout_s`: seconds without a request after which a model that is not pinned is unloaded; None
+    keeps it. `cache_dir`: as for `Engine.load`. `remember`: read and write the store of past outputs.
+    `prefix_cache_gb`: of conversations kept on the disk, for all models together.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    default_model: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    keys: tuple[KeySettings, ...] = ()
+    admin_key_hash: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    memory_budget_bytes: int | None = None
+    idle_timeout_s: float | None = None
+    cache_dir: Path | None = None
+    remember: bool = True
+    prefix_cache_gb: float = 0.0
+    log_format: Literal["text", "json", "off"] = "text"
+    metrics: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_values()
+        self._check_models()
+        self._check_keys()
+
+    def find_model(self, name: str | None) -> str | None:
+        """The key in `models` of a name or an alias; of None the default's. None where there is none."""
+        if name is None:
+            name = self.default_model or next(iter(self.models), None)
+        if name is None or name in self.models:
+            return name
+        return next((key for key, model in self.models.items() if name in model.aliases), None)
+
+    def _check_values(self) -> None:
+        checks.text("host", self.host)
+        checks.whole("port", self.port, 0, 65_535)
+        for origin in _strings("cors_origins", self.cors_origins):
+            checks.origin("cors_origins", origin)
+        if self.memory_budget_bytes is not None:
+            checks.whole("memory_budget_bytes", self.memory_budget_bytes, 1)
+        if self.idle_timeout_s is not None:
+            checks.positive("idle_timeout_s", self.idle_timeout_s)
+        if self.cache_dir is not None and not isinstance(self.cache_dir, Path):
+            raise checks.wrong("cache_dir", self.cache_dir, "the path of a folder")
+        checks.switch("remember", self.remember)
+        kept: EngineOptions = {"remember": self.remember, "prefix_cache_gb": self.prefix_cache_gb}
+        model_options({"cache_dir": self.cache_dir, **kept})
+        checks.choice("log_format", self.log_format, ("text", "json", "off"))
+        checks.switch("metrics", self.metrics)
+
+    def _check_models(self) -> None:
+        for name in self.models:
+            checks.model_name("models", name)
+        names = [*self.models, *(alias for model in self.models.values() for alias in model.aliases)]
+        for twice in _repeated(names):
+            raise ConfigError(
+                f"Two models are called {twice!r}.", hint="Each name and alias may be used once."
+            )
+        if self.default_model is not None and (
+            not isinstance(self.default_model, str) or self.find_model(self.default_model) is None
+        ):
+            known = ", ".join(map(repr, self.models)) or "none is configured"
+            raise checks.wrong("default_model", self.default_model, f"the name of a model: {known}")
+
+    def _check_keys(self) -> None:
+        if self.admin_key_hash is not None:
+            checks.key_hash("admin_key_hash", self.admin_key_hash)
+        for twice in _repeated([key.name for key in self.keys]):
+            raise ConfigError(f"Two keys are named {twice!r}.", hint="Give each key a name of its own.")
+        hashes = [key.hash for key in self.keys]
+        for twice in _repeated(hashes):
+            names = " and ".join(key.name for key in self.keys if key.hash == twice)
+            raise ConfigError(f"{names} have the same key.", hint="Make another with 'foredraft keys new'.")
+        if self.admin_key_hash in hashes:
+            raise ConfigError(
+                f"{self.keys[hashes.index(self.admin_key_hash)].name} has the admin key.",
+                hint="The admin key is apart: make another with 'foredraft keys admin'.",
+            )
+
+
+def _strings(name: str, values: object) -> tuple[Any, ...]:
+    if not isinstance(values, tuple):
+        raise checks.wrong(name, values, "a list of strings")
+    return values
+
+
+def _repeated(values: Sequence[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            yield value
+        seen.add(value)

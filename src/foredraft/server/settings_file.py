@@ -1,0 +1,256 @@
+"""The settings file: TOML to `ServerSettings`, what an edit changes, and reading it again while serving.
+
+Keys are the fields of the settings' dataclasses (docs/server-settings.md). A key that is not one of them is
+an error: a misspelt limit must not pass for no limit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from foredraft.errors import ConfigError
+from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
+
+FILE_NAME = "foredraft.toml"
+"""The settings file where none is named, in the current folder."""
+
+TOP = "the top level"
+
+NEEDS_RESTART = (
+    "host", "port", "cache_dir", "remember", "prefix_cache_gb", "cors_origins", "log_format", "metrics",
+)  # fmt: skip
+"""Settings that are read once, when the server starts."""
+
+HINTS = {
+    ModelSettings: "path is a file, or the name of a pulled model.",
+    KeySettings: "'foredraft keys new' writes the whole table.",
+}
+"""What to do about a key that a table cannot do without."""
+
+Table = TypeVar("Table", Limits, ModelSettings, SamplingDefaults, KeySettings, ServerSettings)
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read_settings(path: Path) -> ServerSettings:
+    """The settings in a file. Raises ConfigError naming the file, the table, the key and what is valid."""
+    return parse_settings(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """The file's text, line ends as they are. Raises ConfigError."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no settings file {path}.", hint="'foredraft keys new NAME' starts one with a key."
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.", hint="A settings file is TOML in UTF-8.") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"The settings file {path} cannot be read: {reason}.") from error
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """TOML as plain values. Raises ConfigError with line and column."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a plain ValueError for a number of thousands of digits
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(
+            f"{path} is not valid TOML: {reason}.", hint="Strings need quotes; see docs/server-settings.md."
+        ) from None
+
+
+def parse_settings(text: str, path: Path) -> ServerSettings:
+    """The settings in a file's text. Relative paths count from the file's folder. Raises ConfigError."""
+    return _Reader(path).settings(parse_toml(text, path))
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._folder = path.absolute().parent
+
+    def settings(self, data: Mapping[str, Any]) -> ServerSettings:
+        values = self._known(ServerSettings, data, TOP)
+        models = self._table(values.get("models", {}), "[models]")
+        values["models"] = {name: self._model(name, value) for name, value in models.items()}
+        values["limits"] = self._made(Limits, values.get("limits", {}), "[limits]")
+        values["keys"] = tuple(
+            self._made(KeySettings, key, f"[[keys]] number {number}")
+            for number, key in enumerate(self._tables(values.get("keys", []), "[[keys]]"), 1)
+        )
+        if "cache_dir" in values:
+            values["cache_dir"] = self._directory(values["cache_dir"])
+        return self._made(ServerSettings, values, TOP)
+
+    def _model(self, name: str, data: object) -> ModelSettings:
+        where = f"[models.{name}]"
+        values = self._known(ModelSettings, self._table(data, where), where)
+        sampling = f"[models.{name}.sampling]"
+        values["sampling"] = self._made(SamplingDefaults, values.get("sampling", {}), sampling)
+        for key in {"path", "draft_model"} & set(values):
+            values[key] = self._anchored(values[key])
+        return self._made(ModelSettings, values, where)
+
+    def _made(self, kind: type[Table], data: object, where: str) -> Table:
+        values = self._known(kind, self._table(data, where), where)
+        missing = [
+            field.name
+            for field in fields(kind)
+            if field.default is MISSING and field.default_factory is MISSING and field.name not in values
+        ]
+        if missing:
+            raise self._error(where, ConfigError(f"{missing[0]} is missing.", hint=HINTS[kind]))
+        try:
+            return kind(**values)
+        except ConfigError as error:
+            raise self._error(where, error) from None
+
+    def _known(self, kind: type[Any], data: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """A table's values, lists as tuples. Raises ConfigError for a key that it does not have."""
+        valid = [field.name for field in fields(kind)]
+        for key in data:
+            if key not in valid:
+                near = difflib.get_close_matches(key, valid, n=1)
+                guess = f"Did you mean {near[0]!r}? " if near else ""
+                error = ConfigError(
+                    f"there is no key {key!r}.", hint=f"{guess}Valid are: {', '.join(valid)}."
+                )
+                raise self._error(where, error)
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+    def _table(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            error = ConfigError(f"{value!r} is not a table.", hint=f"Write {where} and keys below it.")
+            raise self._error(where, error)
+        return value
+
+    def _tables(self, value: object, where: str) -> tuple[object, ...]:
+        if not isinstance(value, tuple | list):
+            error = ConfigError(
+                f"{value!r} is not a list of tables.", hint=f"Write {where} above each one's keys."
+            )
+            raise self._error(where, error)
+        return tuple(value)
+
+    def _anchored(self, value: Any) -> Any:
+        """A path beside the file becomes absolute; everything else may be the name of a pulled model."""
+        if not isinstance(value, str) or not value or "\0" in value:
+            return value
+        near = self._folder / value
+        try:
+            return str(near) if near.is_file() or value.startswith(("./", "../")) else value
+        except OSError:  # too long for a path
+            return value
+
+    def _directory(self, value: Any) -> Any:
+        """A folder's path, or what the check of the settings refuses."""
+        if not isinstance(value, str) or not value:
+            return value
+        try:
+            return self._folder / Path(value).expanduser()
+        except RuntimeError:  # no such user
+            return Path(value)
+
+    def _error(self, where: str, error: ConfigError) -> ConfigError:
+        return ConfigError(f"{self._path}, {where}: {error.message}", hint=error.hint)
+
+
+# --- what changed --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChange:
+    """What differs between two settings, each a tuple of names in the new order.
+
+    `added`, `removed`, `changed`: models. `reload`: those of `changed` that must be loaded anew. `live`:
+    other settings that take effect at once. `restart`: settings that only a restart can change.
+    """
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    reload: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any((self.added, self.removed, self.changed, self.live, self.restart))
+
+
+def diff(old: ServerSettings, new: ServerSettings) -> SettingsChange:
+    """What an edit of the settings file changed."""
+    changed = [name for name, model in new.models.items() if name in old.models and old.models[name] != model]
+    names = [field.name for field in fields(ServerSettings) if field.name != "models"]
+    others = [name for name in names if getattr(old, name) != getattr(new, name)]
+    return SettingsChange(
+        added=tuple(name for name in new.models if name not in old.models),
+        removed=tuple(name for name in old.models if name not in new.models),
+        changed=tuple(changed),
+        reload=tuple(name for name in changed if not new.models[name].loads_like(old.models[name])),
+        live=tuple(name for name in others if name not in NEEDS_RESTART),
+        restart=tuple(name for name in others if name in NEEDS_RESTART),
+    )
+
+
+# --- reading again -------------------------------------------------------------------------------------
+
+_Stamp: TypeAlias = tuple[int, ...]
+
+
+class SettingsWatcher:
+    """Reads the settings file and notices edits. `current` is what was read last and was right.
+
+    An edit counts when the file has looked the same at two polls: editors that empty a file before they
+    write it would otherwise be read in between, and an empty file is valid. Making a watcher reads the file
+    and raises ConfigError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Before the file is read: an edit in between is then seen as one.
+        self._read = self._seen = _stamp(path)
+        self.current = read_settings(path)
+
+    def poll(self) -> ServerSettings | ConfigError | None:
+        """New settings, why an edit cannot be used (said once), or None. Reads one file; does not raise."""
+        stamp = _stamp(self._path)
+        settled, self._seen = stamp == self._seen, stamp
+        if not settled or stamp == self._read:
+            return None
+        self._read = stamp
+        try:
+            new = read_settings(self._path)
+            self._check_still_closed(new)
+        except ConfigError as error:
+            return error
+        if new == self.current:
+            return None
+        self.current = new
+        return new
+
+    def _check_still_closed(self, new: ServerSettings) -> None:
+        """Without keys everybody may come in. That takes more than a file that lost its end."""
+        if self.current.keys and not new.keys:
+            raise ConfigError(
+                f"{self._path} has no keys any more: without them everybody could use this server.",
+                hint="The old keys stay valid. Restart the server if that is what you want.",
+            )
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes when a file is written, replaced, or given another mode; empty where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

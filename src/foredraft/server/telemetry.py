@@ -1,0 +1,209 @@
+"""What happened, for Prometheus and the log: counted from each request's events, as its client gets them.
+
+Names of metrics are vLLM's where it has them, with `foredraft_` in front. One line a request goes to the
+logger `foredraft.requests`, as text or JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from foredraft.engine.scoring import PromptEvent
+from foredraft.types import Event, FinishEvent, TokenEvent
+
+logger = logging.getLogger("foredraft.requests")
+
+FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Seconds."""
+
+GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+"""Seconds."""
+
+GAPS_KEPT = 4096
+"""Gaps between tokens that one request keeps for its percentiles."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One request as it runs: times are `perf_counter` seconds."""
+
+    began: float
+    first: float | None = None
+    last: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+
+    def tokens(self, now: float, count: int) -> list[float]:
+        """So many tokens came together, at least one; returns the seconds from each token to the next. What
+        passed since the ones before is divided among those that came.
+        """
+        if self.first is None:
+            self.first, count, each = now, count - 1, 0.0
+        else:
+            each = (now - self.last) / count
+        self.last = now
+        gaps = [each] * count
+        self.gaps += gaps[: max(GAPS_KEPT - len(self.gaps), 0)]
+        return gaps
+
+
+class Telemetry:
+    """All metrics of a server, in a registry of its own. `as_json`: the log's lines are JSON objects."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._tokens: defaultdict[str, int] = defaultdict(int)
+        self.registry = registry = CollectorRegistry()
+        model, drafter = ["model"], ["model", "drafter"]
+
+        def counter(name: str, text: str, labels: list[str]) -> Counter:
+            return Counter(f"foredraft_{name}", text, labels, registry=registry)
+
+        self._running = Gauge("foredraft_num_requests", "Requests in the server", model, registry=registry)
+        self._load = {
+            name: Gauge(f"foredraft_{name}", text, model, registry=registry)
+            for name, text in (
+                ("num_requests_running", "Requests that are read or answered"),
+                ("num_requests_waiting", "Requests that wait for a place"),
+                ("kv_cache_tokens", "Tokens that running requests hold in the KV cache"),
+                ("preemptions", "Times that a request had to give its place up"),
+            )
+        }
+        self._requests = counter("requests", "Requests by how they ended", [*model, "finished_reason"])
+        self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
+        self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
+        self._generated = counter("generation_tokens", "Tokens generated", model)
+        self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified", drafter)
+        self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens that were verified", drafter)
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", drafter)
+        self._positions = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted", [*model, "position"]
+        )
+        self._rounds = counter("rounds", "Forwards of the target that decoded", model)
+        self._time = counter("round_seconds", "Where rounds spent their time", [*model, "part"])
+        self._first = Histogram(
+            "foredraft_time_to_first_token_seconds",
+            "From the request to its first token",
+            model,
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._gap = Histogram(
+            "foredraft_inter_token_latency_seconds",
+            "Between two tokens of a request",
+            model,
+            buckets=GAP_BUCKETS,
+            registry=registry,
+        )
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def tokens(self, model: str) -> int:
+        """Tokens generated since the server began, those of answers that still run included."""
+        return self._tokens.get(model, 0)
+
+    def loaded(self, model: str, load: Mapping[str, int]) -> None:
+        """How busy a model is just now, by the names of the gauges."""
+        for name, value in load.items():
+            self._load[name].labels(model).set(value)
+
+    def unloaded(self, model: str) -> None:
+        """Nothing runs in a model that is not there: a gauge left as it was would lie."""
+        for gauge in self._load.values():
+            gauge.labels(model).set(0)
+
+    async def watch(
+        self, model: str, caller: str, answer: AsyncGenerator[Sequence[Event], None]
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
+        watch, end = _Watch(perf_counter()), None
+        gaps: Histogram | None = None  # looked up once, and not listed before there is one
+        self._running.labels(model).inc()
+        try:
+            async with aclosing(answer):
+                async for events in answer:
+                    if isinstance(events[-1], FinishEvent):
+                        end = events[-1]
+                    if count := sum(map(_generated, events)):
+                        self._tokens[model] += count
+                        for gap in watch.tokens(perf_counter(), count):
+                            gaps = gaps or self._gap.labels(model)
+                            gaps.observe(gap)
+                    yield events
+        finally:
+            self._running.labels(model).dec()
+            self._ended(model, caller, watch, end)
+
+    def _ended(self, model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> None:
+        self._requests.labels(model, str(end.reason) if end else "abort").inc()
+        if watch.first is not None:
+            self._first.labels(model).observe(watch.first - watch.began)
+        if end is not None:
+            self._count(model, end)
+        if logger.isEnabledFor(logging.INFO):
+            facts = describe(model, caller, watch, end)
+            logger.info("%s", json.dumps(facts) if self._as_json else _line(facts))
+
+    def _count(self, model: str, end: FinishEvent) -> None:
+        usage, stats = end.usage, end.speculation
+        self._prompt.labels(model).inc(usage.prompt_tokens)
+        self._cached.labels(model).inc(usage.cached_tokens)
+        self._generated.labels(model).inc(usage.completion_tokens)
+        self._rounds.labels(model).inc(stats.rounds)
+        for name, drafter in stats.drafters.items():
+            self._drafts.labels(model, name).inc(drafter.drafts)
+            self._drafted.labels(model, name).inc(drafter.drafted)
+            self._accepted.labels(model, name).inc(drafter.accepted)
+        for position, accepted in enumerate(stats.accepted_by_depth):
+            self._positions.labels(model, str(position)).inc(accepted)
+        for part, ms in stats.ms.items():
+            self._time.labels(model, part).inc(1e-3 * ms)
+
+
+def _generated(event: Event) -> bool:
+    """Whether it is a token that the model wrote, and not the client."""
+    return isinstance(event, TokenEvent) and not isinstance(event, PromptEvent)
+
+
+def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
+    """What the log says of a request."""
+    facts: dict[str, Any] = {"model": model, "caller": caller, "finish": str(end.reason) if end else "abort"}
+    if watch.first is not None:
+        facts["time_to_first_token_ms"] = round(1e3 * (watch.first - watch.began), 1)
+    if watch.gaps:
+        gaps = sorted(watch.gaps)
+        facts["inter_token_p50_ms"] = round(1e3 * median(gaps), 2)
+        facts["inter_token_p99_ms"] = round(1e3 * gaps[ceil(0.99 * (len(gaps) - 1))], 2)
+    if end is not None:
+        stats = end.speculation
+        facts |= {
+            "prompt_tokens": end.usage.prompt_tokens,
+            "cached_tokens": end.usage.cached_tokens,
+            "completion_tokens": end.usage.completion_tokens,
+            "drafters": {
+                name: {"drafted": drafter.drafted, "accepted": drafter.accepted}
+                for name, drafter in stats.drafters.items()
+                if drafter.drafted
+            },
+            "estimated_speedup": stats.estimated_speedup,
+            "not_drafting": stats.reason,
+        }
+        if end.error:
+            facts["error"] = end.error
+    return facts
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in facts.items() if value not in (None, {}))

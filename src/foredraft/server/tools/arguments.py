@@ -1,0 +1,93 @@
+"""A call's arguments as a model may write them: an object, a JSON string that holds an object, or null."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
+from foredraft.server.tools.unescape import Unescaper
+
+NO_ARGUMENTS: Final = "{}"
+_SPACE: Final = " \t\n\r"
+
+
+class Arguments:
+    """Turns the runs of the arguments' value into JSON text that may be shown.
+
+    `begun` becomes true at the object's opening brace: from then on the call is worth announcing. When `take`
+    sets `failed`, `taken` says how much of that piece was still good, and `unread` what was taken earlier
+    but neither shown nor good.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.failed = False
+        self.taken = 0
+        self._first = True
+        self._inside: _InsideString | None = None
+
+    @property
+    def unread(self) -> str:
+        """Raw text taken that has not been shown: half an escape."""
+        return self._inside.unread if self._inside else ""
+
+    def take(self, piece: str, run: Run) -> str:
+        """The text to show for this run of the value."""
+        first, self._first = self._first, False
+        if first:
+            self.failed = piece not in ("{", '"', "n")
+            if piece == '"':
+                self._inside = _InsideString()
+            if self.failed or self._inside:
+                return ""
+        if self._inside:
+            shown = self._inside.take(piece)
+            self.begun, self.failed = self._inside.begun, self._inside.failed
+            self.taken = self._inside.taken
+            return shown
+        if run is Run.SCALAR and not self.begun:
+            return ""  # null: the scanner sees to its spelling
+        self.begun = True
+        return escape_controls(piece) if run in (Run.STRING, Run.KEY) else piece
+
+
+class _InsideString:
+    """The object inside a JSON string: decoded, and scanned a second time."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.failed = False
+        self.taken = 0
+        self.unread = ""
+        self._decoder = Unescaper()
+        self._scanner = ObjectScanner()
+
+    def take(self, piece: str) -> str:
+        """The text to show for a run after the opening quote (the closing quote included)."""
+        before = self._decoder.held
+        closing = piece == '"' and not self._decoder.escaping
+        text = self._decoder.flush() if closing else self._decoder.feed(piece)
+        shown, good = self._scan(text)
+        self.failed = good < len(text) or (closing and self.begun and not self._scanner.complete)
+        # A piece that belongs to no escape is its own decoding, so it can be cut where it went wrong. An
+        # escape goes wrong as a whole (nothing can be wrong right after half a pair: that is in a string).
+        self.taken = good
+        self.unread = before if good < len(text) else self._decoder.held
+        return shown
+
+    def _scan(self, text: str) -> tuple[str, int]:
+        """The text to show, and how much of `text` was taken."""
+        shown: list[str] = []
+        at = 0
+        while at < len(text):
+            if text[at] in _SPACE and (self._scanner.complete or not self.begun):
+                at += 1
+                continue
+            end = self._scanner.step(text, at)
+            if end == at:
+                break
+            self.begun = True
+            piece = text[at:end]
+            shown.append(escape_controls(piece) if self._scanner.run in (Run.STRING, Run.KEY) else piece)
+            at = end
+        return "".join(shown), at

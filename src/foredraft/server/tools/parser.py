@@ -1,0 +1,176 @@
+"""The parser that all dialects share: a small state machine whose states are a dialect's data.
+
+Text outside calls is shown at once, except what may be the beginning of a marker. What may be a call is held
+back until it is one; if it turns out not to be, it is given back as text, character for character. A call
+that breaks after it was announced cannot be taken back from a client that has seen it: its arguments end
+where they broke and the rest follows as text. White space that stands alone before, between or after calls
+is layout, not text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from foredraft.server.tools.deltas import Delta, DeltaLog
+from foredraft.server.tools.readers import CallReader, ReaderFactory
+
+_SPACE: Final = re.compile(r"\s+")
+TEXT: Final = "text"
+AFTER: Final = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where calls stand in an answer.
+
+    `steps[state]` maps the literals that may come next to the state they lead to, or to one of `readers`,
+    which then reads a call from that literal on and leaves the state `AFTER`. The literal "" stands for
+    anything else. White space between them is skipped. In the state `TEXT` the literals are searched for; in
+    any other state, what fits none of them is text.
+    """
+
+    start: str
+    steps: Mapping[str, Mapping[str, str]]
+    readers: Mapping[str, ReaderFactory]
+
+
+class CallParser:
+    """Reads one answer by its layout. Only functions in `names` can be called."""
+
+    def __init__(self, layout: Layout, names: Collection[str], new_id: Callable[[], str]) -> None:
+        self._layout = layout
+        self._names = frozenset(names)
+        self._log = DeltaLog(new_id)
+        self._state = layout.start
+        self._reader: CallReader | None = None
+        self._pending = ""
+        self._at = 0
+        self._held: list[str] = []  # taken since the last thing that was certain: layout, or text after all
+        self._only_space = True  # since the start or the last call
+
+    def feed(self, text: str) -> list[Delta]:
+        """What `text` makes certain."""
+        self._pending = self._pending[self._at :] + text
+        self._at = 0
+        while self._at < len(self._pending) and self._advance():
+            pass
+        return self._log.drain()
+
+    def finish(self) -> list[Delta]:
+        """The answer is over: what was held back and is no call is text."""
+        if self._reader is None:
+            rest = "".join(self._held) + self._pending[self._at :]
+            layout = self._state == AFTER or (self._log.calls and self._state == TEXT and not rest.strip())
+            self._log.text("" if layout else rest)
+        elif not self._reader.started:
+            self._log.text("".join(self._held))
+        self._pending, self._at = "", 0
+        self._held.clear()
+        self._reader = None
+        return self._log.drain()
+
+    def _advance(self) -> bool:
+        """Take one step. False when only more text can tell how to go on."""
+        if self._reader is not None:
+            return self._read(self._reader)
+        return self._search() if self._state == TEXT else self._match()
+
+    # --- in a call -------------------------------------------------------------------------------------
+
+    def _read(self, reader: CallReader) -> bool:
+        begin = self._at
+        self._at = reader.feed(self._pending, begin)
+        if reader.started:
+            self._held.clear()
+        else:
+            self._held.append(self._pending[begin : self._at])
+        if reader.failed:
+            self._reader = None
+            if reader.started:
+                self._log.text(reader.unread)
+            self._give_back()
+        elif reader.done:
+            self._reader = None
+            self._state = AFTER
+        return reader.failed or reader.done
+
+    def _give_back(self) -> None:
+        """What was held is text, and so is what comes."""
+        self._log.text("".join(self._held))
+        self._held.clear()
+        self._only_space = False
+        self._state = TEXT
+
+    # --- between calls ---------------------------------------------------------------------------------
+
+    def _match(self) -> bool:
+        steps = self._layout.steps[self._state]
+        space = _SPACE.match(self._pending, self._at)
+        if space:
+            self._take(space.end())
+        left = len(self._pending) - self._at
+        if not left:
+            return False
+        for literal, target in steps.items():
+            if literal and self._pending.startswith(literal, self._at):
+                self._follow(literal, target)
+                return True
+        rest = self._pending[self._at :] if left < max(map(len, steps)) else None
+        if rest is not None and any(literal.startswith(rest) for literal in steps):
+            return False
+        if "" in steps:
+            self._follow("", steps[""])
+        else:
+            self._give_back()
+        return True
+
+    def _follow(self, literal: str, target: str) -> None:
+        if target in self._layout.readers:
+            self._reader = self._layout.readers[target](self._names, self._log)
+            return
+        self._take(self._at + len(literal))
+        self._state = target
+        if target == TEXT:
+            self._held.clear()
+            self._only_space = True
+
+    def _take(self, end: int) -> None:
+        self._held.append(self._pending[self._at : end])
+        self._at = end
+
+    # --- in text ---------------------------------------------------------------------------------------
+
+    def _search(self) -> bool:
+        if self._only_space:
+            space = _SPACE.match(self._pending, self._at)
+            if space:
+                self._take(space.end())
+        steps = self._layout.steps[TEXT]
+        found = [(self._pending.find(marker, self._at), marker) for marker in steps]
+        found = [place for place in found if place[0] >= 0]
+        if found:
+            start, marker = min(found)
+            self._say(start)
+            self._follow(marker, steps[marker])
+            return True
+        self._say(len(self._pending) - _beginning_of(steps, self._pending, self._at))
+        return False
+
+    def _say(self, end: int) -> None:
+        """Show the text up to `end`, and the layout before it, which was text too."""
+        if end > self._at:
+            self._take(end)
+            self._give_back()
+
+
+def _beginning_of(markers: Collection[str], text: str, at: int) -> int:
+    """How many characters at the end of `text` (from `at` on) may be the beginning of a marker."""
+    longest = min(max(map(len, markers)) - 1, len(text) - at)
+    for length in range(longest, 0, -1):
+        tail = text[len(text) - length :]
+        if any(marker.startswith(tail) for marker in markers):
+            return length
+    return 0

@@ -1,0 +1,34 @@
+"""For templates that know nothing of tools: tools, calls and results as plain text, in the Hermes format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from foredraft.server.tools.choice import Tool
+from foredraft.server.tools.hermes import CLOSE, OPEN
+
+
+def tools_prompt(tools: Sequence[Tool]) -> str:
+    """What to add to the system prompt so that the model knows the tools and how to call them."""
+    described = "\n".join(json.dumps(tool.as_message(), ensure_ascii=False) for tool in tools)
+    return (
+        "These functions can be called, one JSON schema a line:\n"
+        f"<tools>\n{described}\n</tools>\n\n"
+        "To call a function, answer with its name and arguments as one JSON object between tags:\n"
+        f'{OPEN}\n{{"name": "the function", "arguments": {{"a parameter": "its value"}}}}\n{CLOSE}\n'
+        "Repeat this for every further call. The results follow between <tool_response> tags. "
+        "Answer in plain words when no function helps."
+    )
+
+
+def call_text(name: str, arguments: Any) -> str:
+    """A call the model made earlier, as it wrote it."""
+    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"{OPEN}\n{body}\n{CLOSE}"
+
+
+def result_text(content: str) -> str:
+    """What a call gave."""
+    return f"<tool_response>\n{content}\n</tool_response>"

@@ -1,0 +1,70 @@
+"""JSON schemas for calls: the schemas of all functions put together into one, with their references."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from foredraft.sampling.constraint import WHITESPACE
+from foredraft.server.tools.choice import Tool
+
+_DEFINITIONS: Final = "#/$defs"
+_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
+_NOT_SCHEMAS: Final = frozenset({"const", "enum", "default", "example", "examples"})
+
+
+def call_schema(tools: Sequence[Tool], *, arguments: str) -> dict[str, Any]:
+    """The schema of one call of any of `tools`: name first, then the arguments under the key `arguments`.
+
+    The name comes first because the parser can announce a call only when it knows the name.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, arguments: {"$ref": f"{_DEFINITIONS}/{tool.name}"}},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    body: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return {**body, "$defs": definitions(tools)}
+
+
+def embedded(schema: Mapping[str, Any]) -> str:
+    """The schema as it stands in a Lark grammar: with as little white space as one alone allows, unless it
+    says otherwise itself.
+    """
+    own = schema.get("x-guidance")
+    options = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, Mapping) else {})}
+    return json.dumps({**schema, "x-guidance": options})
+
+
+def definitions(tools: Sequence[Tool]) -> dict[str, Any]:
+    """Each function's parameters under its name. References inside them still lead to the same place."""
+    return {tool.name: _moved(tool.parameters, f"{_DEFINITIONS}/{tool.name}") for tool in tools}
+
+
+def _moved(schema: object, place: str) -> Any:
+    """A schema whose references to its own root ("#…") lead to `place` instead.
+
+    A schema that has an `$id` of its own is a document of its own, so its references stay.
+    """
+    if isinstance(schema, list | tuple):
+        return [_moved(part, place) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+            moved[key] = place + value[1:]
+        elif key in _NOT_SCHEMAS or key == "$schema":
+            moved[key] = value
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            moved[key] = {name: _moved(part, place) for name, part in value.items()}
+        else:
+            moved[key] = _moved(value, place)
+    return moved

@@ -1,0 +1,275 @@
+"""One engine on a thread of its own: async callers on one side, rounds on the other.
+
+The engine is synchronous and belongs to its thread. Callers hand in work and get events back through their
+event loop; all events of a round cross over in one go, and those of short rounds together (`frames.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TypeVar
+
+from foredraft.engine.engine import Engine
+from foredraft.errors import BackendError, CapacityError, ForedraftError
+from foredraft.server.frames import Frames
+from foredraft.types import Event, FinishEvent, SamplingParams
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+Work = Callable[[Engine | None], None]
+"""Something for the engine's thread; None instead of an engine says that it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A request for the engine: token ids and everything `Engine.add` takes beside them."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    prediction: str = ""
+    scope: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+    max_draft: int | None = None
+
+
+@dataclass(slots=True)
+class _Sink:
+    """Where a request's events go, in its caller's event loop, until they are read."""
+
+    loop: asyncio.AbstractEventLoop
+    events: list[Event] = field(default_factory=list)
+    failed: ForedraftError | None = None
+    """What ended the request in place of its last event."""
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    request: int | None = None
+    """Set by the engine's thread, which alone knows for certain whether the request was added."""
+    begun: bool = False
+    """Whether anything was delivered; the engine's thread alone looks at it."""
+
+
+class EngineWorker:
+    """Runs an engine that `load` makes. Nothing here blocks the event loop. `clock` gives seconds.
+
+    `start` before use, `close` at the end. Any number of `stream` and `call` at once.
+    """
+
+    def __init__(self, load: Callable[[], Engine], clock: Callable[[], float] = perf_counter) -> None:
+        self._load = load
+        self._frames = Frames(clock)
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._sinks: dict[int, _Sink] = {}
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._posting = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still takes requests; False after `close`, or once it is beyond repair."""
+        return self._thread is not None and not self._ended
+
+    async def start(self) -> None:
+        """Load the model. Raises what loading raises."""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="foredraft-engine", daemon=True)
+        self._thread.start()
+        try:
+            await asyncio.wrap_future(ready)
+        except asyncio.CancelledError:
+            self._inbox.put(None)  # nobody will use what is still being loaded
+            raise
+
+    async def close(self) -> None:
+        """Abort what is running, each request with its finish event, and free the model. Safe to repeat."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    async def call(self, ask: Callable[[Engine], Result]) -> Result:
+        """Have the engine's thread do something between two rounds. Raises what that raises."""
+        answer: Future[Result] = Future()
+
+        def work(engine: Engine | None) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            if engine is None:
+                answer.set_exception(_not_loaded())
+                return
+            try:
+                answer.set_result(ask(engine))
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                answer.set_exception(error)
+
+        self._post(work)
+        return await asyncio.wrap_future(answer)
+
+    async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a new request, as many at a time as are there, at least one; the last is a
+        FinishEvent. Left early, the request is aborted and its KV cells are free before the next round.
+
+        Raises RequestError and CapacityError before the first event, BackendError if the engine is gone.
+        """
+        sink = _Sink(asyncio.get_running_loop())
+        over = False
+
+        def add(engine: Engine) -> None:
+            sink.request = engine.add(
+                list(job.prompt),
+                job.params,
+                prediction=job.prediction,
+                scope=job.scope,
+                priority=job.priority,
+                deadline_s=job.deadline_s,
+                max_draft=job.max_draft,
+            )
+            self._sinks[sink.request] = sink
+
+        try:
+            await self.call(add)
+            while not over:
+                await sink.filled.wait()
+                sink.filled.clear()
+                while sink.events:  # more may have come while its reader was busy, and a failure after it
+                    events, sink.events = sink.events, []
+                    over = isinstance(events[-1], FinishEvent)
+                    yield events
+                if sink.failed is not None:
+                    raise sink.failed
+        finally:
+            if not over:
+                self._abort(sink)
+
+    def _abort(self, sink: _Sink) -> None:
+        """Also right for a caller that left while `add` was under way: this comes after it in the inbox."""
+
+        def work(engine: Engine | None) -> None:
+            if engine is not None and sink.request is not None:
+                self._sinks.pop(sink.request, None)
+                engine.abort(sink.request)
+
+        with suppress(CapacityError):
+            self._post(work)
+
+    def _post(self, work: Work) -> None:
+        with self._posting:  # what is put after the end would never be done, and its caller wait for ever
+            if not self.alive:
+                raise _not_loaded()
+            self._inbox.put(work)
+
+    # --- on the engine's thread ------------------------------------------------------------------------
+
+    def _run(self, ready: Future[None]) -> None:
+        ready.set_running_or_notify_cancel()
+        try:
+            engine = self._load()
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever started us
+            self._ended = True
+            ready.set_exception(error)
+            return
+        ready.set_result(None)
+        try:
+            while self._work(engine):
+                if not engine.idle:
+                    events = self._step(engine)
+                    waited_for = not self._inbox.empty()  # perhaps a prompt, whose first round is long
+                    fresh = {request for request, sink in self._sinks.items() if not sink.begun}
+                    self._deliver(self._frames.due(events, fresh, hurry=waited_for))
+        except Exception:
+            logger.exception("The engine cannot go on.")
+        finally:
+            with self._posting:
+                self._ended = True
+            self._end(engine)
+
+    def _work(self, engine: Engine) -> bool:
+        """Do what was handed in; waits for something when the engine is idle. False at the end."""
+        while True:
+            try:
+                work = self._inbox.get(block=engine.idle)
+            except Empty:
+                return True
+            if work is None:
+                return False
+            work(engine)
+
+    def _step(self, engine: Engine) -> list[Event]:
+        try:
+            return engine.step()
+        except Exception as error:
+            logger.exception("A round failed; its requests end with an error.")
+            self._deliver(self._frames.rest())
+            reason = error if isinstance(error, ForedraftError) else BackendError("The engine failed.")
+            for request, sink in list(self._sinks.items()):
+                _fail(sink, reason)
+                self._sinks.pop(request)
+                engine.abort(request)
+            return []
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        by_request: dict[int, list[Event]] = {}
+        for event in events:
+            by_request.setdefault(event.request, []).append(event)
+        for request, its_events in by_request.items():
+            sink = self._sinks.get(request)
+            if sink is None:
+                continue
+            _put(sink, its_events)
+            sink.begun = True
+            if isinstance(its_events[-1], FinishEvent):
+                del self._sinks[request]
+
+    def _end(self, engine: Engine) -> None:
+        """Whatever fails here, everybody who waits gets an answer."""
+        self._deliver(self._frames.rest())
+        for request, sink in list(self._sinks.items()):
+            try:
+                self._deliver(engine.abort(request))
+            except Exception:
+                logger.exception("A request could not be ended.")
+            if self._sinks.pop(request, None) is not None:
+                _fail(sink, _not_loaded())
+        try:
+            engine.close()
+        except Exception:
+            logger.exception("The model could not be freed.")
+        while True:
+            try:
+                work = self._inbox.get_nowait()
+            except Empty:
+                return
+            if work is not None:
+                work(None)
+
+
+def _not_loaded() -> CapacityError:
+    return CapacityError("The model is not loaded.", hint="Try again when it is.")
+
+
+def _put(sink: _Sink, events: Sequence[Event]) -> None:
+    def put() -> None:
+        sink.events += events
+        sink.filled.set()
+
+    _soon(sink, put)
+
+
+def _fail(sink: _Sink, error: ForedraftError) -> None:
+    def fail() -> None:
+        sink.failed = error
+        sink.filled.set()
+
+    _soon(sink, fail)
+
+
+def _soon(sink: _Sink, do: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # its event loop is closed: nobody reads any more
+        sink.loop.call_soon_threadsafe(do)
