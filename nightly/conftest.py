@@ -1,4 +1,4 @@
-"""What `make nightly` runs: fuzzers, real clients and long trials, which take hours. `make test` runs none."""
+"""What `make nightly` runs: fuzzers, real clients and long trials, for hours. `make test` runs none."""
 
 from __future__ import annotations
 

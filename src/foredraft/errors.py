@@ -19,7 +19,12 @@
     ├── RateLimitError               this key asks too often               exit 2, HTTP 429
     ├── DeadlineExceededError        the request took too long             exit 1, HTTP 504
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
-    └── BackendError                 the backend failed                    exit 1, HTTP 500
+    ├── BackendError                 the backend failed                    exit 1, HTTP 500
+    └── ChildError                   work in a child process failed        exit 1, HTTP 500
+        ├── ChildDiedError           it crashed
+        ├── ChildTimeoutError        it took too long
+        ├── ChildMemoryError         it ran out of memory
+        └── ChildOutputError         its result is too large
 """
 
 from __future__ import annotations
@@ -167,6 +172,40 @@ class BackendError(ForedraftError):
     """The backend failed in a way that is not the user's fault."""
 
     code = "backend_error"
+
+
+class ChildError(ForedraftError):
+    """Work that was carried out in a child process failed. Who had it carried out says what that means."""
+
+    code = "child_error"
+
+
+class ChildDiedError(ChildError):
+    """The child crashed. `last_words`: what it printed last, such as a failed assertion; may be empty."""
+
+    code = "child_died"
+
+    def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.last_words = last_words
+
+
+class ChildTimeoutError(ChildError):
+    """The child took longer than it may, and was killed."""
+
+    code = "child_timeout"
+
+
+class ChildMemoryError(ChildError):
+    """The child needed more memory than it may have."""
+
+    code = "child_memory"
+
+
+class ChildOutputError(ChildError):
+    """The child's result is larger than it may be."""
+
+    code = "child_output"
 
 
 def first_line(error: Exception) -> str:

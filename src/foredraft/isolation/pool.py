@@ -1,0 +1,311 @@
+"""Calls carried out in child processes, so that a crash, a hang or a flood there costs one call an error.
+
+Children are started when they are needed, never by forking: a server has threads, and a model in its memory.
+They know nothing of the parent but what a call hands them, and have none of its sockets. They are kept for
+the next call, where their imports and caches are still warm; one that died, hung or ran out of memory is
+replaced. Memory is bounded where the platform can (Linux; in part on other Unixes, not on Windows), time
+everywhere.
+
+    pool = ChildPool()
+    text = pool.call("package.module:function", "an argument", 3, seconds=2.0)
+
+Arguments are anything that can be pickled; a result is made of plain values (numbers, texts, bytes, lists,
+tuples, sets, dicts, None). The function is imported in the child: by the same path as here.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from contextlib import suppress
+from threading import BoundedSemaphore, Lock, Timer
+from types import TracebackType
+from typing import Any, Self
+
+from foredraft import errors
+from foredraft.errors import (
+    CapacityError,
+    ChildDiedError,
+    ChildError,
+    ChildMemoryError,
+    ChildOutputError,
+    ChildTimeoutError,
+    ForedraftError,
+)
+from foredraft.isolation.frames import plain, receive, send
+
+SIZE = 2
+MEMORY = 1 << 30
+OUTPUT = 8 << 20
+
+START_SECONDS = 60.0
+"""For Python to start and to import the function, on a busy machine. No part of a call's own time."""
+
+WAIT_SECONDS = 30.0
+"""How long a call waits for a free child."""
+
+_ROOM_FOR_A_REPLY = 4096
+_LAST_WORDS = 2000
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|bad_alloc|MemoryError", re.I)
+
+
+class ChildPool:
+    """At most `size` children, each with `memory` bytes to work in and at most `output` bytes for a result.
+
+    Any thread may call. Ends with the process, or with `close`.
+    """
+
+    def __init__(self, *, size: int = SIZE, memory: int = MEMORY, output: int = OUTPUT) -> None:
+        self._limits = (memory, output)
+        self._free = BoundedSemaphore(size)
+        self._lock = Lock()
+        self._idle: list[_Child] = []
+        self._children: set[_Child] = set()
+        self._end = weakref.finalize(self, _end_all, self._children)
+
+    def call(self, function: str, *args: object, seconds: float) -> Any:
+        """What a function of the name "module:function" returns, carried out in a child.
+
+        Raises what the function raises of our own errors; ChildDiedError, ChildTimeoutError, ChildMemoryError
+        and ChildOutputError; ChildError for anything else, such as another exception; CapacityError where no
+        child was free for half a minute.
+        """
+        request = pickle.dumps((function, args, seconds), pickle.HIGHEST_PROTOCOL)
+        if not self._free.acquire(timeout=WAIT_SECONDS):
+            raise CapacityError(
+                "All child processes that check requests are busy.", hint="Send the request again later."
+            )
+        try:
+            child = self._take()
+            try:
+                return self._call(child, request, seconds)
+            except _NeverBegunError:  # it died while it waited; a fresh one must be able to
+                return self._call(self._start(), request, seconds)
+        except _NeverBegunError as error:
+            raise ChildError(
+                f"A child process could not be started: {error}", hint=f"It runs {sys.executable}."
+            ) from None
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """End all children; calls that are being carried out fail."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, child: _Child, request: bytes, seconds: float) -> Any:
+        try:
+            word, value = child.ask(request, seconds)
+        except BaseException:
+            self._drop(child)
+            raise
+        if word == "memory" or child.expired:
+            self._drop(child)
+        else:
+            with self._lock:
+                self._idle.append(child)
+        return _result(word, value, self._limits)
+
+    def _take(self) -> _Child:
+        while True:
+            with self._lock:
+                child = self._idle.pop() if self._idle else None
+            if child is None:
+                return self._start()
+            if child.alive():
+                return child
+            self._drop(child)
+
+    def _start(self) -> _Child:
+        child = _Child(*self._limits)
+        with self._lock:
+            self._children.add(child)
+        if not self._end.alive:
+            self._drop(child)
+            raise ChildError("This pool of child processes was closed.")
+        return child
+
+    def _drop(self, child: _Child) -> None:
+        child.end()
+        with self._lock:
+            self._children.discard(child)
+
+
+def _end_all(children: set[_Child]) -> None:
+    for child in list(children):
+        child.end()
+
+
+def _result(word: str, value: Any, limits: tuple[int, int]) -> Any:
+    """What a child says became of a call."""
+    memory, output = limits
+    if word == "value":
+        return value
+    if word == "error":
+        raise _own_error(*value)
+    if word == "memory":
+        raise ChildMemoryError(f"It needs more than {memory >> 20} MB of memory.")
+    if word == "output":
+        raise ChildOutputError(f"Its output takes {value} bytes; its result may have {output}.")
+    raise ChildError(str(value))
+
+
+def _own_error(name: str, message: str, hint: str | None, state: dict[str, Any]) -> ForedraftError:
+    """An error of ours as the function raised it."""
+    kind = getattr(errors, name)
+    error: ForedraftError = kind.__new__(kind, message)
+    ForedraftError.__init__(error, message, hint=hint)
+    vars(error).update(state)
+    return error
+
+
+class _NeverBegunError(Exception):
+    """The child ended before it began with the call."""
+
+
+class _Child:
+    """One process and the pipes to it. Used by one thread at a time, but `end` may come from any."""
+
+    def __init__(self, memory: int, output: int) -> None:
+        self.expired = False
+        self._most = output + _ROOM_FOR_A_REPLY
+        self._ending = Lock()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        command = [sys.executable, "-P", "-m", "foredraft.isolation.child", str(memory), str(output)]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=_environment(),
+            )
+        except OSError as error:
+            self._log.close()
+            raise ChildError(f"A child process could not be started: {error}") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._replies = self._process.stdin, self._process.stdout
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: bytes, seconds: float) -> tuple[str, Any]:
+        """Have a call carried out: what the child says became of it.
+
+        Raises _NeverBegunError, ChildDiedError, ChildTimeoutError and ChildMemoryError; then it is of no use
+        any more.
+        """
+        with _Deadline(self._process, START_SECONDS) as start:
+            try:
+                self._log.seek(0)  # the child's place in it too, so that the file holds one call's messages
+                self._log.truncate()
+                send(self._requests, request)
+                word, value = plain(receive(self._replies, self._most))
+            except (EOFError, OSError, ValueError):
+                late = f"it was not ready after {START_SECONDS:.0f} s"
+                raise _NeverBegunError(late if start.expired else self._last_words()) from None
+        if word != "begun":
+            return word, value
+        with _Deadline(self._process, seconds) as deadline:
+            try:
+                word, value = plain(receive(self._replies, self._most))
+            except EOFError:
+                raise self._cause(deadline, seconds) from None
+            except Exception as error:  # noqa: BLE001 - a child that was damaged may send anything
+                raise ChildError(f"Its result cannot be read: {error}") from None
+            finally:
+                deadline.stop()
+                self.expired = deadline.expired
+        return word, value
+
+    def end(self) -> None:
+        """Kill the process and give back what belongs to it. May be repeated."""
+        self._process.kill()
+        with self._ending:
+            self._process.wait()
+            for stream in (self._requests, self._replies, self._log):
+                with suppress(OSError, ValueError):
+                    stream.close()
+
+    def _cause(self, deadline: _Deadline, seconds: float) -> ChildError:
+        """Why there is no answer."""
+        self._process.kill()
+        code = self._process.wait()
+        if deadline.expired:
+            return ChildTimeoutError(f"It takes longer than {seconds:g} s.")
+        words = self._last_words()
+        if _OUT_OF_MEMORY.search(words):
+            return ChildMemoryError("It needs more memory than it may have.")
+        return ChildDiedError(f"Its process ended: {_how(code)}.", last_words=words)
+
+    def _last_words(self) -> str:
+        """The last lines that the process printed."""
+        with suppress(OSError, ValueError):
+            size = self._log.seek(0, os.SEEK_END)
+            self._log.seek(max(0, size - _LAST_WORDS))
+            return self._log.read().decode("utf-8", "replace").strip()
+        return ""
+
+
+def _how(code: int) -> str:
+    """An exit status in words."""
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    return f"signal {-code}"
+
+
+class _Deadline:
+    """Kills a process that takes too long. A thread does it: on Windows no pipe can be waited for."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self.expired = False
+        self._over = False
+        self._process = process
+        self._lock = Lock()
+        self._timer = Timer(seconds, self._expire)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """From now on the process is not killed."""
+        with self._lock:
+            self._over = True
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        with self._lock:
+            if not self._over:
+                self.expired = True
+                self._process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """The parent's, with its path for imports and without what looks like a secret."""
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    kept["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - a text
+    return kept
