@@ -17,11 +17,13 @@ def numbered() -> Callable[[], str]:
     return lambda: f"id{next(numbers)}"
 
 
-def deltas(dialect: Dialect, pieces: Iterable[str], names: Sequence[str] = NAMES) -> list[Delta]:
-    """Everything a parser gives for an answer in these pieces."""
+def deltas(
+    dialect: Dialect, pieces: Iterable[str], names: Sequence[str] = NAMES, *, limit: bool = False
+) -> list[Delta]:
+    """Everything a parser gives for an answer in these pieces; `limit`: the token limit has ended it."""
     parser = dialect.parser(names, numbered())
     found = [delta for piece in pieces for delta in parser.feed(piece)]
-    return [*found, *parser.finish()]
+    return [*found, *parser.finish(cut=limit)]
 
 
 def read(dialect: Dialect, text: str, names: Sequence[str] = NAMES) -> Answer:

@@ -23,7 +23,7 @@ from foredraft.server.openai.logprobs import chat_logprobs
 from foredraft.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
 from foredraft.server.pool import ModelPool, Served
 from foredraft.server.strict_json import strict_router
-from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, TextDelta
 from foredraft.server.worker import Job
 from foredraft.types import Event, FinishEvent, FinishReason
 
@@ -122,7 +122,8 @@ class ChoiceWriter:
         if not self._begun:
             self._begun = True
             yield self._choice({"role": "assistant", "content": ""})
-        pieces = [chat_delta(delta) for delta in deltas(self._reader, events)]
+        found = deltas(self._reader, events)
+        pieces = [chat_delta(delta) for delta in found if not isinstance(delta, CallEnd)]
         if logprobs := chat_logprobs(self._tokenizer, events):
             first, *pieces = pieces or [{}]
             yield self._choice(first, logprobs=logprobs)
@@ -138,7 +139,7 @@ class ChoiceWriter:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
-def chat_delta(delta: Delta) -> Chunk:
+def chat_delta(delta: TextDelta | CallStart | ArgumentsDelta) -> Chunk:
     """A piece of text or of a call as a chunk's `delta`."""
     match delta:
         case TextDelta(text):

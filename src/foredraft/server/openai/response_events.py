@@ -19,7 +19,7 @@ from foredraft.server.openai.response_items import AnyItem, CallItem, Item, Mess
 from foredraft.server.openai.response_schemas import ResponseRequest
 from foredraft.server.openai.tool_use import ToolUse, deltas
 from foredraft.server.tools.choice import Tool
-from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, Delta, TextDelta
 from foredraft.types import Event as EngineEvent
 from foredraft.types import FinishEvent, FinishReason, SamplingParams
 
@@ -90,6 +90,8 @@ class ResponseWriter:
                     yield from self._begin_item(CallItem(call_id, name))
                 case ArgumentsDelta(_, json_text) if isinstance(self._open, CallItem):
                     yield self._placed(self._open.add(json_text))
+                case CallEnd() if isinstance(self._open, CallItem):
+                    self._open.whole = True
         if self._after_call:
             self._unplaced = []
 

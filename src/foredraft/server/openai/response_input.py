@@ -5,7 +5,6 @@ Output items of an earlier response can be handed back as they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from foredraft.errors import RequestError
 from foredraft.server.openai.schemas import STATELESS, Body, Objects, only
+from foredraft.server.tools.arguments import read_arguments
 
 HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
 
@@ -84,11 +84,7 @@ _DIRECT = "functions are called by the model directly; leave it out"
 
 
 def _check_arguments(arguments: str) -> str:
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    if read_arguments(arguments) is None:
         raise ValueError(
             "the arguments of a call are the text of a JSON object; send them as the answer had them"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,11 +60,12 @@ class MessageItem:
 
 @dataclass(slots=True)
 class CallItem:
-    """A call of a function."""
+    """A call of a function. `whole`: its arguments are complete."""
 
     call_id: str
     name: str
     arguments: str = ""
+    whole: bool = False
     id: str = field(default_factory=lambda: f"fc_{secrets.token_hex(16)}")
 
     def opening(self) -> Iterator[Part]:
@@ -83,9 +83,9 @@ class CallItem:
         yield "response.function_call_arguments.done", done
         yield "response.output_item.done", {"item": self.item(cut=cut)}
 
-    def item(self, *, cut: bool) -> Item:
-        """The whole item; `cut`: the answer ended here, which after the arguments does the call no harm."""
-        return self._item("incomplete" if cut and not _is_json(self.arguments) else "completed")
+    def item(self, *, cut: bool) -> Item:  # noqa: ARG002 - an end right after it does a whole call no harm
+        """The item as it is now."""
+        return self._item("completed" if self.whole else "incomplete")
 
     def _item(self, status: str) -> Item:
         return {
@@ -99,11 +99,3 @@ class CallItem:
 
 
 AnyItem: TypeAlias = MessageItem | CallItem
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

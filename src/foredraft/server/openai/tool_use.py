@@ -16,12 +16,12 @@ from foredraft.protocols import Tokenizer
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.server.openai.logprobs import AnswerText
 from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
-from foredraft.server.tools.deltas import CallStart, Delta, TextDelta, joined
+from foredraft.server.tools.deltas import CallEnd, CallStart, Delta, TextDelta, joined
 from foredraft.server.tools.detect import dialect_for, template_supports_tools
 from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
-from foredraft.types import Constraint, Event, Message, TokenEvent
+from foredraft.types import Constraint, Event, FinishReason, Message, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ToolUse:
         if not self.offered:
             return None
         parser = self.dialect.parser([tool.name for tool in self.offered])
-        reader = AnswerReader(parser, self.markers, self.tokenizer)
+        reader = AnswerReader(parser, self.markers, self.tokenizer, forced=self.forced is not None)
         if self.forced is not None and self.forced.prefix:
             reader.begin(self.forced.prefix)
         return reader
@@ -160,17 +160,27 @@ class AnswerReader:
     """Takes one answer apart into text and calls, as it comes.
 
     A marker that is a control token has no text: it is put in where it stood. Text before it may come later
-    than it, because it could be the beginning of a stop string; the marker waits for that text.
+    than it, because it could be the beginning of a stop string; the marker waits for that text. In an answer
+    that is `forced` to call there is no text, whatever it ends with.
     """
 
-    def __init__(self, parser: ToolParser, markers: Mapping[int, str], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, parser: ToolParser, markers: Mapping[int, str], tokenizer: Tokenizer, *, forced: bool = False
+    ) -> None:
         self._parser = parser
         self._markers = markers
         self._places = AnswerText(tokenizer)
         self._shown = 0
         self._waiting: deque[tuple[int, str]] = deque()
         self._pending: list[Delta] = []
-        self.called = False
+        self._forced = forced
+        self._begun = 0
+        self._whole = 0
+
+    @property
+    def called(self) -> bool:
+        """Whether there are calls, and all of them are whole: only then a client can run them."""
+        return 0 < self._begun == self._whole
 
     def begin(self, prefix: str) -> None:
         """The prompt ended with this beginning of the answer."""
@@ -184,9 +194,10 @@ class AnswerReader:
                 self._waiting.append((place, self._markers[event.token]))
         return self._given(self._parser.feed(self._with_markers(event.text)))
 
-    def end(self, text: str) -> list[Delta]:
-        """What the answer's last text brings, and what was held back."""
-        return self._given(self._parser.feed(self._with_markers(text)) + self._parser.finish())
+    def end(self, text: str, *, cut: bool = False) -> list[Delta]:
+        """What the answer's last text brings, and what was held back. `cut`: it was cut short."""
+        last = self._parser.feed(self._with_markers(text))
+        return self._given(last + self._parser.finish(cut=cut or self._forced))
 
     def _with_markers(self, text: str) -> str:
         """The text with the markers that stood in it."""
@@ -202,7 +213,8 @@ class AnswerReader:
     def _given(self, deltas: list[Delta]) -> list[Delta]:
         pending, self._pending = self._pending, []
         given = pending + deltas
-        self.called = self.called or any(isinstance(delta, CallStart) for delta in given)
+        self._begun += sum(isinstance(delta, CallStart) for delta in given)
+        self._whole += sum(isinstance(delta, CallEnd) for delta in given)
         return given
 
 
@@ -213,5 +225,8 @@ def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
         return [TextDelta(text)] if text else []
     found: list[Delta] = []
     for event in events:
-        found += reader.read(event) if isinstance(event, TokenEvent) else reader.end(event.text)
+        if isinstance(event, TokenEvent):
+            found += reader.read(event)
+        else:
+            found += reader.end(event.text, cut=event.reason is FinishReason.LENGTH)
     return joined(found)

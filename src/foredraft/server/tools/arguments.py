@@ -1,8 +1,14 @@
-"""A call's arguments as a model may write them: an object, a JSON string that holds an object, or null."""
+"""A call's arguments as a model may write them: an object, a JSON string that holds an object, or null.
+
+And as they come back in a conversation's history, where those of a call that was cut short are no JSON.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
+
+from pydantic_core import from_json
 
 from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
 from foredraft.server.tools.unescape import Unescaper
@@ -11,10 +17,32 @@ NO_ARGUMENTS: Final = "{}"
 _SPACE: Final = " \t\n\r"
 
 
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """The object that the JSON text of arguments says; of one cut short what is complete. None: it is none.
+
+    Answers end where they are cut, and hold what models write: what nobody can read (hundreds of levels,
+    numbers without bound, half characters) is one argument, the text itself, for templates want an object.
+    """
+    text = text.strip()
+    if not text:
+        return {}
+    if not text.startswith("{"):
+        return None
+    for partial in ("off", "trailing-strings"):
+        try:
+            value = from_json(text, allow_partial=partial, allow_inf_nan=False)
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            continue
+        return dict(value)
+    return {"arguments": text.encode("utf-8", "replace").decode()}
+
+
 class Arguments:
     """Turns the runs of the arguments' value into JSON text that may be shown.
 
-    `begun` becomes true at the object's opening brace: from then on the call is worth announcing. When `take`
+    `begun` becomes true at the object's opening brace: from then on the call is worth announcing. `complete`:
+    the object is all there. When `take`
     sets `failed`, `taken` says how much of that piece was still good, and `unread` what was taken earlier
     but neither shown nor good.
     """
@@ -24,12 +52,18 @@ class Arguments:
         self.failed = False
         self.taken = 0
         self._first = True
+        self._depth = 0
         self._inside: _InsideString | None = None
 
     @property
     def unread(self) -> str:
         """Raw text taken that has not been shown: half an escape."""
         return self._inside.unread if self._inside else ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the object has begun and ended."""
+        return self._inside.complete if self._inside else self.begun and not self._depth
 
     def take(self, piece: str, run: Run) -> str:
         """The text to show for this run of the value."""
@@ -48,6 +82,8 @@ class Arguments:
         if run is Run.SCALAR and not self.begun:
             return ""  # null: the scanner sees to its spelling
         self.begun = True
+        if run is Run.PUNCTUATION:
+            self._depth += (piece in ("{", "[")) - (piece in ("}", "]"))
         return escape_controls(piece) if run in (Run.STRING, Run.KEY) else piece
 
 
@@ -61,6 +97,10 @@ class _InsideString:
         self.unread = ""
         self._decoder = Unescaper()
         self._scanner = ObjectScanner()
+
+    @property
+    def complete(self) -> bool:
+        return self._scanner.complete
 
     def take(self, piece: str) -> str:
         """The text to show for a run after the opening quote (the closing quote included)."""

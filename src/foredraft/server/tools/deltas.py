@@ -32,16 +32,24 @@ class ArgumentsDelta:
     json_text: str
 
 
-Delta: TypeAlias = TextDelta | CallStart | ArgumentsDelta
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """A call is whole: its arguments are all of a JSON object. One that breaks or is cut short has no end."""
+
+    index: int
+
+
+Delta: TypeAlias = TextDelta | CallStart | ArgumentsDelta | CallEnd
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A whole call; `arguments` is JSON text, as in OpenAI's API (cut short if the answer was)."""
+    """A call; `arguments` is JSON text, as in OpenAI's API. Not `whole`: it broke or was cut."""
 
     id: str
     name: str
     arguments: str
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,13 @@ def _kind(delta: Delta) -> tuple[type[Delta], int]:
 
 
 def _piece(delta: Delta) -> str:
-    if isinstance(delta, CallStart):
-        return ""
-    return delta.text if isinstance(delta, TextDelta) else delta.json_text
+    match delta:
+        case TextDelta(text):
+            return text
+        case ArgumentsDelta(_, json_text):
+            return json_text
+        case _:
+            return ""
 
 
 def collect(deltas: Iterable[Delta]) -> Answer:
@@ -80,16 +92,21 @@ def collect(deltas: Iterable[Delta]) -> Answer:
     text: list[str] = []
     starts: list[CallStart] = []
     arguments: list[list[str]] = []
+    whole: set[int] = set()
     for delta in deltas:
-        if isinstance(delta, TextDelta):
-            text.append(delta.text)
-        elif isinstance(delta, CallStart):
-            starts.append(delta)
-            arguments.append([])
-        else:
-            arguments[delta.index].append(delta.json_text)
+        match delta:
+            case TextDelta(piece):
+                text.append(piece)
+            case CallStart():
+                starts.append(delta)
+                arguments.append([])
+            case ArgumentsDelta(index, piece):
+                arguments[index].append(piece)
+            case CallEnd(index):
+                whole.add(index)
     calls = (
-        Call(start.id, start.name, "".join(pieces)) for start, pieces in zip(starts, arguments, strict=True)
+        Call(start.id, start.name, "".join(pieces), start.index in whole)
+        for start, pieces in zip(starts, arguments, strict=True)
     )
     return Answer("".join(text), tuple(calls))
 
@@ -116,6 +133,10 @@ class DeltaLog:
         """Add to the arguments of the call begun last."""
         if json_text:
             self._waiting.append(ArgumentsDelta(self.calls - 1, json_text))
+
+    def end(self) -> None:
+        """The call begun last is whole."""
+        self._waiting.append(CallEnd(self.calls - 1))
 
     def drain(self) -> list[Delta]:
         """Everything since the last time, neighbours of a kind joined."""

@@ -72,8 +72,10 @@ class ToolParser(Protocol):
         """What the next piece of text makes certain."""
         ...
 
-    def finish(self) -> list[Delta]:
-        """What was still held back. To be called once, at the end."""
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """What was still held back. To be called once, at the end. `cut`: the answer was cut short there, so
+        what may have become a call is not text.
+        """
         ...
 
 

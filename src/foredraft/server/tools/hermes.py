@@ -22,6 +22,7 @@ LAYOUT: Final = Layout(
         "text": {OPEN: "open"},
         "open": {"{": "call"},
         "after": {CLOSE: "text", OPEN: "open", "{": "call"},
+        "broken": {CLOSE: "text", OPEN: "open"},
     },
     readers={"call": ObjectCall},
 )

@@ -6,11 +6,11 @@ and escaped, which the model never saw in training). They also test for the key 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foredraft.errors import RequestError
+from foredraft.server.tools.arguments import read_arguments
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.dialect import Dialect
 from foredraft.server.tools.prompt import call_text, result_text, tools_prompt
@@ -145,13 +145,10 @@ def _call(call: object, names: dict[str, str], where: str) -> dict[str, Any]:
 def _arguments(arguments: object, where: str) -> dict[str, Any]:
     if isinstance(arguments, Mapping):
         return dict(arguments)
-    if arguments is None or arguments == "":
+    if arguments is None:
         return {}
-    try:
-        value = json.loads(arguments) if isinstance(arguments, str) else None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = read_arguments(arguments) if isinstance(arguments, str) else None
+    if value is None:
         raise RequestError(
             f"{where} is not a JSON object.",
             hint="Send back the arguments as the answer had them, as JSON text.",

@@ -1,10 +1,10 @@
 """The parser that all dialects share: a small state machine whose states are a dialect's data.
 
 Text outside calls is shown at once, except what may be the beginning of a marker. What may be a call is held
-back until it is one; if it turns out not to be, it is given back as text, character for character. A call
-that breaks after it was announced cannot be taken back from a client that has seen it: its arguments end
-where they broke and the rest follows as text. White space that stands alone before, between or after calls
-is layout, not text.
+back until it is one; if it turns out not to be, it is given back as text, character for character. Where the
+answer is cut short before that is known, it is not shown: it would be markup. A call that breaks after it was
+announced cannot be taken back from a client that has seen it: its arguments end where they broke and the rest
+follows as text. White space that stands alone before, between or after calls is layout, not text.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from foredraft.server.tools.readers import CallReader, ReaderFactory
 _SPACE: Final = re.compile(r"\s+")
 TEXT: Final = "text"
 AFTER: Final = "after"
+BROKEN: Final = "broken"
+SEARCHED: Final = frozenset({TEXT, BROKEN})
+"""States in which text is shown, and the literals are searched for in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,9 @@ class Layout:
     """Where calls stand in an answer.
 
     `steps[state]` maps the literals that may come next to the state they lead to, or to one of `readers`,
-    which then reads a call from that literal on and leaves the state `AFTER`. The literal "" stands for
-    anything else. White space between them is skipped. In the state `TEXT` the literals are searched for; in
-    any other state, what fits none of them is text.
+    which then reads a call from that literal on and leaves the state `AFTER`, or `BROKEN` if the call breaks.
+    The literal "" stands for anything else. White space between them is skipped. In the states `SEARCHED` the
+    literals are searched for; in any other state, what fits none of them is text.
     """
 
     start: str
@@ -59,24 +62,35 @@ class CallParser:
             pass
         return self._log.drain()
 
-    def finish(self) -> list[Delta]:
-        """The answer is over: what was held back and is no call is text."""
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """The answer is over: what was held back and is no call is text. `cut`: it was cut short, so what was
+        held back would have been markup.
+        """
         if self._reader is None:
-            rest = "".join(self._held) + self._pending[self._at :]
-            layout = self._state == AFTER or (self._log.calls and self._state == TEXT and not rest.strip())
-            self._log.text("" if layout else rest)
-        elif not self._reader.started:
+            self._log.text(self._rest(cut=cut))
+        elif self._reader.started:
+            self._end_call(self._reader)
+        elif not cut:
             self._log.text("".join(self._held))
         self._pending, self._at = "", 0
         self._held.clear()
         self._reader = None
         return self._log.drain()
 
+    def _rest(self, *, cut: bool) -> str:
+        """What was held back outside a call and is text after all."""
+        held = "".join(self._held)
+        rest = held if cut else held + self._pending[self._at :]
+        if cut and self._state not in SEARCHED:
+            return ""
+        layout = self._state == AFTER or (self._log.calls and self._state in SEARCHED and not rest.strip())
+        return "" if layout else rest
+
     def _advance(self) -> bool:
         """Take one step. False when only more text can tell how to go on."""
         if self._reader is not None:
             return self._read(self._reader)
-        return self._search() if self._state == TEXT else self._match()
+        return self._search() if self._state in SEARCHED else self._match()
 
     # --- in a call -------------------------------------------------------------------------------------
 
@@ -90,19 +104,25 @@ class CallParser:
         if reader.failed:
             self._reader = None
             if reader.started:
+                self._end_call(reader)
                 self._log.text(reader.unread)
-            self._give_back()
+            self._give_back(BROKEN if reader.started and BROKEN in self._layout.steps else TEXT)
         elif reader.done:
             self._reader = None
+            self._end_call(reader)
             self._state = AFTER
         return reader.failed or reader.done
 
-    def _give_back(self) -> None:
+    def _end_call(self, reader: CallReader) -> None:
+        if reader.complete:
+            self._log.end()
+
+    def _give_back(self, state: str = TEXT) -> None:
         """What was held is text, and so is what comes."""
         self._log.text("".join(self._held))
         self._held.clear()
         self._only_space = False
-        self._state = TEXT
+        self._state = state
 
     # --- between calls ---------------------------------------------------------------------------------
 
@@ -133,7 +153,7 @@ class CallParser:
             return
         self._take(self._at + len(literal))
         self._state = target
-        if target == TEXT:
+        if target in SEARCHED:
             self._held.clear()
             self._only_space = True
 
@@ -148,7 +168,7 @@ class CallParser:
             space = _SPACE.match(self._pending, self._at)
             if space:
                 self._take(space.end())
-        steps = self._layout.steps[TEXT]
+        steps = self._layout.steps[self._state]
         found = [(self._pending.find(marker, self._at), marker) for marker in steps]
         found = [place for place in found if place[0] >= 0]
         if found:
@@ -163,7 +183,7 @@ class CallParser:
         """Show the text up to `end`, and the layout before it, which was text too."""
         if end > self._at:
             self._take(end)
-            self._give_back()
+            self._give_back(self._state)
 
 
 def _beginning_of(markers: Collection[str], text: str, at: int) -> int:

@@ -28,6 +28,11 @@ class CallReader(Protocol):
         """Raw text taken but neither shown nor complete, to be given back if a started call fails."""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """Whether the arguments of a started call are all there, whatever stands around them."""
+        ...
+
     def feed(self, text: str, at: int) -> int:
         """Take text from `at` on and return how far: to the end unless the call is `done` or has `failed`."""
         ...
@@ -65,6 +70,11 @@ class ObjectCall:
     def unread(self) -> str:
         """See CallReader."""
         return self._arguments.unread if self._arguments else ""
+
+    @property
+    def complete(self) -> bool:
+        """See CallReader."""
+        return self._arguments is None or self._arguments.complete or not self._arguments.begun
 
     def feed(self, text: str, at: int) -> int:
         """See CallReader."""
@@ -177,6 +187,11 @@ class NamedCall:
         self._log = log
         self._head = ""
         self._scanner = ObjectScanner()
+
+    @property
+    def complete(self) -> bool:
+        """See CallReader."""
+        return self._scanner.complete
 
     def feed(self, text: str, at: int) -> int:
         """See CallReader."""

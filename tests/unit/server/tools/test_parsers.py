@@ -117,7 +117,7 @@ def test_a_call_is_read_in_every_form(
 def test_an_answer_that_breaks_off_loses_nothing(
     dialect: Dialect, name: str, arguments: dict[str, Any], data: st.DataObject
 ) -> None:
-    """Cut off by the token limit: a prefix of the arguments if the call was announced, else the text."""
+    """A prefix of the arguments if the call was announced; else the text, which the token limit hides."""
     written = json.dumps(arguments)
     whole = every_form(dialect, name, written)[0]
     begin = whole.index('"arguments": ') + len('"arguments": ')
@@ -126,9 +126,12 @@ def test_an_answer_that_breaks_off_loses_nothing(
     if len(text) > begin:
         assert answer.text == ""
         assert called(answer) == [(name, text[begin:][: len(written)])]
+        assert answer.calls[0].whole == (len(text) >= begin + len(written))
     else:
         assert answer.calls == ()
         assert answer.text == text
+    cut_short = collect(deltas(dialect, [text], limit=True))
+    assert (cut_short.text, cut_short.calls) == ("", answer.calls)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
