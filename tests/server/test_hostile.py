@@ -91,6 +91,32 @@ def test_a_browser_may_ask_before_it_sends_a_key() -> None:
         assert httpx.options(url, headers={**ask, "origin": "https://evil.example"}).status_code == 400
 
 
+@pytest.mark.parametrize("origins", [(ORIGIN,), ("*",)])
+def test_a_listed_page_of_the_internet_may_call_this_machine(origins: tuple[str, ...]) -> None:
+    """Chrome asks so before a page of a public address reaches a private one."""
+    asked = {"origin": ORIGIN, "access-control-request-method": "POST"}
+    asked |= {"access-control-request-private-network": "true"}
+    with serving(settings=ServerSettings(cors_origins=origins)) as running:
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            url = f"{running.url}{path}"
+            allowed = httpx.options(url, headers=asked)
+            assert allowed.status_code == 200
+            assert allowed.headers["access-control-allow-private-network"] == "true"
+            if origins != ("*",):
+                refused = httpx.options(url, headers={**asked, "origin": "https://evil.example"})
+                assert refused.status_code == 400
+                assert "access-control-allow-origin" not in refused.headers
+
+
+def test_without_listed_pages_none_may_call_this_machine() -> None:
+    asked = {"origin": ORIGIN, "access-control-request-method": "POST"}
+    asked |= {"access-control-request-private-network": "true"}
+    with serving() as running:
+        refused = httpx.options(f"{running.url}/v1/chat/completions", headers=asked)
+    assert refused.status_code == 405
+    assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
 def test_a_body_of_unknown_length_needs_its_type_too(server: Running) -> None:
     reply = httpx.post(
         f"{server.url}/v1/chat/completions", content=iter([b"{}"]), headers={"content-type": "text/plain"}

@@ -110,6 +110,48 @@ def test_every_optional_field_may_be_null(made: type[BaseModel]) -> None:
             made.model_validate({**needed, name: None})
 
 
+WHOLE: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "max_tokens": 3,
+        "top_k": 2,
+        "seed": 1,
+        "n": 1,
+        "min_tokens": 1,
+        "priority": 0,
+        "speculate": 2,
+        "stop_token_ids": [1, 2],
+        "logprobs": True,
+        "top_logprobs": 1,
+    },
+    "/v1/completions": {"prompt": [104, 105], "max_tokens": 3, "best_of": 1, "logprobs": 1},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3, "max_tool_calls": 2, "top_logprobs": 0},
+    "/v1/messages": {"model": "fake", "messages": HELLO, "max_tokens": 3, "top_k": 1},
+    "/detokenize": {"tokens": [104, 105]},
+}
+"""Every field that holds a whole number."""
+
+
+WHOLE_FIELDS = [
+    (path, name)
+    for path, body in WHOLE.items()
+    for name, value in body.items()
+    if isinstance(value, int | list) and not isinstance(value, bool) and name != "messages"
+]
+
+
+@pytest.mark.parametrize(("path", "name"), WHOLE_FIELDS)
+def test_a_whole_number_may_be_written_as_a_fraction(server: Running, path: str, name: str) -> None:
+    """16.0 is 16; 16.5 and true are not."""
+    body, url = {**({"messages": HELLO} if path == CHAT else {}), **WHOLE[path]}, f"{server.url}{path}"
+    several = isinstance(body[name], list)
+    fraction = list(map(float, body[name])) if several else float(body[name])
+    reply = httpx.post(url, json={**body, name: fraction}, timeout=30)
+    assert reply.status_code == 200, reply.text
+    for wrong in (16.5, True, 1e300):
+        refused = httpx.post(url, json={**body, name: [wrong] if several else wrong})
+        assert fault(refused, path) is None, refused.text
+
+
 # --- HTTP ----------------------------------------------------------------------------------------------
 
 BODY = json.dumps({"model": "fake", "messages": HELLO, "max_tokens": 2}).encode()

@@ -144,7 +144,7 @@ def test_everything_that_clients_require_is_there(script: str) -> None:
         event = EVENT.validate_json(data.removeprefix("data: "), strict=True)
         assert event.type == name.removeprefix("event: ")
     assert plain["tools"] == [WEATHER]
-    assert forced["tools"] == [{**NOW, "description": None}]
+    assert forced["tools"] == [NOW]
     assert forced["text"]["format"] == form["format"]
 
 

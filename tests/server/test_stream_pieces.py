@@ -81,3 +81,15 @@ def test_what_comes_together_is_one_piece(short_rounds: dict[str, list[dict[str,
     texts = [len(text) for text, _ in whole(few).values()]
     assert min(texts) > 20
     assert 2 * len(few) < len(many)
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_clients_that_read_line_by_line_get_whole_events(path: str) -> None:
+    """httpx and requests take these characters for the end of a line, which events do not."""
+    said = "one\u2028two\u2029three\x85four"
+    asked = {"messages": MESSAGES, "prompt": "assistant: ", "input": "write", "max_tokens": 50}
+    body = COMMON | {name: value for name, value in asked.items() if name in REQUESTS[path]}
+    with serving(script=said) as running, httpx.stream("POST", running.url + path, json=body) as reply:
+        lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: ")]
+    events = [json.loads(line) for line in lines if line != "[DONE]"]
+    assert "".join(text_and_scores(event)[0] for event in events) == said

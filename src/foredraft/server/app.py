@@ -71,6 +71,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
             allow_origins=list(pool.settings.cors_origins),
             allow_methods=["*"],
             allow_headers=["*"],
+            allow_private_network=True,  # a page of the internet that was listed may call this machine
         )
     for make_router in (
         chat_router,

@@ -18,9 +18,18 @@ Result = TypeVar("Result")
 DONE = "[DONE]"
 
 
+_BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""What is a line's end to Unicode, and so to many clients, but neither to JSON nor to events. It escapes the
+others (RFC 8259, 7); these only inside strings can be, so they are escaped wherever they stand.
+"""
+
+
 def sse(data: Any, event: str | None = None) -> str:
-    """One event: JSON, or text as it is."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    """One event: JSON, in one line whoever counts them, or text as it is."""
+    if isinstance(data, str):
+        text = data
+    else:
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_BREAKS)
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {text}\n\n"
 

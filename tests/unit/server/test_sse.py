@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -39,6 +40,29 @@ def test_nothing_is_nothing() -> None:
             yield text
 
     assert asyncio.run(body_of(events())) == []
+
+
+BREAKS = "".join(char for char in map(chr, range(0x3000)) if len(f"a{char}b".splitlines()) > 1)
+"""Every character that some client takes for the end of a line."""
+
+
+def test_an_event_is_one_line_for_every_client() -> None:
+    assert set("\x85\u2028\u2029\n\r\x1c") <= set(BREAKS)
+    said = {"text": f"one{BREAKS}two", BREAKS: "é中😀"}
+    lines = sse(said, "name").splitlines()
+    assert [lines[0], *lines[2:]] == ["event: name", ""]
+    assert json.loads(lines[1].removeprefix("data: ")) == said
+    assert "é中😀" in lines[1], "everything else is sent as it is"
+
+
+def test_an_error_is_one_line_for_every_client() -> None:
+    async def events() -> AsyncIterator[str]:
+        yield "a"
+        raise BackendError(f"It broke{BREAKS}here.")
+
+    last = asyncio.run(body_of(events()))[-1]
+    [line] = [line for line in last.splitlines() if line]
+    assert BREAKS in json.loads(line.removeprefix("data: "))["error"]["message"]
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 2])

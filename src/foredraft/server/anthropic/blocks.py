@@ -74,7 +74,8 @@ def new_tool_use_id() -> str:
 
 
 def _text_block() -> Block:
-    return {"type": "text", "text": "", "citations": None}
+    """Without `citations`: Anthropic's API leaves the key out, and strict readers take no null for it."""
+    return {"type": "text", "text": ""}
 
 
 class BlockFolder:

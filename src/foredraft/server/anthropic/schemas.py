@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foredraft.server.anthropic.output import OutputConfig
 from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
-from foredraft.server.openai.schemas import MOST_WHOLE, Body, MostTokens, only
+from foredraft.server.openai.schemas import MOST_WHOLE, WHOLE, Body, MostTokens, only
 from foredraft.types import Constraint, SamplingParams
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)]
@@ -69,7 +69,7 @@ class MessagesRequest(CountTokensRequest):
     max_tokens: MostTokens
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = None
     stop_sequences: Stops | None = None
     stream: bool | None = None
     metadata: Metadata | None = None

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
+    WHOLE,
     Body,
     Hints,
     MostTokens,
@@ -96,7 +97,7 @@ class ChatRequest(SamplingBody, Hints):
     max_tokens: MostTokens | None = None
     max_completion_tokens: MostTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None

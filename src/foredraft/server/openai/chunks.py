@@ -66,11 +66,12 @@ async def respond(
 
 async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool) -> AsyncGenerator[str, None]:
     """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
-    asked for usage; timings and speculation are in that one.
+    asked for usage, which is null in the chunks before it; timings and speculation are in that one.
     """
+    before: Chunk = {"usage": None} if usage else {}
     async with aclosing(answer):
         async for chunks in answer:
-            yield "".join(sse(chunk) for chunk in chunks if chunk["choices"] or usage)
+            yield "".join(sse({**before, **chunk}) for chunk in chunks if chunk["choices"] or usage)
     yield sse(DONE)
 
 

@@ -195,15 +195,16 @@ def _frame(body: ResponseRequest, model: str, params: SamplingParams, use: ToolU
 def _text_config(body: ResponseRequest) -> dict[str, Any]:
     wanted = body.text.format if body.text else None
     form = wanted.model_dump(by_alias=True, exclude_unset=True) if wanted else {"type": "text"}
-    return {"format": form, "verbosity": body.text.verbosity if body.text else None}
+    return {"format": form, "verbosity": "medium"}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
     """A function as the Responses API has it."""
+    described = {"description": tool.description} if tool.description else {}
     return {
         "type": "function",
         "name": tool.name,
-        "description": tool.description or None,
+        **described,
         "parameters": dict(tool.parameters),
         "strict": tool.strict,
     }

@@ -17,6 +17,7 @@ from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
     NOT_PADDED,
     STATELESS,
+    WHOLE,
     Body,
     Choosing,
     Hints,
@@ -105,7 +106,7 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: MostTokens | None = None
     include: Annotated[list[Included], Field(fail_fast=True)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     text: TextConfig | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None

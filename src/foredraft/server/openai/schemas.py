@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from foredraft.errors import RequestError
 from foredraft.types import Constraint, SamplingParams
@@ -19,14 +28,33 @@ MOST_WHOLE = 2**63 - 1
 MOST_KEYS = 100
 """Keys of one object: no API's has as many fields."""
 
+
+def _as_whole(given: Any) -> Any:
+    """16 for 16.0: clients in languages without whole numbers send that."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def _all_whole(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """The same for a list, which is looked through only where something is wrong with it."""
+    try:
+        return validate(given)
+    except ValidationError:
+        if not isinstance(given, list) or not any(isinstance(one, float) for one in given):
+            raise
+        return validate([_as_whole(one) for one in given])
+
+
+WHOLE = BeforeValidator(_as_whole)
+"""Of every field that holds a whole number."""
+
 # One complaint is enough: pydantic would make one for each of a million wrong items, which takes a minute.
-Ids = Annotated[list[int], Field(fail_fast=True)]
+Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_all_whole)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
+MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
 NotEmpty = Annotated[str, Field(min_length=1)]
 Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
-Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE)]
+Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
 """As many as `limits.max_n` says."""
 
 
@@ -64,8 +92,8 @@ def at_most(entries: int) -> BeforeValidator:
 
 
 Switch = Annotated[bool, null_as(default=False, kind=bool)]
-Priority = Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)]
-LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE)]
+Priority = Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE), WHOLE]
+LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE]
 
 
 class Body(BaseModel):
@@ -111,12 +139,12 @@ class Choosing(Body):
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MOST_WHOLE)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_WHOLE), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE)] | None = None
+    seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE), WHOLE] | None = None
     stop: Stop | None = None
 
     def chosen(self) -> SamplingParams:
@@ -138,7 +166,7 @@ class Choosing(Body):
 class Scheduling(Body):
     """When a request runs, and how much is drafted for it. Neither changes its answer."""
 
-    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = None
+    speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = None
     priority: Annotated[Priority, null_as(0, Priority)] = 0
 
     @property
@@ -243,9 +271,9 @@ class CompletionRequest(SamplingBody):
     """POST /v1/completions."""
 
     prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE)] | None = 16
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = 16
     """0 with `echo`: only the prompt, and with `logprobs` how likely it is."""
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     grammar: str | None = None
     regex: str | None = None
     echo: bool | None = False
