@@ -29,8 +29,8 @@ from foredraft.backends.llamacpp.loading import load_model
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.backends.llamacpp.streams import Streams
 from foredraft.bench.workloads import load_prompts, select
+from foredraft.cache_folder import default_cache_dir
 from foredraft.config import ModelOptions
-from foredraft.engine.options import default_cache_dir
 from foredraft.library import models_dir, resolve
 from foredraft.types import FinishEvent
 

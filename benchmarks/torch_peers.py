@@ -41,9 +41,9 @@ from foredraft.bench.passes import Passes
 from foredraft.bench.results import Row, broken_promises, scores
 from foredraft.bench.sides import Messages, Side
 from foredraft.bench.workloads import PromptCase, load_prompts, select
+from foredraft.cache_folder import default_cache_dir
 from foredraft.config import AUTO as AUTO_SPECULATION
 from foredraft.config import OFF as OFF_SPECULATION
-from foredraft.engine.options import default_cache_dir
 from foredraft.engine.prompt import encode_chat
 from foredraft.library import models_dir, resolve
 from foredraft.types import SamplingParams

@@ -29,9 +29,9 @@ from foredraft.bench.live import measure, turn_ids, warm_up
 from foredraft.bench.passes import Passes
 from foredraft.bench.sides import EngineSide
 from foredraft.bench.workloads import load_prompts, select
+from foredraft.cache_folder import default_cache_dir
 from foredraft.config import AUTO, OFF
 from foredraft.engine.heap import freeze_heap
-from foredraft.engine.options import default_cache_dir
 from foredraft.library import models_dir, resolve
 
 HEADS = 4

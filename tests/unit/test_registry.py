@@ -11,6 +11,7 @@ import pytest
 from foredraft import registry
 from foredraft.config import Stage, parse_speculation
 from foredraft.errors import ConfigError, ModelFormatError, SpeculationStringError
+from foredraft.installation import add_extra
 from foredraft.protocols import Drafter, DrafterContext
 from foredraft.testing import ScriptedDrafter, drafter_context, run_drafter
 
@@ -141,4 +142,4 @@ def test_the_line_that_installs_what_is_missing() -> None:
     assert (
         error.message == "Running a GGUF model needs the Python package 'llama_cpp', which is not installed."
     )
-    assert error.hint == "Install it with: pip install 'foredraft[llamacpp]'"
+    assert error.hint == f"Install it with: {add_extra('llamacpp')}"

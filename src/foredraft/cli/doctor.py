@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft import library
+from foredraft import installation, library
 from foredraft.cli import coloured, diagnosis, paths
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
@@ -170,7 +170,7 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
     if machine.features:
         yield "features", " ".join(machine.features)
     if machine.unused:
-        build = "pip install --force-reinstall --no-cache-dir llama-cpp-python"
+        build = escape(installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"))
         yield "not used", f"[yellow]{' '.join(machine.unused)}[/]: building on this machine does: {build}"
     if llama is None:
         return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
-
 from foredraft import library
+from foredraft.cache_folder import default_cache_dir
 from foredraft.errors import ConfigError
 
 CACHE_VARIABLE = "FOREDRAFT_CACHE"
@@ -21,7 +20,7 @@ def cache_dir() -> Path:
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return _folder(chosen)
-    return Path(platformdirs.user_cache_dir("foredraft", appauthor=False))
+    return default_cache_dir()
 
 
 def _folder(chosen: str) -> Path:

@@ -13,6 +13,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from foredraft import installation
+from foredraft.cache_folder import FORMER_NAME, NAME
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.options import (
     model_options,
@@ -109,7 +111,8 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
         from foredraft.server.settings import ServerSettings
     except ImportError as error:
         raise MissingDependencyError(
-            f"The server needs the package {error.name!r}.", hint="pip install 'foredraft[server]'"
+            f"The server needs the package {error.name!r}.",
+            hint=f"Install it with: {installation.add_extra('server')}",
         ) from None
     allow_public, record = options.pop("allow_public"), options.pop("record")
     overlay = _overlay(models, options)
@@ -182,6 +185,12 @@ def _watcher(chosen: Path | None) -> SettingsWatcher | None:
     from foredraft.server.settings_file import FILE_NAME, SettingsWatcher
 
     file = chosen or Path(FILE_NAME)
+    former = file.with_name(FILE_NAME.replace(NAME, FORMER_NAME))
+    if not chosen and not file.exists() and former.exists():  # it may hold the keys that are asked for
+        raise ConfigError(
+            f"There is a {former.name} here and no {FILE_NAME}: the project has a new name.",
+            hint=f"Rename the file: mv {former.name} {FILE_NAME}",
+        )
     return SettingsWatcher(file) if chosen or file.exists() else None
 
 

@@ -120,7 +120,7 @@ class Engine:
 
     def _keep(self, kept: Kept) -> None:
         self._kept = kept
-        self._teaching.knowledge = kept.knowledge
+        self._teaching.knowledge, self._teaching.notice = kept.knowledge, kept.options.notice
         self._scheduler.cache.disk = kept.disk
 
     def set_speculation(self, speculate: str | Speculation) -> None:

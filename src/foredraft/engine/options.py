@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
-import platformdirs
 
+from foredraft.cache_folder import default_cache_dir
 from foredraft.config import MOST_THREADS, Dtype, ModelOptions
 from foredraft.errors import ConfigError
 from foredraft.types import Constraint, VerifyRule
@@ -156,8 +156,3 @@ def _folder(name: str, value: object) -> Path:
 
 def _wrong(name: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(f"{name}={value!r} is not valid.", hint=f"{name} must be {allowed}.")
-
-
-def default_cache_dir() -> Path:
-    """The user's cache directory for Foredraft."""
-    return Path(platformdirs.user_cache_dir("foredraft", appauthor=False))

@@ -14,11 +14,12 @@ from foredraft.types import Round
 
 class Teaching:
     """Of one loaded model: what is stored of it, if anything is kept, and what its forwards take, measured
-    once. `clock` gives seconds.
+    once. `clock` gives seconds; `notice` is told in a line where something takes long.
     """
 
     def __init__(self, model: Model, cache: PrefixCache, clock: Callable[[], float]) -> None:
         self.knowledge: Knowledge | None = None
+        self.notice: Callable[[str], None] | None = None
         self._model = model
         self._cache = cache
         self._clock = clock
@@ -41,6 +42,6 @@ class Teaching:
         place = self._cache.acquire([0])
         assert place is not None, "only called while no request is running"
         sizes = SIZES if thorough else PACE_SIZES
-        costs = measure_costs(self._model, place[0], sizes=sizes, clock=self._clock)
+        costs = measure_costs(self._model, place[0], sizes=sizes, clock=self._clock, notice=self.notice)
         self._cache.drop(place[0])
         return costs

@@ -19,8 +19,18 @@ SIZES = (1, 1, 1, 2, 4, 1, 8, 16, 1, 3, 6, 12, 1, 5, 7, 24, 1, 32, 10, 14, 1, 48
 """Batch sizes in the order in which they matter: a slow model gets through the first ones only. A plain
 forward is timed often: all others are compared with it."""
 
+REQUIRED = frozenset({2, 4, 8, 16})
+"""Sizes that are measured once whatever the budget. A curve of V(1) alone would be drawn through the first
+draft that is verified, which may be in a busy moment."""
+
+LONG_S = 2.0
+"""Expected seconds of required forwards from which on the user is told."""
+
 PACE_SIZES = (1, 1, 1)
 """All that is measured where a stored profile has the rest."""
+
+_PRIOR = {2: 1.4, 4: 2.4, 8: 4.2, 16: 7.8}
+"""V(n)/V(1) of a processor, for an estimate of what the required sizes take."""
 
 REPEATS = 2
 
@@ -37,13 +47,16 @@ def measure_costs(
     *,
     sizes: Sequence[int] = SIZES,
     clock: Callable[[], float] = perf_counter,
+    notice: Callable[[str], None] | None = None,
 ) -> list[Round]:
-    """Rounds of `sizes` rows in an empty sequence, for at most about `budget_s` seconds.
+    """Rounds of `sizes` rows in an empty sequence, for about `budget_s` seconds: at most, if `REQUIRED` sizes
+    take no longer.
 
     Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
     of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
     others look dear. A plain forward counts when another one came before it; what the first one after another
     size takes longer is in the rounds as well, as a run has it. The sequence is empty again afterwards.
+    `notice` is told where that takes long.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]
@@ -51,12 +64,17 @@ def measure_costs(
     _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
     plain = deque([_forward_ms(model, seq, 1, clock)], maxlen=NEIGHBOURS)
     fastest, ratios, before = plain[0], {1: 1.0}, 1
+    expected_s = plain[0] / 1e3 * sum(_PRIOR[size] for size in REQUIRED.intersection(sizes))
+    if notice is not None and expected_s > LONG_S:
+        notice(f"Measuring what verifying drafts costs, once for this model: about {expected_s:.0f} s…")
     resized: list[float] = []
     for turn in range(REPEATS):
         end = began + budget_s * (turn + 1) / REPEATS
         for size in sizes if turn == 0 else [size for size in sizes if size in ratios]:
-            if clock() + ratios.get(size, 2 * max(ratios.values())) * min(plain) / 1e3 > end:
-                break
+            expected_ms = ratios.get(size, 2 * max(ratios.values())) * min(plain)
+            required = size in REQUIRED and size not in ratios
+            if not required and clock() + expected_ms / 1e3 > end:
+                continue
             ms = _forward_ms(model, seq, size, clock)
             if size == 1:
                 if before != 1:

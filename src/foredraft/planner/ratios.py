@@ -1,7 +1,7 @@
 """V(n)/V(1) at one depth of context: what was measured of each number of rows, and a curve through that.
 
-A size is not measured any more once its drafts look too dear, so nothing measured is believed for good: see
-`_Size`, and `monotone`.
+A size is not measured any more once its drafts look too dear, so nothing measured is believed for good, and
+little is not believed at once: see `_Size`, `SURE`, and `monotone`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ ODD = 3.0
 
 REPEATS = 8
 """… unless that happens this many times running."""
+
+SURE = 5
+"""Measurements of all sizes together before they may make drafts look dearer than the prior does. One forward
+in a busy moment would, for every size at once, and what looks too dear is not measured again."""
 
 SEED_WEIGHT = 3
 """Measurements that a value from elsewhere counts for: a stored profile's, another depth's."""
@@ -85,6 +89,7 @@ class Ratios:
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
+        self._measured = 0
         self._known: list[tuple[int, float]] = [(1, 1.0)]
         self._by_rows: list[float] = [1.0, 1.0]
         self._rebuilt = 0
@@ -97,6 +102,7 @@ class Ratios:
         for rows, ratio in ratios.items():
             if rows > 1:
                 self._sizes[rows] = _Size(Window([ratio] * SEED_WEIGHT), now, ratio)
+                self._measured += SEED_WEIGHT
         self._changed = True
 
     @property
@@ -115,6 +121,8 @@ class Ratios:
     def learn(self, rows: int, ratio: float, now: int) -> None:
         """A forward of `rows` rows took `ratio` times as long as one of 1 row at about the same time."""
         rows = rows if rows <= _FINE else rows - rows % _COARSE
+        self._measured += 1
+        self._changed |= self._measured == SURE
         size = self._sizes.get(rows)
         if size is None or now - size.at > OUT_OF_DATE:
             self._sizes[rows] = _Size(Window([ratio]), now, ratio)
@@ -172,11 +180,14 @@ class Ratios:
 
     def _rebuild(self, now: int) -> None:
         points = [(1, 1.0, 2 * WINDOW)]  # V(1)/V(1) is certain
+        sure = self._measured >= SURE
         for rows, size in sorted(self._sizes.items()):
             value, weight = size.value, len(size.ratios)
             size.drawn = value
             if now - size.at > OUT_OF_DATE:
-                value, weight = min(value, 1.0 + PRIOR_SLOPE * (rows - 1)), 1
+                weight = 1
+            if not sure or now - size.at > OUT_OF_DATE:
+                value = min(value, 1.0 + PRIOR_SLOPE * (rows - 1))
             points.append((rows, max(value, 1.0), weight))
         self._known = monotone(points)
         self._by_rows = [1.0, 1.0]

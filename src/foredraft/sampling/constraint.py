@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
+from foredraft import installation
 from foredraft.errors import MissingDependencyError, RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.sampling.guide import Guide, error_text
@@ -254,7 +255,7 @@ def _build(tokenizer: Tokenizer) -> LLTokenizer:
     except ModuleNotFoundError:
         raise MissingDependencyError(
             "Constraining an answer needs the Python package 'llguidance', which is not installed.",
-            hint="Install it with: pip install 'foredraft[grammar]'",
+            hint=f"Install it with: {installation.add_extra('grammar')}",
         ) from None
     vocabulary = _Vocabulary(tokenizer)
     wrapper = TokenizerWrapper(vocabulary)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from foredraft.errors import (
     ModelFormatError,
     ModelNotFoundError,
 )
+from foredraft.installation import add_extra
 from foredraft.library import default_model
 from foredraft.library.type_share import TypeShare
 
@@ -245,7 +247,7 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
 def test_without_llama_cpp(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf_native._library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'foredraft\[llamacpp\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(add_extra("llamacpp"))):
         read_gguf(tiny)
 
 

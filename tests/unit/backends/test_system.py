@@ -14,6 +14,7 @@ import pytest
 from foredraft.backends.llamacpp import system
 from foredraft.backends.llamacpp.system import FLAGS, Device, llama_cpp_facts
 from foredraft.errors import BackendError, MissingDependencyError
+from foredraft.installation import add_extra
 
 
 def test_the_installed_llama_cpp() -> None:
@@ -30,7 +31,7 @@ def test_without_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(MissingDependencyError) as caught:
         llama_cpp_facts()
-    assert caught.value.hint == "Install it with: pip install 'foredraft[llamacpp]'"
+    assert caught.value.hint == f"Install it with: {add_extra('llamacpp')}"
 
 
 class Unloadable:

@@ -20,6 +20,7 @@ from foredraft.errors import (
     ForedraftError,
     MissingDependencyError,
 )
+from foredraft.installation import add_extra
 from foredraft.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "Hello?"}]
@@ -355,4 +356,4 @@ def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingDependencyError) as caught:
         ServerSide("http://127.0.0.1:1")
-    assert "pip install 'foredraft[bench]'" in (caught.value.hint or "")
+    assert add_extra("bench") in (caught.value.hint or "")

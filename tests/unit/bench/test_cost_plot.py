@@ -13,6 +13,7 @@ import pytest
 
 from foredraft.bench.cost_plot import check_plot_file, figure, write_plot
 from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.installation import add_extra
 from foredraft.planner.profile import Profile, ProfileKey
 
 PROFILE = Profile(
@@ -92,7 +93,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for ask in (check_plot_file, lambda file: write_plot(PROFILE, file)):
         with pytest.raises(MissingDependencyError) as caught:
             ask(tmp_path / "curve.png")
-        assert "pip install 'foredraft[bench]'" in str(caught.value)
+        assert add_extra("bench") in str(caught.value)
     assert not (tmp_path / "curve.png").exists()
 
 

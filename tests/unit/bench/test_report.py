@@ -23,6 +23,7 @@ from foredraft.bench.report_html import report_html
 from foredraft.bench.report_text import LEAST_NAME, report_text
 from foredraft.bench.results import Run, Score
 from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.installation import add_extra
 from foredraft.planner.tables.reliability import Bin
 
 NASTY = "<b>$x_1$ & [red]co</b>"
@@ -310,7 +311,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for draw in (check_plotting, lambda: report_html(live()), lambda: main_plot(live())):
         with pytest.raises(MissingDependencyError) as caught:
             draw()
-        assert caught.value.hint == "Install it with: pip install 'foredraft[bench]'"
+        assert caught.value.hint == f"Install it with: {add_extra('bench')}"
     assert json_text(live())
     assert printed(live())
 

@@ -22,6 +22,7 @@ from foredraft.bench.report_files import write_report
 from foredraft.bench.results import Sample
 from foredraft.bench.workloads import load_prompts
 from foredraft.errors import ConfigError
+from foredraft.installation import add_extra
 from foredraft.types import Completion
 
 
@@ -302,7 +303,7 @@ def test_what_is_not_installed_is_said_before_measuring(
     for flags in (("--html", tmp_path / "a.html"), ("--plot", tmp_path / "a.svg")):
         ran = run(*flags)
         assert ran.code == 2
-        assert "pip install 'foredraft[bench]'" in ran.err
+        assert add_extra("bench") in ran.err
 
 
 # --- how it ends ---------------------------------------------------------------------------------------

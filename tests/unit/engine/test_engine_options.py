@@ -10,8 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from foredraft.cache_folder import default_cache_dir
 from foredraft.config import ModelOptions
-from foredraft.engine.options import EngineOptions, LoadOptions, default_cache_dir, model_options
+from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.errors import ConfigError
 
 

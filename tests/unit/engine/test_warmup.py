@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from foredraft import Engine
-from foredraft.engine.warmup import SIZES, measure_costs
+from foredraft.engine.warmup import PACE_SIZES, SIZES, measure_costs
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Logits, Rows
@@ -56,9 +56,17 @@ def test_what_a_change_of_size_takes_is_no_part_of_plain_decoding() -> None:
     assert planner.resize == pytest.approx(0.1)
 
 
-def test_a_slow_model_stops_at_the_budget_but_learns_a_plain_forward() -> None:
-    rounds = measure_costs(FakeModel(), 0, budget_s=0.0)
-    assert [measured.rows for measured in rounds] == [1]
+def test_a_slow_model_measures_the_required_sizes_once_whatever_the_budget() -> None:
+    model = FakeModel()
+    rounds = measure_costs(model, 0, budget_s=0.0)
+    assert [measured.rows for measured in rounds if measured.rows > 1] == [2, 4, 8, 16]
+    forwards = [len(forward[0].tokens) for forward in model.forwards]
+    assert [rows for rows in forwards if rows > 1] == [2, 4, 8, 16]
+
+
+def test_no_budget_adds_sizes_that_were_not_asked_for() -> None:
+    rounds = measure_costs(FakeModel(), 0, budget_s=0.0, sizes=PACE_SIZES)
+    assert {measured.rows for measured in rounds} == {1}
 
 
 def test_no_forward_is_larger_than_the_model_allows() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import sys
 from collections import namedtuple
@@ -17,6 +18,7 @@ from foredraft.errors import (
     ModelError,
     ModelNotFoundError,
 )
+from foredraft.installation import add_extra
 from foredraft.library import list_models, pull, transfer
 from hub_server import Hub
 
@@ -269,5 +271,5 @@ def test_two_at_once(hub: Hub, tmp_path: Path) -> None:
 
 def test_without_the_hub_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'foredraft\[hub\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(add_extra("hub"))):
         pull("owner/Tiny-GGUF", folder=tmp_path)

@@ -16,6 +16,7 @@ from foredraft.errors import (
     ModelFormatError,
     ModelNotFoundError,
 )
+from foredraft.installation import add_extra
 from foredraft.library import catalogue, list_models, pull, resolve, size_of
 from hub_server import Hub
 from safetensors_factory import FETCHED, SHARDS, one_file, sharded, small_files
@@ -298,6 +299,6 @@ def test_without_torch_nothing_is_downloaded(
     for quantization in (None, "safetensors"):
         with pytest.raises(MissingDependencyError, match=f"{module}") as caught:
             pull("owner/One", quantization, folder=models, endpoint=hub.endpoint)
-        assert caught.value.hint == "Install it with: pip install 'foredraft[torch]'"
+        assert caught.value.hint == f"Install it with: {add_extra('torch')}"
     assert hub.downloads == []
     assert pull("owner/Both", folder=models, endpoint=hub.endpoint).suffix == ".gguf"

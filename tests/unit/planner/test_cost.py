@@ -12,15 +12,17 @@ from foredraft.planner.company import company_of
 from foredraft.planner.cost import CostCurve, band_of, depth_of
 from foredraft.planner.monotone import TOLERANCE
 from foredraft.planner.pace import STALE
-from foredraft.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE, Ratios
+from foredraft.planner.ratios import OUT_OF_DATE, PRIOR_SLOPE, SURE, Ratios
 
 ratios = st.dictionaries(st.integers(2, 40), st.floats(1.0, 20.0), min_size=1, max_size=10)
 
 
 def curve_of(points: dict[int, float], single: float = 10.0) -> CostCurve:
+    """A curve of these ratios, measured often enough to be believed."""
     curve = CostCurve()
     curve.add(1, single)
-    for rows, ratio in points.items():
+    for rows, ratio in [*points.items()] * SURE:
+        curve.add(1, single)
         curve.add(rows, single * ratio)
     return curve
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from foredraft.errors import BackendError, MissingDependencyError, RequestError
+from foredraft.installation import add_extra
 from foredraft.protocols import RequestView
 from foredraft.sampling import constraint as module
 from foredraft.sampling.constraint import MAX_SOURCE, check_source, compile_constraint
@@ -523,7 +524,7 @@ def test_without_llguidance_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingDependencyError) as caught:
         compile_constraint(SCHEMA, Words())
-    assert "pip install 'foredraft[grammar]'" in str(caught.value)
+    assert add_extra("grammar") in str(caught.value)
 
 
 def test_a_constraint_that_becomes_too_complex_is_an_error_and_not_a_hang() -> None:

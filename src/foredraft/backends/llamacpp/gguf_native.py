@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from foredraft import installation
 from foredraft.errors import BackendError, ModelFormatError
 from foredraft.registry import missing_dependency
 
@@ -159,7 +160,8 @@ def _library() -> Any:
     except (AttributeError, OSError) as exc:
         raise BackendError(
             f"The installed llama-cpp-python cannot read GGUF headers: {exc}.",
-            hint="Foredraft needs llama-cpp-python 0.3.36 or later: pip install -U 'foredraft[llamacpp]'",
+            hint="Foredraft needs llama-cpp-python 0.3.36 or later: "
+            + installation.add("--upgrade", "llama-cpp-python"),
         ) from exc
     return lib
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import llama_cpp._ggml as ggml
 
+from foredraft import installation
+
 HEADER = Path(__file__).with_name("native") / "kernels.h"
 NAMES = {
     "attention": "attention",
@@ -57,5 +59,5 @@ def describe() -> str:
 def build_command() -> str:
     """The command that builds llama.cpp with them, GCC 12's fault mended."""
     flags = f"-include {shlex.quote(str(HEADER))}"
-    build = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
+    build = installation.add("--force-reinstall", "--no-cache-dir", "--no-deps", "llama-cpp-python")
     return f'CXXFLAGS="{flags}" {build}'

@@ -14,6 +14,7 @@ from typing import Any
 import llama_cpp
 import llama_cpp.llama_cpp as lib
 
+from foredraft import installation
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp import amx, graphs, kernels, log
 from foredraft.backends.llamacpp.gguf_file import read_gguf
@@ -204,7 +205,7 @@ def _load_error(path: Path, reason: str) -> ForedraftError:
     if "unknown model architecture" in reason:
         return UnsupportedModelError(
             f"{path.name} has an architecture that this llama.cpp does not know ({reason}).",
-            hint="A newer version may: pip install --upgrade llama-cpp-python",
+            hint="A newer version may: " + installation.add("--upgrade", "llama-cpp-python"),
         )
     summary = read_gguf(path)  # raises ModelFormatError itself when the file is truncated
     if summary.is_vocab_only:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foredraft import cpu_info
+from foredraft import cpu_info, installation
 from foredraft.errors import BackendError
 from foredraft.registry import missing_dependency
 
@@ -74,7 +74,8 @@ def llama_cpp_facts() -> LlamaCpp:
     except (ImportError, OSError, RuntimeError) as exc:
         raise BackendError(
             f"llama-cpp-python is installed, but does not load: {exc}.",
-            hint="Build it again: pip install --force-reinstall --no-cache-dir llama-cpp-python",
+            hint="Build it again: "
+            + installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"),
         ) from exc
     log.install()
     built_with = set(re.findall(r"(\w+) = 1\b", lib.llama_print_system_info().decode()))

@@ -14,6 +14,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from foredraft import installation
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.probe import measure, with_measured
 from foredraft.backends.torch.attention import cells_dtype
@@ -228,7 +229,7 @@ def _load_tokenizer(source: Source, path: Path) -> Any:
         raise ModelFormatError(
             f"transformers finds no tokenizer that it can read in {path.name} ({first_line(error)}).",
             hint="The repository needs a tokenizer.json, and some of its kind another package: "
-            "pip install sentencepiece tiktoken",
+            + installation.add("sentencepiece", "tiktoken"),
         ) from None
 
 
@@ -278,7 +279,7 @@ def _translated(path: Path) -> Iterator[None]:
     except (KeyError, ValueError) as error:
         raise UnsupportedModelError(
             f"transformers cannot run {path.name}: {first_line(error)}",
-            hint="A newer version may: pip install --upgrade transformers",
+            hint="A newer version may: " + installation.add("--upgrade", "transformers"),
         ) from None
     except Exception as error:  # noqa: BLE001 - whatever its many readers raise
         raise ModelFormatError(

@@ -32,6 +32,7 @@ from foredraft.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from foredraft.installation import add_extra
 from foredraft.types import Rollback, Rows
 from torch_cases import load
 
@@ -300,7 +301,7 @@ def test_without_the_extra_the_error_has_the_line_that_installs_it(own: Path, mo
     )
     assert ran.stdout == (
         f"Loading {own.name} needs the Python package '{module}', which is not installed.\n"
-        "Install it with: pip install 'foredraft[torch]'\n"
+        f"Install it with: {add_extra('torch')}\n"
     )
 
 

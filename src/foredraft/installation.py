@@ -1,0 +1,114 @@
+"""How this copy of Foredraft was installed, and so the command that adds a package to it.
+
+A hint such as "pip install 'foredraft[hub]'" helps only after an installation by name, with the `pip` that is
+first on the path. A checkout is named by its folder and a wheel by its file; pipx and uv keep tools in
+environments of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+NAME = "foredraft"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """How a copy came to be.
+
+    `tool` keeps the environment in `prefix` ("uv tool" chose `extras` for it, "uv pip" stands for one without
+    pip); `source` is the URL that it was installed from, None for a package index; `editable`, whether that
+    is a checkout that runs in place.
+    """
+
+    tool: Literal["pip", "pipx", "uv pip", "uv tool"]
+    prefix: Path
+    python: str
+    source: str | None = None
+    editable: bool = False
+    extras: tuple[str, ...] = ()
+
+    def add_extra(self, extra: str) -> str:
+        """The command that installs an extra of Foredraft's here."""
+        if self.tool == "uv tool":  # it makes the environment anew: what is there now has to be named, too
+            extras = ",".join(sorted({*self.extras, extra}))
+            return shlex.join(["uv", "tool", "install", "--force", *self._requirement(extras)])
+        return self.add(*self._requirement(extra))
+
+    def add(self, *arguments: str) -> str:
+        """The command that installs other packages here: `arguments` of `pip install`."""
+        return shlex.join([*self._installer(), *arguments])
+
+    def _requirement(self, extras: str) -> list[str]:
+        if self.source is None:
+            return [f"{NAME}[{extras}]"]
+        if self.editable:
+            return ["--editable", f"{url2pathname(urlsplit(self.source).path)}[{extras}]"]
+        return [f"{NAME}[{extras}] @ {self.source}"]
+
+    def _installer(self) -> list[str]:
+        if self.tool == "pipx":
+            return ["pipx", "runpip", self.prefix.name, "install"]
+        if self.tool == "pip":
+            return [self.python, "-m", "pip", "install"]
+        return ["uv", "pip", "install", "--python", self.python]
+
+
+def this() -> Installation:
+    """The copy that is running."""
+    prefix = Path(sys.prefix)
+    source, editable = _origin()
+    tool, extras = _tool(prefix)
+    return Installation(tool, prefix, sys.executable, source, editable, extras)
+
+
+def add_extra(extra: str) -> str:
+    """The command that installs an extra of Foredraft's beside the copy that is running."""
+    return this().add_extra(extra)
+
+
+def add(*arguments: str) -> str:
+    """The command that installs other packages beside the running copy: `arguments` of `pip install`."""
+    return this().add(*arguments)
+
+
+def _tool(prefix: Path) -> tuple[Literal["pip", "pipx", "uv pip", "uv tool"], tuple[str, ...]]:
+    if (prefix / "pipx_metadata.json").exists():
+        return "pipx", ()
+    receipt = prefix / "uv-receipt.toml"
+    if receipt.exists():
+        return "uv tool", _extras(receipt)
+    return ("pip" if find_spec("pip") else "uv pip"), ()
+
+
+def _extras(receipt: Path) -> tuple[str, ...]:
+    """The extras that uv noted; none where its note cannot be read."""
+    try:
+        requirements = tomllib.loads(receipt.read_text(encoding="utf-8"))["tool"]["requirements"]
+        return tuple(extra for one in requirements if one["name"] == NAME for extra in one.get("extras", ()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _origin() -> tuple[str | None, bool]:
+    """The URL that this copy was installed from (PEP 610), and whether it runs in place."""
+    try:
+        note = distribution(NAME).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None, False
+    if note is None:
+        return None, False
+    origin = json.loads(note)
+    revision = origin.get("vcs_info")
+    source = f"{revision['vcs']}+{origin['url']}@{revision['commit_id']}" if revision else origin["url"]
+    return source, bool(origin.get("dir_info", {}).get("editable"))
