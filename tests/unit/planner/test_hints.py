@@ -30,7 +30,7 @@ SHARE = 0.045
 
 def known(slope: float) -> CostCurve:
     costs = CostCurve()
-    for rows in (1, *(size for rows in range(2, 65) for size in (1, rows))):
+    for rows in (1, *(size for most in range(2, 65) for size in (1, most))):
         costs.tick()
         costs.add(rows, 10.0 * linear(slope)(rows))
     return costs
