@@ -175,7 +175,7 @@ class Engine:
         params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
         tokens = self.encode(prompt)
         check_tokens(tokens, self.model.info)
-        expected = encode_prediction(self.model.tokenizer, prediction, self.model.info.vocab_size)
+        expected = encode_prediction(self.model.tokenizer, prediction, self.model.info)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, expected)
         self._next_id += 1

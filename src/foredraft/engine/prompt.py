@@ -15,6 +15,9 @@ from foredraft.types import Message, ModelInfo, SamplingParams
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (which go through the model's chat template)."""
 
+MOST_BYTES = 128
+"""Of one token, on the average of a text that nobody wrote: the longest in use are so many spaces."""
+
 TEXT_PARTS = ("text", "input_text")
 """Types of OpenAI's content parts that hold text: of chat completions, and of responses."""
 
@@ -33,6 +36,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, special=True, add_bos=True)
     parts = _items("The prompt", prompt, _PROMPT_HINT)
+    if _are_plain(parts):
+        return parts
     if all(_is_whole(part) for part in parts):
         return [int(part) for part in parts]
     if not all(isinstance(part, Mapping) for part in parts):
@@ -123,6 +128,27 @@ def _join_parts(what: str, content: object, hint: str) -> str:
     return "\n".join(texts)
 
 
+def check_size(what: str, value: object, info: ModelInfo) -> None:
+    """Raises ContextLengthError for texts, in lists and mappings however deep, that no context of this length
+    can hold, before they are encoded: a megabyte of spaces takes four seconds.
+    """
+    size, most = 0, MOST_BYTES * info.context_length
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, Mapping):
+            left += (*part, *part.values())
+        elif isinstance(part, list | tuple):
+            left += part
+    if size > most:
+        raise ContextLengthError(
+            f"{what} has {size} characters; a context of {info.context_length} tokens holds {most} at most.",
+            hint=_too_long_hint(info),
+        )
+
+
 def check_tokens(tokens: Sequence[int], info: ModelInfo) -> None:
     """Raises RequestError for an impossible prompt, ContextLengthError for one that leaves no room."""
     if not tokens:
@@ -150,21 +176,30 @@ def _too_long_hint(info: ModelInfo) -> str:
 # --- predictions ---------------------------------------------------------------------------------------
 
 
-def encode_prediction(tokenizer: Tokenizer, prediction: object, vocab_size: int) -> tuple[int, ...]:
+def encode_prediction(tokenizer: Tokenizer, prediction: object, info: ModelInfo) -> tuple[int, ...]:
     """The token ids of a prediction: text, token ids, or OpenAI's `prediction` object. Empty: none.
 
-    Raises RequestError for anything else, and for token ids outside the vocabulary.
+    Raises RequestError for anything else, and for token ids outside the vocabulary; ContextLengthError for a
+    prediction that no answer could be as long as.
     """
     if isinstance(prediction, Mapping):
         prediction = _prediction_text(prediction)
     if isinstance(prediction, str):
-        return tuple(tokenizer.encode(prediction)) if prediction else ()
-    parts = _items("The prediction", prediction, _PREDICTION_HINT)
-    odd = [part for part in parts if not _is_whole(part)]
-    if odd:
-        raise RequestError(f"The prediction is a list with {_kind(odd[0])} in it.", hint=_PREDICTION_HINT)
-    tokens = tuple(int(part) for part in parts)
-    _check_vocabulary("The prediction", tokens, vocab_size)
+        check_size("The prediction", prediction, info)
+        tokens = tuple(tokenizer.encode(prediction)) if prediction else ()
+    else:
+        parts = _items("The prediction", prediction, _PREDICTION_HINT)
+        odd = [] if _are_plain(parts) else [part for part in parts if not _is_whole(part)]
+        if odd:
+            raise RequestError(f"The prediction is a list with {_kind(odd[0])} in it.", hint=_PREDICTION_HINT)
+        tokens = tuple(map(int, parts))
+        _check_vocabulary("The prediction", tokens, info.vocab_size)
+    if len(tokens) > info.context_length:
+        raise ContextLengthError(
+            f"The prediction has {len(tokens)} tokens; the context holds {info.context_length}, so no answer "
+            "can be as long.",
+            hint="Send the part of it that the answer will be.",
+        )
     return tokens
 
 
@@ -191,6 +226,11 @@ def _items(what: str, value: object, hint: str) -> list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RequestError(f"{what} is {_kind(value)}.", hint=hint)
     return list(value)
+
+
+def _are_plain(parts: Sequence[object]) -> TypeGuard[list[int]]:
+    """Whether all are Python's own integers: told of a hundred thousand in a millisecond."""
+    return set(map(type, parts)) == {int}
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -31,6 +31,7 @@ class Request:
     sampler: RequestSampler
     text: TextStream
     end_tokens: frozenset[int]
+    """What ends it: the request's own stop tokens, and the model's unless it ignores them."""
     max_total: int
     priority: int = 0
     deadline: float | None = None
@@ -108,9 +109,7 @@ class Request:
         self.finish, self.error = FinishReason.ERROR, error
 
     def _ends(self, token: int) -> bool:
-        if token in self.params.stop_tokens or len(self.view.tokens) == self.sampler.completed_at:
-            return True
-        return token in self.end_tokens and not self.params.ignore_eos
+        return token in self.end_tokens or len(self.view.tokens) == self.sampler.completed_at
 
     def usage(self) -> Usage:
         accepted, drafted = self.stats.accepted, self.stats.drafted
@@ -154,7 +153,7 @@ def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int
             guide=guide,
         ),
         text=TextStream(tokenizer, params.stop),
-        end_tokens=tokenizer.end_tokens,
+        end_tokens=frozenset(params.stop_tokens).union(() if params.ignore_eos else tokenizer.end_tokens),
         max_total=limit,
         scored=1 if scored else view.prompt_length,
     )

@@ -13,7 +13,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
-        self._stop = tuple(stop)
+        self._stops = [StopString(text) for text in stop]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped = False
@@ -23,33 +23,74 @@ class TextStream:
         text then ends before it.
         """
         piece = self._decoder.decode(self._tokenizer.token_bytes(token))
-        return self._release(piece) if self._stop else piece
+        return self._release(piece) if self._stops else piece
 
     def flush(self) -> str:
         """What was held back, when the text ends for another reason. Empty after a stop string."""
         if self.stopped:
             return ""
         rest = self._decoder.decode(b"", final=True)
-        shown = self._release(rest) if self._stop else rest
+        shown = self._release(rest) if self._stops else rest
         held, self._held = self._held, ""
         return shown + held
 
     def _release(self, piece: str) -> str:
-        text = self._held + piece
-        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            # The one that is complete first, as if the text had come character by character.
+        text, begins = self._held + piece, len(self._held)
+        ends = [(begins + end, stop.length) for stop in self._stops if (end := stop.feed(piece)) is not None]
+        if ends:
+            # The one that is complete first, as if the text had come character by character; of those that
+            # are complete at once the longest, which begins first.
             self.stopped = True
             self._held = ""
-            return text[: min(found)[1]]
-        keep = max(_overlap(text, stop) for stop in self._stop)
+            end, length = min(ends, key=lambda found: (found[0], -found[1]))
+            return text[: end - length]
+        keep = max(stop.matched for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that begins `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+class StopString:
+    """Looks for a string in text that comes in pieces, in time linear in the text (Knuth, Morris and Pratt
+    1977, "Fast pattern matching in strings").
+
+    `matched` is the length of the longest end of the text that begins the string. The table of its borders
+    grows with what was ever matched: a string of megabytes that nothing matches costs nothing.
+    """
+
+    __slots__ = ("_borders", "_string", "matched")
+
+    def __init__(self, string: str) -> None:
+        self._string = string
+        self._borders = [0, 0]  # by length of a beginning: its longest proper end that begins it, too
+        self.matched = 0
+
+    @property
+    def length(self) -> int:
+        """Characters of the string."""
+        return len(self._string)
+
+    def feed(self, piece: str) -> int | None:
+        """Where in `piece` the string is complete for the first time: behind its last character; None if it
+        is not. Not to be called again once it was.
+        """
+        string, matched = self._string, self.matched
+        if not matched and string[0] not in piece:
+            return None
+        for place, character in enumerate(piece):
+            while matched and string[matched] != character:
+                matched = self._border(matched)
+            matched += string[matched] == character
+            if matched == len(string):
+                return place + 1
+        self.matched = matched
+        return None
+
+    def _border(self, length: int) -> int:
+        borders, string = self._borders, self._string
+        while len(borders) <= length:
+            last = string[len(borders) - 1]
+            border = borders[-1]
+            while border and string[border] != last:
+                border = borders[border]
+            borders.append(border + (string[border] == last))
+        return borders[length]

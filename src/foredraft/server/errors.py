@@ -111,16 +111,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        message, code, param = str(error.detail), message_code(error.status_code), None
-        if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
-            message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
-            param = error.__cause__.key if isinstance(error.__cause__, RepeatedKeyError) else None
-        elif error.status_code == 404:
-            message = f"There is no {request.method} {request.url.path} here.{_meant(request)}"
-        elif error.status_code == 405:
-            message = f"{request.method} is not allowed for {request.url.path}."
-        body = error_body(message, status=error.status_code, code=code, param=param)
-        return respond(request.url.path, body, error.status_code, error.headers)
+        # The framework takes whatever reading a body raises for a body that cannot be read.
+        if isinstance(error.__cause__, RequestValidationError):
+            return await invalid(request, error.__cause__)
+        if isinstance(error.__cause__, ForedraftError):
+            return await ours(request, error.__cause__)
+        return _of_http(request, error)
 
     @app.exception_handler(UnicodeEncodeError)
     async def surrogate(request: Request, error: UnicodeEncodeError) -> JSONResponse:  # noqa: ARG001
@@ -135,6 +131,20 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def others(request: Request, error: Exception) -> JSONResponse:
         return respond(request.url.path, unexpected(error), 500)
+
+
+def _of_http(request: Request, error: HTTPException) -> JSONResponse:
+    """The answer for an error of the framework's."""
+    message, code, param = str(error.detail), message_code(error.status_code), None
+    if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
+        message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
+        param = error.__cause__.key if isinstance(error.__cause__, RepeatedKeyError) else None
+    elif error.status_code == 404:
+        message = f"There is no {request.method} {request.url.path} here.{_meant(request)}"
+    elif error.status_code == 405:
+        message = f"{request.method} is not allowed for {request.url.path}."
+    body = error_body(message, status=error.status_code, code=code, param=param)
+    return respond(request.url.path, body, error.status_code, error.headers)
 
 
 def _unreadable(error: BaseException) -> str:

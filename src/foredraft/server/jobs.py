@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel
 
+from foredraft.engine.prompt import check_tokens, encode_prediction
 from foredraft.errors import ContextLengthError, RequestError
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.server.pool import Served
@@ -43,13 +44,15 @@ def make_job(
     priority: int = 0,
     max_draft: int | None = None,
 ) -> Job:
-    """The engine's request for one of `answers` answers to a prompt. Its constraint is compiled already: the
-    engine finds it, and no round waits for it.
+    """The engine's request for one of `answers` answers to a prompt. What takes long is done already, and no
+    round waits for it: its prediction is encoded, and the engine finds its constraint compiled.
 
-    Raises what `check_limits` and `compile_constraint` raise.
+    Raises what `check_limits`, `check_tokens`, `encode_prediction` and `compile_constraint` raise.
     """
     limits = served.limits
     check_limits(limits, len(prompt), params, answers)
+    check_tokens(prompt, served.info)
+    expected = encode_prediction(served.tokenizer, prediction, served.info)
     if params.constraint is not None:
         compile_constraint(params.constraint, served.tokenizer)
     if params.max_tokens is None and limits.max_completion_tokens is not None:
@@ -57,7 +60,7 @@ def make_job(
     return Job(
         prompt=prompt,
         params=params,
-        prediction=prediction,
+        prediction=expected,
         scope=scope,
         priority=priority,
         deadline_s=limits.request_timeout_s,

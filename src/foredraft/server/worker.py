@@ -35,7 +35,7 @@ class Job:
 
     prompt: Sequence[int]
     params: SamplingParams
-    prediction: str = ""
+    prediction: Sequence[int] = ()
     scope: str = ""
     priority: int = 0
     deadline_s: float | None = None

@@ -15,6 +15,8 @@ from foredraft.errors import ContextLengthError, RequestError
 from foredraft.testing import FakeModel, FakeTokenizer
 from foredraft.types import Message, SamplingParams
 
+INFO = FakeModel(258, context_length=4096).info
+
 
 class RecordingTokenizer(FakeTokenizer):
     """Keeps the messages that reached the chat template."""
@@ -97,7 +99,7 @@ def test_what_is_not_a_prompt(prompt: object, says: str) -> None:
 def test_bytes_are_to_be_decoded(data: object) -> None:
     for encode in (
         lambda: encode_prompt(FakeTokenizer(), data),
-        lambda: encode_prediction(FakeTokenizer(), data, 258),
+        lambda: encode_prediction(FakeTokenizer(), data, INFO),
     ):
         with pytest.raises(RequestError) as caught:
             encode()
@@ -198,7 +200,7 @@ def test_tokens_outside_the_vocabulary(tokens: list[int]) -> None:
     with pytest.raises(RequestError, match="The prompt has a token id outside the vocabulary"):
         check_tokens(tokens, FakeModel().info)
     with pytest.raises(RequestError, match="The prediction has a token id outside the vocabulary"):
-        encode_prediction(FakeTokenizer(), tokens, 258)
+        encode_prediction(FakeTokenizer(), tokens, INFO)
 
 
 def test_a_prompt_needs_a_token_and_leaves_room_for_one() -> None:
@@ -240,14 +242,14 @@ def test_what_to_do_about_a_long_prompt_is_what_the_model_allows(trained: int, h
     ],
 )
 def test_a_prediction_is_text_token_ids_or_openais_object(prediction: object) -> None:
-    tokens = encode_prediction(FakeTokenizer(), prediction, 258)
+    tokens = encode_prediction(FakeTokenizer(), prediction, INFO)
     assert tokens == (97, 10, 98)
     assert {type(token) for token in tokens} == {int}
 
 
 @pytest.mark.parametrize("prediction", ["", [], (), {"type": "content", "content": ""}])
 def test_no_prediction(prediction: object) -> None:
-    assert encode_prediction(FakeTokenizer(), prediction, 258) == ()
+    assert encode_prediction(FakeTokenizer(), prediction, INFO) == ()
 
 
 @pytest.mark.parametrize(
@@ -268,8 +270,16 @@ def test_no_prediction(prediction: object) -> None:
 )
 def test_what_is_not_a_prediction(prediction: object, says: str) -> None:
     with pytest.raises(RequestError, match=f"The prediction .*{says}") as caught:
-        encode_prediction(FakeTokenizer(), prediction, 258)
+        encode_prediction(FakeTokenizer(), prediction, INFO)
     assert caught.value.hint
+
+
+def test_a_prediction_is_no_longer_than_an_answer_can_be() -> None:
+    info = FakeModel(258, context_length=3).info
+    assert encode_prediction(FakeTokenizer(), "abc", info) == (97, 98, 99)
+    for longer in ("abcd", [97] * 4):
+        with pytest.raises(ContextLengthError, match="4 tokens; the context holds 3"):
+            encode_prediction(FakeTokenizer(), longer, info)
 
 
 # --- sampling settings ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foredraft.engine.text import TextStream
+from foredraft.engine.text import StopString, TextStream
 from foredraft.testing import FakeTokenizer
 
 LETTERS = "abé模👩"
@@ -84,6 +84,41 @@ def test_the_text_ends_before_the_first_stop_string(text: str, cuts: list[int], 
         so_far += shown
         assert expected.startswith(so_far), "what was shown cannot be taken back"
     assert so_far == expected
+
+
+@given(text=st.text("ab", max_size=40), cuts=cuts, string=st.text("ab", min_size=1, max_size=8))
+@settings(deadline=None, max_examples=400)
+def test_a_stop_string_is_found_where_it_is_and_its_beginning_at_the_end(
+    text: str, cuts: list[int], string: str
+) -> None:
+    """Strings that repeat themselves: where one attempt fails, another is under way."""
+    found, length = StopString(string), 0
+    for piece in cut(text.encode(), cuts):
+        end = found.feed(piece.decode())
+        if end is not None:
+            assert length + end == text.find(string) + len(string)
+            return
+        length += len(piece)
+        begun = [n for n in range(len(string)) if text[:length].endswith(string[:n])]
+        assert found.matched == begun[-1]
+    assert string not in text
+
+
+def test_what_is_nearly_a_stop_string_all_along_costs_no_more_than_other_text() -> None:
+    """Looking through what was held back again with every token took minutes for these thousand."""
+
+    class Counted(str):
+        looks = 0
+        __slots__ = ()
+
+        def __getitem__(self, place: object) -> str:
+            Counted.looks += 1
+            return str.__getitem__(self, place)  # type: ignore[index]
+
+    stops = [Counted("ab" * 2000 + str(number)) for number in range(16)]
+    shown = stream([b"abab"] * 1000, stops)
+    assert "".join(shown) == "abab" * 1000
+    assert Counted.looks < 16 * 4000 * 10
 
 
 def test_stop_strings_within_one_another_do_not_depend_on_the_tokens() -> None:

@@ -73,7 +73,9 @@ class TorchTokenizer:
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         clean = text.encode("utf-8", "replace").decode()  # half of a surrogate pair has no bytes
         try:
-            encoding = (self._recognising if special else self._plain).encode(clean, add_special_tokens=False)
+            # As a batch of one: alone the library holds the interpreter up all along, for seconds a megabyte.
+            encoder = self._recognising if special else self._plain
+            [encoding] = encoder.encode_batch([clean], add_special_tokens=False)
         except Exception as error:  # noqa: BLE001 - the library has no error of its own
             raise BackendError(f"The tokenizer cannot encode this text: {error}") from None
         ids: list[int] = encoding.ids

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from foredraft.errors import ForedraftError
 from foredraft.server.anthropic.errors import PATH, anthropic_error
@@ -20,6 +20,7 @@ from foredraft.server.errors import of_error, unexpected
 from foredraft.server.jobs import make_job, with_defaults
 from foredraft.server.openai.tool_use import ToolUse
 from foredraft.server.pool import ModelPool, Served
+from foredraft.server.rendering import json_response
 from foredraft.server.sse import begun, sse, stream_response, unless_gone
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
@@ -36,13 +37,13 @@ def messages_router(pool: ModelPool) -> APIRouter:
         use, job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
         events = message_events(served, job, use, visit.caller.name)
         if not body.stream:
-            return JSONResponse(await unless_gone(request, fold_message(events)))
+            return await json_response(await unless_gone(request, fold_message(events)))
         return stream_response(_as_text(await begun(request, events)))
 
     @router.post(f"{PATH}/count_tokens")
     async def count_tokens(body: CountTokensRequest, request: Request) -> dict[str, int]:
         served = await visit_of(request).lease(pool, body.model)
-        prompt = await served.prepare(lambda: encode_messages(body, tools_of(served, body)))
+        prompt = await served.prepare(lambda: encode_messages(body, tools_of(served, body), served.info))
         return {"input_tokens": len(prompt)}
 
     return router
@@ -56,7 +57,7 @@ def tools_of(served: Served, body: CountTokensRequest) -> ToolUse:
 def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[ToolUse, Job]:
     """What the answer may call, and the engine's request for a body. Raises RequestError."""
     use = tools_of(served, body)
-    prompt = encode_messages(body, use)
+    prompt = encode_messages(body, use, served.info)
     most_bytes = served.limits.max_schema_bytes
     constraint = message_constraint(body.output_config, use, begun=is_begun(body), most_bytes=most_bytes)
     params = with_defaults(body.sampling(constraint), served, body)

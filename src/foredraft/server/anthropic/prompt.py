@@ -9,14 +9,16 @@ from foredraft.errors import RequestError
 from foredraft.server.anthropic.content import TextBlock, ToolResultBlock, ToolUseBlock, text_of
 from foredraft.server.anthropic.schemas import CountTokensRequest
 from foredraft.server.openai.tool_use import ToolUse
+from foredraft.types import ModelInfo
 
 
-def encode_messages(body: CountTokensRequest, use: ToolUse) -> list[int]:
+def encode_messages(body: CountTokensRequest, use: ToolUse, info: ModelInfo) -> list[int]:
     """The token ids of the prompt. A last message of the assistant is the beginning of the answer.
 
-    Raises RequestError for what the model's template rejects.
+    Raises RequestError for what the model's template rejects, ContextLengthError for what no context holds.
     """
     turns = as_turns(body)
+    use.check_size(turns, info)
     if turns[-1]["role"] != "assistant":
         return use.encode(turns)
     begun = turns.pop()

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foredraft.server.anthropic.output import OutputConfig
 from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
-from foredraft.server.openai.schemas import MOST_WHOLE, WHOLE, Body, MostTokens, only
+from foredraft.server.openai.schemas import MOST_MESSAGES, MOST_WHOLE, WHOLE, Body, MostTokens, only
 from foredraft.types import Constraint, SamplingParams
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)]
@@ -51,7 +51,7 @@ class CountTokensRequest(Body):
     """POST /v1/messages/count_tokens: the part of a request that makes its prompt."""
 
     model: str
-    messages: Annotated[list[ChatTurn], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[ChatTurn], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     system: TextContent | None = None
     cache_control: CacheControl | None = None
     tools: Tools | None = None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
+from foredraft.engine.prompt import check_size
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.server.caller import visit_of
 from foredraft.server.openai.schemas import Body, Ids
 from foredraft.server.pool import ModelPool
+from foredraft.server.rendering import json_response
 from foredraft.server.strict_json import strict_router
 
 
@@ -35,15 +38,16 @@ def token_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
     router = strict_router()
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+    @router.post("/tokenize", response_model=dict[str, Any])
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         served = await visit_of(request).lease(pool, body.model)
-        return await served.prepare(lambda: tokenized(served.tokenizer, body))
+        check_size("content", body.content, served.info)
+        return await json_response(await served.prepare(lambda: tokenized(served.tokenizer, body)))
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
+    @router.post("/detokenize", response_model=dict[str, Any])
+    async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         served = await visit_of(request).lease(pool, body.model)
-        return await served.prepare(lambda: detokenized(served.tokenizer, body))
+        return await json_response(await served.prepare(lambda: detokenized(served.tokenizer, body)))
 
     return router
 

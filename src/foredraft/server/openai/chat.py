@@ -62,7 +62,9 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if body.contradicts_itself:
         raise RequestError("max_tokens and max_completion_tokens are not the same.", hint="Send one of them.")
-    prompt = use.encode(as_messages(body.messages))
+    messages = as_messages(body.messages)
+    use.check_size(messages, served.info)
+    prompt = use.encode(messages)
     prediction = _text(body.prediction.content) if body.prediction else ""
     constraint = constraint_of(
         body.response_format,

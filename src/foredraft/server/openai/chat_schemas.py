@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
+    MOST_MESSAGES,
     WHOLE,
     Body,
     Hints,
@@ -93,7 +94,7 @@ class Prediction(Body):
 class ChatRequest(SamplingBody, Hints):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_tokens: MostTokens | None = None
     max_completion_tokens: MostTokens | None = None
     logprobs: bool | None = None

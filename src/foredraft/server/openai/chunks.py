@@ -7,11 +7,12 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from foredraft.server import report
 from foredraft.server.generation import Choice
 from foredraft.server.openai.schemas import SamplingBody
+from foredraft.server.rendering import json_response
 from foredraft.server.sse import DONE, begun, sse, stream_response, unless_gone
 from foredraft.types import Event, FinishEvent
 
@@ -61,7 +62,7 @@ async def respond(
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream_response(_events(await begun(request, answer), usage=usage))
-    return JSONResponse(await unless_gone(request, _folded(answer, add, kind)))
+    return await json_response(await unless_gone(request, _folded(answer, add, kind)))
 
 
 async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool) -> AsyncGenerator[str, None]:

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from foredraft.engine.prompt import check_tokens, encode_infill, encode_prompt
+from foredraft.engine.prompt import check_size, check_tokens, encode_infill, encode_prompt
 from foredraft.engine.scoring import with_scores
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
@@ -66,6 +66,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     jobs: list[Job] = []
     echoes: list[Echo] = []
     for prompt in prompts:
+        check_size("The prompt", (prompt, body.suffix), served.info)
         tokens = _encoded(tokenizer, prompt, body.suffix)
         check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
         job = make_job(

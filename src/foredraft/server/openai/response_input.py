@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from foredraft.errors import RequestError
-from foredraft.server.openai.schemas import STATELESS, Body, Objects, only
+from foredraft.server.openai.schemas import MOST_MESSAGES, STATELESS, Body, Objects, only
 from foredraft.server.tools.arguments import read_arguments
 
 HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
@@ -158,7 +158,7 @@ def _as_items(given: Any) -> Any:
 
 Input = Annotated[
     list[Item],
-    Field(min_length=1, fail_fast=True),
+    Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True),
     BeforeValidator(_as_items, json_schema_input_type=str | Annotated[list[Item], Field(min_length=1)]),
 ]
 

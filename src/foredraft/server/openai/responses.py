@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from foredraft.errors import ForedraftError, RequestError
 from foredraft.server.caller import visit_of
@@ -22,6 +22,7 @@ from foredraft.server.openai.response_events import Event, ResponseWriter
 from foredraft.server.openai.response_schemas import ResponseRequest
 from foredraft.server.openai.tool_use import ToolUse, tool_use
 from foredraft.server.pool import ModelPool, Served
+from foredraft.server.rendering import json_response
 from foredraft.server.sse import begun, sse, stream_response, unless_gone
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
@@ -41,7 +42,7 @@ def responses_router(pool: ModelPool) -> APIRouter:
         events = response_events(choices(served, [job], visit.caller.name), writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
-        return JSONResponse(await unless_gone(request, fold_response(events)))
+        return await json_response(await unless_gone(request, fold_response(events)))
 
     return router
 
@@ -54,7 +55,9 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[Too
         raise RequestError("stream_options is for requests with stream set to true.")
     parallel = body.parallel_tool_calls is not False
     use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
-    prompt = use.encode(body.messages())
+    messages = body.messages()
+    use.check_size(messages, served.info)
+    prompt = use.encode(messages)
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(body.format, None, None, use, most_bytes=most_bytes)
     params = with_defaults(body.sampling(constraint), served, body)

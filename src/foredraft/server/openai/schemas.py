@@ -46,9 +46,17 @@ def _all_whole(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 WHOLE = BeforeValidator(_as_whole)
 """Of every field that holds a whole number."""
+MOST_STOP_TOKENS = 1024
+"""Tokens that end an answer."""
+
+MOST_MESSAGES = 10_000
+"""Messages of a conversation, or items of an input."""
 
 # One complaint is enough: pydantic would make one for each of a million wrong items, which takes a minute.
 Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_all_whole)]
+StopTokens = Annotated[
+    list[int], Field(max_length=MOST_STOP_TOKENS, fail_fast=True), WrapValidator(_all_whole)
+]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
@@ -216,7 +224,7 @@ class SamplingBody(Choosing, Scheduling):
     user: str | None = None
     min_tokens: Annotated[LeastTokens, null_as(0, LeastTokens)] = 0
     ignore_eos: Switch = False
-    stop_token_ids: Ids | None = None
+    stop_token_ids: StopTokens | None = None
 
     @property
     def answers(self) -> int:

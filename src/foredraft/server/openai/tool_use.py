@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from foredraft.engine.prompt import encode_chat
+from foredraft.engine.prompt import check_size, encode_chat
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.sampling.constraint import compile_constraint
@@ -21,7 +21,7 @@ from foredraft.server.tools.detect import dialect_for, template_supports_tools
 from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
-from foredraft.types import Constraint, Event, FinishReason, Message, TokenEvent
+from foredraft.types import Constraint, Event, FinishReason, Message, ModelInfo, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class ToolUse:
     def offered(self) -> tuple[Tool, ...]:
         """The functions that can be called."""
         return self.choice.callable(self.tools)
+
+    def check_size(self, messages: Sequence[Message], info: ModelInfo) -> None:
+        """Raises ContextLengthError for a conversation that no context can hold, before it is rendered."""
+        tools = [(tool.description, tool.parameters) for tool in self.offered]
+        check_size("The conversation", (messages, tools), info)
 
     @property
     def bound(self) -> bool:

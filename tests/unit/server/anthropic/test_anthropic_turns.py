@@ -10,7 +10,7 @@ from foredraft.errors import RequestError
 from foredraft.server.anthropic.prompt import as_turns, encode_messages
 from foredraft.server.anthropic.schemas import CountTokensRequest
 from foredraft.server.anthropic.tools import message_tools
-from foredraft.testing import FakeTokenizer
+from foredraft.testing import FakeModel, FakeTokenizer
 
 
 def body(*messages: tuple[str, Any], **fields: Any) -> CountTokensRequest:
@@ -105,7 +105,7 @@ def test_the_beginning_of_an_answer_is_the_prompt_s_end(fields: dict[str, Any]) 
     def prompt(*messages: tuple[str, Any]) -> str:
         given = body(*messages, **fields)
         offered = message_tools(tokenizer, given.tools, given.tool_choice)
-        return bytes(encode_messages(given, offered)).decode()
+        return bytes(encode_messages(given, offered, FakeModel(258, context_length=4096).info)).decode()
 
     asked = prompt(("user", "go"))
     assert prompt(("user", "go"), ("assistant", "well")) == asked + "well"
