@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from foredraft.server.connection import MOST_HEAD, Connection, Patience, watch
+from foredraft.server.connection import MOST_HEAD, MOST_WAITING, Connection, Patience, watch
 
 BRIEF = Patience(head_s=0.3, body_s=0.3, answer_s=0.3)
 STOPPING = Patience(head_s=0.3, body_s=0.3, answer_s=0.3, since=0.0)
@@ -329,6 +329,27 @@ def test_a_server_that_stops_begins_no_request_that_waits() -> None:
     assert rest.count(b"HTTP/1.1 200 OK") == 0
 
 
+def test_so_many_requests_of_one_connection_wait_and_no_more(patient: uvicorn.Server) -> None:
+    with connect(patient) as client:
+        client.sendall(b"GET /asked HTTP/1.1\r\nHost: h\r\n\r\n" * 500)
+        replies = rest_of(client)
+    assert replies.count(b"HTTP/1.1 200 OK") == MOST_WAITING
+    assert replies.count(b"connection: close") == 1
+    assert replies.endswith(b"0\r\n\r\n")
+
+
+def test_as_many_as_may_wait_go_on_for_ever(patient: uvicorn.Server) -> None:
+    with connect(patient) as client:
+        for _ in range(3):
+            client.sendall(b"GET /asked HTTP/1.1\r\nHost: h\r\n\r\n" * MOST_WAITING)
+            got = b""
+            while got.count(b"0\r\n\r\n") < MOST_WAITING:
+                piece = client.recv(1 << 16)
+                assert piece, got
+                got += piece
+            assert b"connection: close" not in got
+
+
 class _Transport(asyncio.Transport):
     """A transport with so many bytes that the client has not read."""
 
@@ -343,6 +364,24 @@ class _Transport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         pass
+
+
+def test_what_comes_with_a_head_is_no_part_of_it() -> None:
+    """The end of a long body and the beginning of the next head, in one piece."""
+    config = uvicorn.Config(application, http=Connection, lifespan="off", log_config=None)
+    config.load()
+    with closing(asyncio.new_event_loop()) as loop:
+        connection = Connection(config, uvicorn.server.ServerState(), {}, loop)
+        connection.connection_made(_Transport())
+        body = b"a" * 2 * MOST_HEAD
+        connection.data_received(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+        connection.data_received(body + b"GET / HTTP/1.1\r\nHo")
+        connection.data_received(b"st: h\r\n\r\n")
+        assert len(connection.pipeline) == 1
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                loop.run_until_complete(task)
 
 
 def test_a_server_that_stops_counts_from_when_the_client_fell_behind() -> None:

@@ -4,7 +4,8 @@ uvicorn waits for ever for a request's head or body, keeps however long a head i
 while an answer is not read to its end. None of that takes a key.
 
 Of requests that are sent before the answer to the one before them, it forgets the one that runs: that would
-go on for a client that has left, and those that wait would be begun by a server that stops.
+go on for a client that has left, and those that wait would be begun by a server that stops. And it takes any
+number of them: four clients that only sent, and read nothing, kept everybody else waiting for 39 seconds.
 
 It also loses the body of a request that offers to go on in another protocol, as Java's HttpClient does with
 every first request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and here it is.
@@ -24,6 +25,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 MOST_HEAD = 64 * 1024
 """Bytes of a request line and headers, as in most servers."""
 
+MOST_WAITING = 16
+"""Requests of one connection that are not answered yet: the one that runs, and those sent meanwhile. A client
+that sends more gets the answers to these, and asks for the rest on another connection (RFC 9112, 9.3.2).
+"""
+
 STOPPING_S = 5.0
 """Seconds in all for each part of `Patience` while the server stops."""
 
@@ -32,6 +38,10 @@ STOPPING_LOOK_S = 0.1
 
 _OFFER = (b"upgrade", b"http2-settings")
 """Headers of an offer, and names of them in the header `connection`."""
+
+
+class _TooManyError(Exception):
+    """One request more than may wait begins: it ends the parsing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +67,37 @@ class Connection(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._offered = False
+        self._deaf = False  # nothing more is read: too many requests are waiting
         self._heard = self._head_began = self._read = self._behind = self._busy = monotonic()
         self._unread = 0
         self._cycles: list[RequestResponseCycle] = []  # the one that runs, and those that wait for its end
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        if self._deaf:
+            return
         self._heard = monotonic()
+        self._head += len(data)
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._offered:
                 self._go_on(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, _TooManyError):
+                self._hear_no_more()
+            else:
+                self.send_400_response("Invalid HTTP request received.")
         else:
-            self._head = self._head + len(data) if self._in_head else 0
-            if self._head > MOST_HEAD:
+            if self._in_head and self._head > MOST_HEAD:
                 self._refuse(b"431 Request Header Fields Too Large")
+
+    def _hear_no_more(self) -> None:
+        """Answer what waits, and close then."""
+        self._deaf = True
+        self.flow.pause_reading()
+        self._unanswered()[-1].keep_alive = False
 
     def _go_on(self, body: bytes) -> None:
         """The request whose head was read, without its offer of another protocol."""
@@ -93,8 +115,10 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if len(self._unanswered()) >= MOST_WAITING:
+            raise _TooManyError
         super().on_message_begin()
-        self._in_head, self._head_began = True, monotonic()
+        self._in_head, self._head, self._head_began = True, 0, monotonic()
 
     def on_headers_complete(self) -> None:
         """The head is there."""
