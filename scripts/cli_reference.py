@@ -16,6 +16,8 @@ from pathlib import Path
 import click
 
 from foredraft.cli import cli
+from foredraft.cli.help import GroupedCommand
+from foredraft.cli.values import Number, Whole
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
@@ -48,14 +50,28 @@ def _command(context: click.Context, depth: int = 1) -> Iterator[str]:
     yield f"\n```text\n{usage}\n```\n"
     if command.help:
         yield f"\n{cleandoc(command.help)}\n"
-    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    if options:
-        yield "\n" + "".join(f"- {_option(option)}\n" for option in options)
+    if isinstance(command, GroupedCommand) and command.examples:
+        yield "\n```sh\n" + "".join(f"{example}\n" for example in command.examples) + "```\n"
+    yield from _options(command, context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
                 yield from _command(click.Context(child, parent=context, info_name=name), depth + 1)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The options, under the headings of the help where it has any."""
+    groups = command.grouped(context) if isinstance(command, GroupedCommand) else [("", command.params)]
+    for heading, parameters in groups:
+        options = [
+            parameter
+            for parameter in parameters
+            if isinstance(parameter, click.Option) and parameter in command.params
+        ]
+        if options:
+            yield f"\n{heading}:\n" if heading else ""
+            yield "\n" + "".join(f"- {_option(option)}\n" for option in options)
 
 
 def _option(option: click.Option) -> str:
@@ -74,9 +90,9 @@ def _value(option: click.Option) -> str:
         return option.metavar
     if isinstance(option.type, click.Choice):
         return "|".join(str(choice) for choice in option.type.choices)
-    if isinstance(option.type, click.types.IntParamType):
+    if isinstance(option.type, Whole):
         return "N"
-    if isinstance(option.type, click.types.FloatParamType):
+    if isinstance(option.type, Number):
         return "X"
     return "FILE" if isinstance(option.type, click.Path | click.File) else "TEXT"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
 
-from foredraft import Engine, SamplingParams
+from foredraft import Engine
 from foredraft.cli.chat_session import Conversation
 from foredraft.cli.chat_turn import Chat
 from foredraft.cli.render import StreamPrinter
+from foredraft.cli.sampling import Sampling
+from foredraft.config import Speculation
+from foredraft.errors import ModelNotFoundError
 from foredraft.testing import FakeModel
 from foredraft.types import Logits
 
@@ -36,15 +39,33 @@ def speaker(answer: str, *, before: Callable[[str], None] | None = None, context
     return FakeModel(logits=logits, context_length=context)
 
 
-def chat_with(model: FakeModel, *, max_tokens: int | None = None, system: str | None = None) -> Chat:
-    """A session whose answers and notes can be read with `answers` and `notes`."""
+def chat_with(
+    model: FakeModel,
+    *,
+    system: str | None = None,
+    others: Mapping[str, FakeModel] | None = None,
+    **said: float,
+) -> Chat:
+    """A session whose answers and notes can be read with `answers` and `notes`. `said` are sampling values,
+    at temperature 0 if they do not say; `others` are models that can be changed to.
+    """
+
+    def load(named: str | None, speculation: Speculation) -> Engine:
+        found = (others or {}).get(named or "")
+        if found is None:
+            raise ModelNotFoundError(f"There is no model {named}.")
+        engine = Engine(found)
+        engine.set_speculation(speculation)
+        return engine
+
     return Chat(
         engine=Engine(model),
         conversation=Conversation(system),
-        params=SamplingParams(max_tokens=max_tokens),
+        sampling=Sampling({"temperature": 0.0, **said}),
         printer=StreamPrinter(Console(file=io.StringIO(), highlight=False)),
         notes=Console(file=io.StringIO(), highlight=False, width=200),
         speculation="off",
+        load=load,
     )
 
 

@@ -128,7 +128,7 @@ def unknown_architecture(path: Path, *, architecture: str = "nonesuch") -> Path:
         layers=1,
         embd=embd,
         ctx_train=512,
-        chat_template=None,
+        chat_template=CHAT_TEMPLATE,
     )
     write(writer, [("token_embd.weight", np.ones((vocab, embd), dtype=np.float32))])
     return path

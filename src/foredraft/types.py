@@ -87,6 +87,7 @@ class ModelInfo:
 
     `vocab_hash` identifies the tokenizer: two models that share it share token ids. `settings` are the
     choices that were made for the user (KV types, threads, layers on the device), for `doctor` and stats.
+    `recommended` is how its makers say to sample from it: fields of SamplingParams.
     """
 
     name: str
@@ -103,6 +104,7 @@ class ModelInfo:
     device: str
     quantization: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    recommended: Mapping[str, float] = field(default_factory=dict)
 
 
 # --- drafting ------------------------------------------------------------------------------------------
@@ -219,6 +221,7 @@ class SamplingParams:
     `top_k` 0, `top_p` 1, `min_p` 0, penalties at their neutral value: off. `logprobs`: None, or how many
     alternatives to report beside each token (0 = just the token's own). `max_tokens` None = until the
     context is full. `seed` None = a fresh one for each request. A complete `constraint` ends it.
+    `stop_repetition`: end an answer that only repeats one passage any more (`engine/repetition.py`).
     """
 
     temperature: float = 0.0
@@ -238,6 +241,7 @@ class SamplingParams:
     logprobs: int | None = None
     verify: VerifyRule = "match"
     constraint: Constraint | None = None
+    stop_repetition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # end of sequence, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
+    REPETITION = "repetition"  # the answer repeated itself without end (`SamplingParams.stop_repetition`)
     ABORT = "abort"  # the caller gave up
     ERROR = "error"  # this request failed; the engine goes on
 

@@ -91,6 +91,20 @@ def test_outcomes_are_counted_most_first() -> None:
     assert found == [["why", 2], ["drafted by suffix", 1]]
 
 
+def test_outcomes_add_up_to_the_rounds() -> None:
+    """A round of several requests was counted once for each drafter and each reason."""
+    [drafted], [plain] = DECISION["requests"], PLAIN["requests"]
+    many = [
+        {**DECISION, "requests": [drafted, {**drafted, "drafter": "recycle"}, plain]},
+        {**DECISION, "requests": [{**drafted, "drafter": "recycle"}, drafted]},
+        {**PLAIN, "requests": [plain, {**plain, "reason": "another"}]},
+        {**PLAIN, "requests": [{**plain, "reason": None}]},
+    ]
+    found = value("outcomesOf(decisions.map(roundOf))", decisions=many)
+    assert found == [["drafted by recycle and suffix", 2], ["another; why", 1], ["no reason was given", 1]]
+    assert sum(count for _, count in found) == len(many)
+
+
 def test_tokens_a_second_are_those_of_the_last_seconds() -> None:
     looks = [{"at": 1000 * second, "tokens": tokens} for second, tokens in enumerate((0, 500, 510, 520, 530))]
     assert value("rateOf(looks)", looks=looks) == 10

@@ -20,10 +20,16 @@ from foredraft.cli.bench_live import Plan, connect, run_live
 from foredraft.cli.bench_record import record_answers
 from foredraft.cli.bench_replay import DEFAULT_CURVES, run_replay
 from foredraft.cli.interrupt import terminable
-from foredraft.cli.options import MODEL_OPTIONS, model_options, take_model_options
+from foredraft.cli.options import (
+    MODEL_OPTIONS,
+    model_option,
+    model_options,
+    take_model,
+    take_model_options,
+)
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
-from foredraft.cli.values import FiniteRange
+from foredraft.cli.values import Number, Whole
 from foredraft.config import AUTO
 from foredraft.errors import ConfigError
 from foredraft.types import SamplingParams
@@ -35,7 +41,7 @@ STDOUT = "-"
 
 REPLAYING = {"settings", "replayed", "curves", "static", "trees", "overhead", *WRITERS}
 RECORDING = {
-    *("record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
+    *("named", "record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
     *MODEL_OPTIONS,
 }
 """What can be said beside --replay and --record, as names of parameters."""
@@ -48,6 +54,7 @@ REASONS = {
 
 @click.command()
 @click.argument("model", required=False)
+@model_option
 @click.option(
     "--speculate",
     "settings",
@@ -76,7 +83,7 @@ REASONS = {
 @click.option(
     "--limit",
     metavar="N",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=None,
     show_default="all",
     help="Only so many prompts, evenly from all categories.",
@@ -84,7 +91,7 @@ REASONS = {
 @click.option(
     "--turns",
     metavar="N",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=1,
     show_default=True,
     help="Turns of each conversation to measure.",
@@ -94,17 +101,17 @@ REASONS = {
     "--max-tokens",
     "-n",
     "tokens",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=256,
     show_default=True,
     help="Most tokens of an answer.",
 )
-@click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--seed", "-s", type=int, default=1, show_default=True, help="Same seed, same text.")
+@click.option("--temperature", "--temp", type=Number(0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", "-s", type=Whole(), default=1, show_default=True, help="Same seed, same text.")
 @click.option(
     "--repeat",
     metavar="K",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=2,
     show_default=True,
     help="Passes over the prompts, more over short and slow answers: rates of the fastest, median speedups.",
@@ -156,7 +163,7 @@ REASONS = {
 @click.option(
     "--overhead",
     metavar="MS",
-    type=FiniteRange(0),
+    type=Number(0),
     default=0.0,
     help="With --replay: milliseconds that every round takes besides its forward.",
 )
@@ -190,6 +197,7 @@ def bench(model: str | None, **options: Any) -> int:
         refuse_others("--replay", REPLAYING)
     elif options["record"] is not None:
         refuse_others("--record", RECORDING)
+    model = take_model(options, model)
     outputs = take_outputs(options)
     errors = stderr_console()
     replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "trees", "overhead")}
@@ -235,7 +243,7 @@ def _replay(
     errors: Console,
 ) -> int:
     if model is not None:
-        raise ConfigError(f"--replay needs no model, and {model!r} was given.")
+        raise ConfigError(f"--replay needs no model, and {model} was given.", hint="Leave it out.")
     report, stopped = run_replay(
         replaying["replayed"],
         replaying["curves"],
@@ -263,9 +271,7 @@ def _record(model: str | None, path: Path, options: dict[str, Any], errors: Cons
 
 def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
     if swept := [text for text in settings if PLACE in text]:
-        raise ConfigError(
-            f"{swept[0]!r} has a place for the draft length.", hint="Add --classic to sweep it."
-        )
+        raise ConfigError(f"{swept[0]} has a place for the draft length.", hint="Add --classic to sweep it.")
     path = options.pop("prompts")
     found = load_prompts(path)
     cases = select(found, categories=options.pop("categories"), limit=options.pop("limit") or 0)

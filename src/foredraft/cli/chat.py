@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -12,71 +13,98 @@ from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
 from foredraft.cli.chat_input import ReadLine, is_interactive, open_input
 from foredraft.cli.chat_session import Conversation
 from foredraft.cli.chat_turn import Chat
+from foredraft.cli.help import COMMON, OUTPUT, GroupedCommand, option
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import (
+    model_option,
     model_options,
     remember_option,
-    sampling_options,
     speculation_options,
+    take_model,
     take_model_options,
     take_remember,
-    take_sampling,
     take_speculation,
 )
 from foredraft.cli.render import StreamPrinter, stderr_console
+from foredraft.cli.sampling import sampling_options, take_sampling
 from foredraft.cli.values import Utf8
-from foredraft.sampling.validation import validate_params
+from foredraft.config import Speculation
+
+if TYPE_CHECKING:
+    from foredraft.engine.engine import Engine
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    examples=(
+        "foredraft chat",
+        'foredraft chat -m MODEL --system "You are terse."',
+        "foredraft chat --temp 0 < questions.txt",
+    ),
+)
 @click.argument("model", required=False)
-@click.option("--system", type=Utf8(), default=None, help="A system message.")
+@model_option
+@option("--system", group=COMMON, type=Utf8(), default=None, metavar="TEXT", help="A system message.")
 @sampling_options
 @speculation_options
 @model_options
 @remember_option
-@click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
+@option(
+    "--color/--no-color",
+    group=OUTPUT,
+    default=None,
+    show_default="on a terminal",
+    help="Colour draft tokens.",
+)
 def chat(model: str | None, **options: Any) -> int:
-    """Talk with MODEL (a path, a pulled name, or nothing for the default model).
+    """Talk with a model.
 
     /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. The lines you type are kept for the
     arrow keys, in a file that only you can read; --no-remember keeps none. From a pipe every line is a turn.
+    MODEL may also be a word, without -m.
     """
+    model = take_model(options, model)
     system, colour = options.pop("system"), options.pop("color")
-    speculation, params = take_speculation(options), take_sampling(options)
+    speculation, sampling = take_speculation(options), take_sampling(options)
     loading = {**take_model_options(options), **take_remember(options)}
     notes = stderr_console()
-    with load_engine(model, speculation, loading, notes) as engine:
-        validate_params(params, engine.model.info.vocab_size)
-        printer = StreamPrinter(Console(force_terminal=colour, highlight=False))
-        session = Chat(engine, Conversation(system), params, printer, notes, str(speculation))
-        if is_interactive():
+
+    def load(named: str | None, speculation: Speculation) -> Engine:
+        return load_engine(named, speculation, loading, notes, chats=True)
+
+    engine = load(model, speculation)
+    printer = StreamPrinter(Console(force_terminal=colour, highlight=False))
+    session = Chat(engine, Conversation(system), sampling, printer, notes, str(speculation), load)
+    with closing(session):
+        interactive = is_interactive()
+        if interactive:
             _welcome(session)
+            session.confirm = _confirm
         history = paths.history_file() if loading["remember"] else None
         _converse(session, open_input(history, list(COMMANDS), session.say))
     return 0
 
 
+def _confirm(question: str) -> bool:
+    """At a terminal; Ctrl-D is no."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        return False
+
+
 def _welcome(session: Chat) -> None:
-    info, capabilities = session.engine.model.info, session.engine.model.capabilities
-    parts = [
-        info.name,
-        info.quantization,
-        f"context {info.context_length:,}",
-        f"speculation {session.speculation}",
-        "exact" if capabilities.batch_invariant else f"not exact: {capabilities.invariance_note}",
-    ]
-    session.say(" · ".join(part for part in parts if part))
+    session.say(session.about())
     session.say("/help lists the commands, Ctrl-D leaves.")
 
 
 def _converse(session: Chat, read: ReadLine) -> None:
-    """Turn after turn, until the input ends or /quit."""
+    """Turn after turn, until the input ends or /exit."""
     while not session.leaving:
         try:
             line = read()
         except KeyboardInterrupt:
-            session.say("Ctrl-D or /quit leaves.")
+            session.say("Ctrl-D or /exit leaves.")
             continue
         except EOFError:
             return

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import click
 from rich.markup import escape
 from rich.table import Table
 
+from foredraft.cli.chat_session import overwrites
 from foredraft.cli.chat_turn import Chat
+from foredraft.cli.loading import check_drafts
+from foredraft.cli.sampling import Sampling
+from foredraft.cli.values import Number
 from foredraft.config import parse_speculation
 from foredraft.errors import ForedraftError, RequestError
 
@@ -86,6 +91,9 @@ def _reset(chat: Chat, argument: str) -> None:  # noqa: ARG001
 
 def _save(chat: Chat, argument: str) -> None:
     path = _path(argument)
+    if overwrites(path) and not chat.confirm(f"{path} exists. Overwrite it?"):
+        chat.say("Not saved.")
+        return
     chat.conversation.save(path)
     chat.say(f"Saved {_count(len(chat.conversation.messages))} to {path}.")
 
@@ -114,6 +122,7 @@ def _count(messages: int) -> str:
 def _speculate(chat: Chat, argument: str) -> None:
     if argument:
         speculation = parse_speculation(argument)
+        check_drafts(speculation)
         with chat.notes.status("Preparing the drafters…"):
             chat.engine.set_speculation(speculation)
         chat.speculation = str(speculation)
@@ -136,6 +145,31 @@ def _system(chat: Chat, argument: str) -> None:
     chat.say("There is no system message." if system is None else f"System message: {system}")
 
 
+def _retry(chat: Chat, argument: str) -> None:  # noqa: ARG001
+    chat.retry()
+
+
+def _temp(chat: Chat, argument: str) -> None:
+    if argument:
+        said = {name: value for name, value in chat.sampling.said.items() if name != "temperature"}
+        chat.sampling = Sampling(said if argument == "-" else said | {"temperature": _temperature(argument)})
+    temperature = chat.params.temperature
+    chat.say(f"Temperature: {temperature:g}" + (", always the likeliest token" if not temperature else ""))
+
+
+def _temperature(argument: str) -> float:
+    try:
+        return Number(0).convert(argument, None, None)
+    except click.BadParameter as error:
+        raise RequestError(error.message, hint="Use: /temp 0.7, or /temp - for the model's own.") from None
+
+
+def _model(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.use_model(str(_path(argument)))
+    chat.say(chat.about())
+
+
 def _quit(chat: Chat, argument: str) -> None:  # noqa: ARG001
     chat.leaving = True
 
@@ -144,8 +178,11 @@ COMMANDS = {
     command.name: command
     for command in (
         Command("help", "", "Show this list.", _help),
+        Command("retry", "", "Answer the last question again.", _retry),
         Command("reset", "", "Forget the conversation; the system message stays.", _reset),
-        Command("save", "FILE", "Write the conversation to a JSON file.", _save),
+        Command(
+            "save", "FILE", "Write the conversation to a JSON file; asks before it overwrites one.", _save
+        ),
         Command("load", "FILE", "Go on with a conversation from a JSON file.", _load),
         Command(
             "speculate",
@@ -155,6 +192,9 @@ COMMANDS = {
         ),
         Command("stats", "", "Show what this session generated, and what speculation did for it.", _stats),
         Command("system", "[TEXT]", "Show or set the system message; - removes it.", _system),
-        Command("quit", "", "Leave. Ctrl-D does too.", _quit),
+        Command("temp", "[X]", "Show or set the temperature; - is the model's own.", _temp),
+        Command("model", "[MODEL]", "Show the model, or go on with another.", _model),
+        Command("exit", "", "Leave. Ctrl-D and /quit do too.", _quit),
+        Command("quit", "", "Leave.", _quit),
     )
 }

@@ -46,6 +46,15 @@ class Conversation:
         self.messages.append({"role": "user", "content": question})
         self.messages.append({"role": "assistant", "content": answer})
 
+    def take_back(self) -> str:
+        """Forget the last question and what followed it; returns the question. Raises RequestError."""
+        for at in range(len(self.messages) - 1, -1, -1):
+            if self.messages[at]["role"] == "user":
+                question = self.messages[at]["content"]
+                del self.messages[at:]
+                return question
+        raise RequestError("Nothing was asked yet.")
+
     def reset(self) -> None:
         """Forget everything but the system message."""
         self.messages = self.messages[:1] if self.system is not None else []
@@ -57,7 +66,7 @@ class Conversation:
         """
         text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
         try:
-            _check_replaceable(path)
+            overwrites(path)
             write_output(path, text.encode("utf-8", errors="replace"), mode=0o600)
         except OSError as error:
             raise RequestError(f"Cannot write {path}: {error.strerror}.") from None
@@ -87,7 +96,7 @@ def read_messages(path: Path) -> list[dict[str, str]]:
     except ValueError as error:  # a NUL in the name
         raise RequestError(f"Cannot read {path}: {error}.") from None
     if not isinstance(data, list):
-        raise _not_messages(path, f"it holds a JSON {type(data).__name__}")
+        raise _not_messages(path, f"it holds {json_kind(data)}, not a list")
     return [_message(path, number, entry) for number, entry in enumerate(data, 1)]
 
 
@@ -100,7 +109,7 @@ def _message(path: Path, number: int, entry: object) -> dict[str, str]:
     role, content = entry["role"], entry["content"]
     if role not in ROLES:
         raise _not_messages(
-            path, f"entry {number} has the role {role!r}, which is none of {', '.join(ROLES)}"
+            path, f"entry {number} has the role {json.dumps(role)}, which is none of {', '.join(ROLES)}"
         )
     if not isinstance(content, str):
         raise _not_messages(path, f"the content of entry {number} is not text")
@@ -109,15 +118,26 @@ def _message(path: Path, number: int, entry: object) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _check_replaceable(path: Path) -> None:
-    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
-        return
+def json_kind(value: object) -> str:
+    """What JSON calls a value."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def overwrites(path: Path) -> bool:
+    """Whether saving there would replace a saved conversation. Raises RequestError for another file."""
+    try:
+        if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+            return False
+    except (OSError, ValueError):  # a name that cannot be one: writing says so
+        return False
     try:
         read_messages(path)
     except RequestError:
         raise RequestError(
             f"{path} exists and is not a saved conversation.", hint="Choose another file name."
         ) from None
+    return True
 
 
 def _not_messages(path: Path, problem: str) -> RequestError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,10 +12,12 @@ from rich.markup import escape
 from foredraft.cli.chat_session import Conversation
 from foredraft.cli.chat_stats import Totals
 from foredraft.cli.interrupt import CtrlC
-from foredraft.cli.render import StreamPrinter, closing_line
+from foredraft.cli.render import StreamPrinter, closing_line, ending_note
+from foredraft.cli.sampling import Sampling
+from foredraft.config import Speculation, parse_speculation
 from foredraft.engine.fold import fold
 from foredraft.engine.prompt import may_be_longer
-from foredraft.errors import ContextLengthError, ForedraftError
+from foredraft.errors import ContextLengthError, ForedraftError, RequestError
 from foredraft.types import (
     TARGET,
     Completion,
@@ -64,22 +66,84 @@ def answer(
     return fold(events)
 
 
+def _nobody_to_ask(question: str) -> bool:
+    raise RequestError(f"{question} Nobody can be asked here.", hint="Choose another name.")
+
+
 @dataclass(slots=True)
 class Chat:
-    """A session: what turns and commands act on. `notes` is where everything but the answers goes."""
+    """A session: what turns and commands act on. `notes` is where everything but the answers goes.
+
+    `load` makes the engine of another model; `confirm` asks the user, where there is one.
+    """
 
     engine: Engine
     conversation: Conversation
-    params: SamplingParams
+    sampling: Sampling
     printer: StreamPrinter
     notes: Console
     speculation: str
+    load: Callable[[str | None, Speculation], Engine]
+    confirm: Callable[[str], bool] = _nobody_to_ask
     totals: Totals = field(default_factory=Totals)
     leaving: bool = False
+    _retries: int = 0
     _legend: str = ""
+
+    @property
+    def params(self) -> SamplingParams:
+        """How the next answer is sampled. With a seed, an answer that is tried again has the next one."""
+        params = self.sampling.params(self.engine.model.info.recommended)
+        if params.seed is not None and self._retries:
+            params = replace(params, seed=params.seed + self._retries)
+        return params
+
+    def about(self) -> str:
+        """What answers, and how, in one line."""
+        info, capabilities = self.engine.model.info, self.engine.model.capabilities
+        params = self.params
+        parts = [
+            info.name,
+            info.quantization,
+            f"context {info.context_length:,}",
+            f"temperature {params.temperature:g}",
+            f"speculation {self.speculation}",
+            "exact" if capabilities.batch_invariant else f"not exact: {capabilities.invariance_note}",
+        ]
+        return " · ".join(part for part in parts if part)
+
+    def use_model(self, named: str) -> None:
+        """Go on with another model. Raises what loading it raises; the old one then stays."""
+        engine = self.load(named, parse_speculation(self.speculation))
+        self.engine.close()
+        self.engine = engine
+
+    def close(self) -> None:
+        """Free the model."""
+        self.engine.close()
 
     def ask(self, question: str) -> None:
         """Answer a question and keep both. What goes wrong is said; the conversation is then as before."""
+        self._retries = 0
+        self._try(question)
+
+    def retry(self) -> None:
+        """Answer the last question again; the new answer takes the place of the old. Raises RequestError."""
+        if self.params.temperature == 0:
+            raise RequestError(
+                "At temperature 0 the answer would be the same.", hint="/temp 0.7 makes answers differ."
+            )
+        kept = list(self.conversation.messages)
+        question = self.conversation.take_back()
+        turns = self.conversation.turns
+        self._retries += 1
+        try:
+            self._try(question)
+        finally:
+            if self.conversation.turns == turns:  # no answer came: the old one stays
+                self.conversation.messages = kept
+
+    def _try(self, question: str) -> None:
         with CtrlC() as ctrl_c:
             try:
                 self._ask(question, ctrl_c)
@@ -114,11 +178,10 @@ class Chat:
         self.notes.print(f"[dim]{escape(stopped + closing_line(completion))}[/]", soft_wrap=True)
         if completion.error:
             self.complain(ForedraftError(f"Generation failed: {completion.error}"))
-        usage, room = completion.usage, self.engine.model.info.context_length
-        full = usage.prompt_tokens + usage.completion_tokens >= room
-        if completion.finish_reason is FinishReason.LENGTH and full:
-            why = f"the context of {room:,} tokens is full"
-            self.say(f"The answer ends here because {why}. {self._what_to_do()}")
+        note = ending_note(completion, self.engine.model.info.context_length)
+        if note:
+            full = completion.finish_reason is FinishReason.LENGTH
+            self.say(f"{note} {self._what_to_do()}" if full else note)
 
     def _what_to_do(self) -> str:
         """About a context that is full."""

@@ -16,7 +16,7 @@ from foredraft import installation, library
 from foredraft.cli import coloured, diagnosis, paths
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
-from foredraft.cli.options import model_options, take_model_options
+from foredraft.cli.options import model_option, model_options, take_model, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted, size_text
 from foredraft.compiled import State
@@ -95,6 +95,7 @@ class Exactness:
 
 @click.command()
 @click.argument("model", required=False)
+@model_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @model_options
 def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
@@ -103,6 +104,7 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
     settings. Exits with 0 if it can run, with 2 if not.
     """
+    model = take_model(options, model)
     report = Report(None if as_json else Console(highlight=False))
     software = diagnosis.software()
     report.section("Software", software, _software_rows(software))

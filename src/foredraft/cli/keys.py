@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from foredraft.cli.values import Whole
 from foredraft.server.auth import hash_key, new_key
 from foredraft.server.settings import PRIORITIES, KeySettings
 from foredraft.server.settings_edit import add_key, remove_key, set_admin_key
@@ -49,21 +50,21 @@ def keys() -> None:
 )
 @click.option(
     "--rate",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=None,
     show_default="no limit",
     help="Most requests a minute.",
 )
 @click.option(
     "--concurrent",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=None,
     show_default="no limit",
     help="Most answers at once.",
 )
 @click.option(
     "--priority",
-    type=click.IntRange(-PRIORITIES, PRIORITIES),
+    type=Whole(-PRIORITIES, PRIORITIES),
     default=0,
     show_default=True,
     help="Highest priority that its requests may ask for.",

@@ -10,12 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from foredraft.cli.interrupt import HeldCtrlC
+from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import cache_dir
 from foredraft.config import Speculation
-from foredraft.registry import check_speculation
+from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, RequestError
+from foredraft.library import models_dir, resolve
+from foredraft.registry import backend_for, check_speculation
 
 if TYPE_CHECKING:
     from foredraft.engine.engine import Engine
+
+DRAFT_MODEL = "draft-model"
 
 
 class _Spinner:
@@ -29,13 +34,69 @@ class _Spinner:
         return self.text + (" Stopping; Ctrl-C again ends at once." if self._ctrl_c.pressed else "")
 
 
+def find_model(named: str | Path | None) -> Path:
+    """Where a model is that some backend reads. Raises ModelError, MissingDependencyError."""
+    path = resolve(None if named is None else str(named), models_dir(cache_dir()))
+    try:
+        backend_for(path)
+    except ModelFormatError:
+        raise ModelFormatError(
+            f"{path} is no model: neither a GGUF file nor a folder of safetensors.",
+            hint="'foredraft models list' shows the models you have. A text for the model is given with "
+            "'foredraft run -f FILE'.",
+        ) from None
+    return path
+
+
+def check_drafts(speculation: Speculation) -> None:
+    """Raises ModelNotFoundError for a draft model that is named and not there.
+
+    The engine would report one and go on, as it does where a draft model fails later; but who names one now
+    wants it.
+    """
+    for stage in speculation.stages:
+        if stage.name == DRAFT_MODEL and (named := stage.options.get("model")):
+            try:
+                resolve(named, models_dir(cache_dir()))
+            except ModelNotFoundError as error:
+                raise ModelNotFoundError(
+                    f"The draft model cannot be used: {error.message}",
+                    hint="Name another, or leave it out: without one 'auto' drafts from the text itself.",
+                ) from None
+
+
+def check_chat_template(path: Path) -> None:
+    """Raises RequestError for a model that cannot answer chat messages, before it is loaded. What else is
+    wrong with a file, loading it says.
+    """
+    try:
+        summary = summary_of(path)
+    except ModelError:
+        return
+    if summary.tensors and not summary.has_chat_template:
+        raise RequestError(
+            f"{path.name} has no chat template: it continues texts and was not made to answer messages.",
+            hint='Let it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
+        )
+
+
 def load_engine(
-    model: str | Path | None, speculation: Speculation, options: dict[str, Any], console: Console
+    model: str | Path | None,
+    speculation: Speculation,
+    options: dict[str, Any],
+    console: Console,
+    *,
+    chats: bool = False,
 ) -> Engine:
     """`Engine.load` with a spinner on `console` (standard error) that says what is going on; see
-    `load_engines`.
+    `load_engines`. With `chats` the model must have a chat template.
     """
-    [engine] = load_engines(model, [speculation], options, console)
+    check_speculation(speculation)
+    check_drafts(speculation)
+    path = find_model(model)
+    if chats:
+        check_chat_template(path)
+    [engine] = load_engines(path, [speculation], options, console)
     return engine
 
 

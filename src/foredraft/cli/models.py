@@ -29,6 +29,7 @@ from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import size_text
+from foredraft.cli.values import Whole
 from foredraft.config import MOST_THREADS
 from foredraft.errors import ConfigError
 from foredraft.library.repository import repository_of
@@ -182,7 +183,7 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
     "--threads",
     default=0,
     show_default="all cores",
-    type=click.IntRange(0, MOST_THREADS),
+    type=Whole(0, MOST_THREADS),
     help="Threads to use.",
 )
 def quantize(

@@ -21,8 +21,9 @@ from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_t
 from foredraft.bench.export import TOOLS, Ranked, recommend
 from foredraft.cli import paths
 from foredraft.cli.loading import load_engine
-from foredraft.cli.options import model_options, take_model_options
+from foredraft.cli.options import model_option, model_options, take_model, take_model_options
 from foredraft.cli.render import stderr_console
+from foredraft.cli.values import Whole
 from foredraft.config import Speculation, parse_speculation
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
@@ -34,11 +35,12 @@ STDOUT = "-"
 
 @click.command()
 @click.argument("model", required=False)
+@model_option
 @click.option("--quick", is_flag=True, help="One depth, fewer sizes and passes: a few seconds.")
 @click.option(
     "--depth",
     "depths",
-    type=click.IntRange(1),
+    type=Whole(1),
     multiple=True,
     metavar="TOKENS",
     help="Measure with so many tokens in the KV cache. Repeatable.",
@@ -77,6 +79,7 @@ def profile(
     The model is loaded with the given settings; runs with the same settings start from the saved profile.
     With --export, or with --json -, the tables go to standard error.
     """
+    model = take_model(options, model)
     _check_outputs(json_file, plot, tool)
     errors = stderr_console()
     plan = QUICK if quick else FULL

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+
+import click
 
 from foredraft.cli.values import is_utf8
 from foredraft.errors import ModelNotFoundError, RequestError
 from foredraft.library import models_dir, resolve
 
 TRY = 'Try: foredraft run "Why is the sky blue?"'
+NOTHING_PIPED = "With '< /dev/null' nothing is piped in."
+
+JOINT = "\n\n"
+"""Between what is piped in and the prompt."""
+
+MOST_BYTES = 8 << 20
+"""Of a prompt: two million tokens."""
+
+PATIENCE_S = 3.0
+"""Seconds after which it is said that a pipe is being waited for."""
 
 
 def split_words(
@@ -28,7 +41,7 @@ def split_words(
         model = words.pop(0)
     if len(words) > 1:
         raise RequestError(
-            f"Too many words: {' '.join(map(repr, words))}.",
+            f"Too many words: {' '.join(words)}.",
             hint='Put the prompt in quotes: foredraft run "…".',
         )
     return model, words[0] if words else None
@@ -65,28 +78,42 @@ def _is_one_word(word: str) -> bool:
 
 
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
-    """The prompt: an argument, -p, a file ("-" is standard input), or what is piped in.
+    """The prompt: an argument, -p, or a file; and before it, with an empty line between them, what is piped
+    in. "-" is a file that is standard input.
 
     Raises RequestError if there is none, more than one, or it cannot be read.
     """
-    given = [source for source in (argument, option, file) if source is not None]
-    if len(given) > 1:
+    named = None if file in (None, "-") else file
+    if sum(source is not None for source in (argument, option, named)) > 1:
         raise RequestError(
-            "The prompt is given more than once.", hint="Use an argument, -p or -f, not several."
+            "The prompt is given more than once.",
+            hint="Use one of an argument, -p and -f. Text that belongs before it can be piped in: "
+            'foredraft run "…" < FILE',
         )
-    if file is not None and file != "-":
-        return _read_file(Path(file))
-    if argument is not None or option is not None:
-        text = argument if argument is not None else option
-    elif file == "-" or not typed_at():
-        text = _read_stdin()
-    else:
-        raise RequestError("There is no prompt.", hint=TRY)
-    if not text or not text.strip():
+    asked = argument if argument is not None else option
+    if named is not None:
+        asked = _read_file(Path(named))
+    elif asked is not None and not asked.strip():
+        raise RequestError("The prompt is empty.", hint=TRY)
+    piped = _read_piped(needed=asked is None, wanted=file == "-")
+    text = JOINT.join(part for part in (piped, asked) if part)
+    if not text.strip():
         raise RequestError("The prompt is empty.", hint=TRY)
     if not is_utf8(text):  # the argument, which may also have been a file's name
         raise RequestError("The prompt is not UTF-8 text.", hint="Convert it, or name a text file with -f.")
     return text
+
+
+def _read_piped(*, needed: bool, wanted: bool) -> str:
+    """What is piped in; nothing at a terminal, unless it is `wanted`. `needed`: it is the whole prompt."""
+    if sys.stdin is None and (needed or wanted):
+        raise RequestError("There is no prompt, and standard input is closed.", hint=TRY)
+    if typed_at() and not wanted:
+        if needed:
+            raise RequestError("There is no prompt.", hint=TRY)
+        return ""
+    text = "" if sys.stdin is None else _read_stdin()
+    return text if needed else text.strip("\n")
 
 
 def typed_at() -> bool:
@@ -96,26 +123,51 @@ def typed_at() -> bool:
 
 def _read_stdin() -> str:
     """Strictly: in a plain C locale Python lets bytes through that are no text, and the model sees noise."""
-    if sys.stdin is None:
-        raise RequestError("There is no prompt, and standard input is closed.", hint=TRY)
     source = getattr(sys.stdin, "buffer", None)
+    waiting = threading.Timer(PATIENCE_S, _say_waiting)
+    waiting.daemon = True
+    waiting.start()
     try:
-        text = sys.stdin.read() if source is None else source.read().decode("utf-8-sig")
-    except UnicodeDecodeError:
+        data = sys.stdin.read(MOST_BYTES + 1).encode() if source is None else source.read(MOST_BYTES + 1)
+    except OSError as error:
         raise RequestError(
-            "What was piped in is not UTF-8 text.", hint="Convert it, or name a text file with -f."
+            f"Cannot read standard input: {error.strerror or error}.", hint=NOTHING_PIPED
         ) from None
-    return StringIO(text, newline=None).read()  # line ends as in a file
+    finally:
+        waiting.cancel()
+    return _as_text(data, "What was piped in", hint="Convert it, or name a text file with -f.")
+
+
+def _say_waiting() -> None:
+    click.echo(f"Waiting for the end of what is piped in. {NOTHING_PIPED}", err=True)
+
+
+def _as_text(data: bytes, what: str, *, hint: str | None = None) -> str:
+    """UTF-8 without a mark at its beginning, with line ends as Python has them. Raises RequestError."""
+    if len(data) > MOST_BYTES:
+        raise RequestError(
+            f"{what} is longer than {MOST_BYTES >> 20} MiB: no model reads so much at once.",
+            hint="Give it the part that matters.",
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise RequestError(f"{what} is not UTF-8 text.", hint=hint)
+    return StringIO(text, newline=None).read()
 
 
 def read_text(path: Path, what: str) -> str:
     """A text file. Raises RequestError if it cannot be read, calling it `what` ("prompt file")."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise RequestError(f"Cannot read the {what} {path}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise RequestError(f"The {what} {path} is not UTF-8 text.") from None
+    except ValueError:  # a NUL in the name
+        raise RequestError(f"The {what} cannot have this name.", hint="Name a text file.") from None
+    return _as_text(data, f"The {what} {path}")
 
 
 def _read_file(path: Path) -> str:

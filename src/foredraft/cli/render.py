@@ -9,41 +9,57 @@ from rich.console import Console
 from rich.style import Style
 
 from foredraft.cli.units import counted
-from foredraft.types import TARGET, Completion
+from foredraft.cli.word_wrap import WordWrap
+from foredraft.types import TARGET, Completion, FinishReason, SpeculationStats
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
 
+CLEARLY = 1.1
+"""The speedup from which on it is said as a factor."""
+
 
 class StreamPrinter:
-    """Writes tokens to `out` as they come. Colours only where `console` has them, so pipes get plain text."""
+    """Writes tokens to `out` as they come. Colours only where `console` has them, so pipes get plain text;
+    and only on a terminal lines break between words.
+    """
 
-    def __init__(self, console: Console, out: TextIO | None = None) -> None:
+    def __init__(self, console: Console, out: TextIO | None = None, *, wrap: bool | None = None) -> None:
         self._out = out or console.file
         coloured = console.is_terminal and not console.no_color
         self._colours = console.color_system if coloured else None
         self._system = console._color_system
         self._styles: dict[str, Style] = {}
         self._last = ""
+        wraps = self._out.isatty() if wrap is None else wrap
+        self._wrap = WordWrap(lambda: console.width, self._put) if wraps else None
 
     def write(self, text: str, origin: str = TARGET) -> None:
-        """Show a token's text at once."""
+        """Show a token's text at once; on a terminal, as soon as it is known on which line it belongs."""
         if not text:
             return
+        self._last = text[-1]
+        if self._wrap is None:
+            self._put(text, origin)
+        else:
+            self._wrap.write(text, origin)
+        self._out.flush()
+
+    def _put(self, text: str, origin: str) -> None:
         if self._colours and origin != TARGET:
             style = self._styles.get(origin)
             if style is None:
                 style = self._styles[origin] = Style(color=PALETTE[len(self._styles) % len(PALETTE)])
-            self._out.write(style.render(text, color_system=self._system))
-        else:
-            self._out.write(text)
-        self._out.flush()
-        self._last = text[-1]
+            text = style.render(text, color_system=self._system)
+        self._out.write(text)
 
     def end(self) -> None:
         """Finish the line."""
+        if self._wrap is not None:
+            self._wrap.end()
         if self._last != "\n":
             self._out.write("\n")
-            self._out.flush()
+        self._last = ""
+        self._out.flush()
 
     def legend(self) -> str:
         """Who has which colour, as rich markup; empty when nothing was coloured."""
@@ -56,14 +72,48 @@ def closing_line(completion: Completion) -> str:
     parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
     if timings.predicted_n > 1:
         parts.insert(0, f"{timings.predicted_per_second:.1f} tokens/s")
+        parts.insert(1, gain_text(spec))
     if spec.acceptance_rate is not None:
         rate = f"{spec.acceptance_rate:.0%}".replace("%", " %")
         parts.append(f"drafted {timings.draft_n}, accepted {timings.draft_n_accepted} ({rate})")
         parts.append(f"acceptance length {spec.acceptance_length:.2f}")
-    else:
-        parts.append(f"nothing drafted: {spec.reason}" if spec.reason else "nothing drafted")
     parts.append("exact" if spec.exact else f"not exact: {spec.exact_reason}")
     return " · ".join(parts)
+
+
+def gain_text(spec: SpeculationStats) -> str:
+    """How much faster the answer came than plain decoding would have brought it, or why not."""
+    if spec.acceptance_rate is None:
+        return f"plain speed (nothing drafted: {spec.reason})" if spec.reason else "plain speed"
+    if spec.estimated_speedup is None:
+        return "speedup not known (too few plain rounds to compare with)"
+    if spec.estimated_speedup == 1:
+        return "no faster than plain (the difference is within noise)"
+    return times_text(spec.estimated_speedup)
+
+
+def times_text(speedup: float) -> str:
+    """The time of plain decoding by the time that was taken, in words."""
+    percent = round(100 * abs(speedup - 1))
+    if percent == 0:
+        return "as fast as plain"
+    if speedup < 1:
+        return f"{percent} % slower than plain"
+    return f"{speedup:.1f}× faster" if speedup >= CLEARLY else f"{percent} % faster"
+
+
+def ending_note(completion: Completion, room: int) -> str | None:
+    """What ended an answer before its own end, where that is not what was asked for. `room`: tokens that the
+    context holds.
+    """
+    if completion.finish_reason is FinishReason.REPETITION:
+        return (
+            "The answer ends here because it repeated itself without end; --no-stop-repetition lets it go on."
+        )
+    used = completion.usage.prompt_tokens + completion.usage.completion_tokens
+    if completion.finish_reason is FinishReason.LENGTH and used >= room:
+        return f"The answer ends here because the context of {room:,} tokens is full."
+    return None
 
 
 def stderr_console() -> Console:

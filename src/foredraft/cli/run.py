@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
-from foredraft.cli.loading import load_engine
+from foredraft.cli.compare import compare
+from foredraft.cli.help import COMMON, OTHER, OUTPUT, SPECULATION, GroupedCommand, option
+from foredraft.cli.loading import find_model, load_engine
 from foredraft.cli.options import (
+    model_option,
     model_options,
     remember_option,
-    sampling_options,
     speculation_options,
     take_model_options,
     take_remember,
-    take_sampling,
     take_speculation,
 )
 from foredraft.cli.prompting import read_prompt, read_text, split_words
-from foredraft.cli.render import StreamPrinter, answer_console, closing_line, stderr_console
+from foredraft.cli.render import StreamPrinter, answer_console, closing_line, ending_note, stderr_console
 from foredraft.cli.report import completion_dict
-from foredraft.cli.values import Utf8
+from foredraft.cli.sampling import Sampling, sampling_options, take_sampling
+from foredraft.cli.values import Utf8, Whole
+from foredraft.config import Speculation
 from foredraft.engine.fold import fold
 from foredraft.errors import BackendError, RequestError
 from foredraft.types import Completion, Event, SamplingParams, TokenEvent
@@ -37,83 +42,157 @@ if TYPE_CHECKING:
     from foredraft.engine.prompt import Prompt
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    examples=(
+        'foredraft run "Why is the sky blue?"',
+        'foredraft run -m MODEL "Why is the sky blue?"',
+        'foredraft run "Summarise this." < notes.txt',
+        'git diff | foredraft run "Write a commit message for this change."',
+        "foredraft run --temp 0 --compare --prediction code.py -f edit.txt",
+    ),
+)
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
-@click.option("--model", "-m", default=None, help="A GGUF file or the name of a pulled model.")
-@click.option("--prompt", "-p", "prompt_option", type=Utf8(), default=None, help="The prompt.")
-@click.option(
+@model_option
+@option("--prompt", "-p", "prompt_option", group=COMMON, type=Utf8(), default=None, help="The prompt.")
+@option(
     "--file",
     "-f",
     "prompt_file",
+    group=COMMON,
     default=None,
     metavar="FILE",
     help="Read the prompt from a file; - is standard input.",
 )
-@click.option("--system", type=Utf8(), default=None, help="A system message.")
-@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
-@click.option(
+@option("--system", group=COMMON, type=Utf8(), default=None, metavar="TEXT", help="A system message.")
+@sampling_options
+@speculation_options
+@option(
     "--prediction",
+    group=SPECULATION,
     default=None,
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Text that the answer is expected to repeat, e.g. the code to be edited.",
 )
-@sampling_options
-@speculation_options
-@model_options
-@remember_option
-@click.option(
+@option(
+    "--compare",
+    group=OUTPUT,
+    is_flag=True,
+    help="Generate the answer once more without speculation, and say how fast each was.",
+)
+@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print one JSON object instead of the text.")
+@option(
     "--logprobs",
-    type=click.IntRange(0, 20),
+    group=OUTPUT,
+    type=Whole(0, 20),
     default=None,
-    metavar="N",
     help="With --json: log-probabilities of the tokens and of N alternatives.",
 )
-@click.option(
+@option(
+    "--color/--no-color",
+    group=OUTPUT,
+    default=None,
+    show_default="on a terminal",
+    help="Colour draft tokens.",
+)
+@option(
     "--record",
+    group=OUTPUT,
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     help="Add the answer to a file of traces, for 'foredraft bench --replay'. It holds your text.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
-@click.option("--color/--no-color", default=None, help="Colour draft tokens (default: on a terminal).")
-def run(words: tuple[str, ...], **options: Any) -> int:
-    """Answer one PROMPT with MODEL (a path, a pulled name, or nothing for the default model).
+@option(
+    "--raw", group=OTHER, is_flag=True, help="Give the prompt to the model as it is, without a chat template."
+)
+@model_options
+@remember_option
+def run(words: tuple[str, ...], **options: Any) -> int:  # fmt: skip
+    """Answer one PROMPT: a word in quotes, -p, -f, or what is piped in.
 
-    The prompt may also come from -p, -f or standard input. The answer goes to standard output, a closing
-    line with what it took to standard error.
+    What is piped in comes before a prompt that is also given, with an empty line between them. The answer
+    goes to standard output, a closing line with what it took to standard error. MODEL may also be the first
+    word, without -m.
     """
-    prompt_option, prompt_file = options.pop("prompt_option"), options.pop("prompt_file")
-    model, word = split_words(
-        words, model=options.pop("model"), prompt_given=bool(prompt_option or prompt_file)
-    )
-    text = read_prompt(word, prompt_option, prompt_file)
-    prompt = _prompt(text, raw=options.pop("raw"), system=options.pop("system"))
-    expected = options.pop("prediction")
-    prediction = read_text(expected, "prediction file") if expected else ""
-    as_json, colour = options.pop("as_json"), options.pop("color")
-    speculation = take_speculation(options)
-    logprobs = options.pop("logprobs")
-    if logprobs is not None and not as_json:
-        raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
-    params = take_sampling(options, logprobs=logprobs)
-    record = options.pop("record")
-    if record is not None:
-        params = _recording(params, record)
-    loading = {**take_model_options(options), **take_remember(options)}
+    asked = _take(words, options)
+    params_of, loading = asked.sampling.params, {**take_model_options(options), **take_remember(options)}
     errors = stderr_console()
-    with load_engine(model, speculation, loading, errors) as engine:
-        if as_json:
-            completion = engine.generate(prompt, params, prediction=prediction)
-            click.echo(json.dumps(completion_dict(completion), ensure_ascii=False))
-        else:
-            completion = _stream(engine, prompt, params, prediction=prediction, colour=colour, errors=errors)
-        if record is not None and not completion.error:
-            _record(engine, prompt, completion, prediction, record)
+    with load_engine(asked.model, asked.speculation, loading, errors, chats=not asked.raw) as engine:
+        params = params_of(engine.model.info.recommended)
+        if asked.compare and params.seed is None:
+            params = replace(params, seed=secrets.randbits(32))
+        if asked.record is not None:
+            params = _recording(params, asked.record)
+        completion = _answer(engine, asked, params, errors)
+        if asked.record is not None and not completion.error:
+            _record(engine, asked.prompt, completion, asked.prediction, asked.record)
+        compared = None
+        if asked.compare and not completion.error:
+            compared = compare(engine, asked.prompt, params, completion, errors)
+        if asked.as_json:
+            value = completion_dict(completion) | ({"compared": compared.as_dict()} if compared else {})
+            click.echo(json.dumps(value, ensure_ascii=False))
+        elif compared is not None:
+            compared.show(errors)
     if completion.error:
         raise BackendError(f"Generation failed: {completion.error}")
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line says, apart from how the model is loaded."""
+
+    model: str | None
+    prompt: Prompt
+    prediction: str
+    raw: bool
+    speculation: Speculation
+    sampling: Sampling
+    as_json: bool
+    colour: bool | None
+    record: Path | None
+    compare: bool
+
+
+def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
+    """Pop the options that are not about loading, and read the prompt. Raises ForedraftError."""
+    prompt_option, prompt_file = options.pop("prompt_option"), options.pop("prompt_file")
+    model, word = split_words(
+        words, model=options.pop("named"), prompt_given=bool(prompt_option or prompt_file)
+    )
+    if model is not None and model in words:
+        find_model(model)  # before a prompt is missed or waited for: `run notes.txt`
+    raw, expected, logprobs = options.pop("raw"), options.pop("prediction"), options.pop("logprobs")
+    asked = _Asked(
+        model=model,
+        prompt=_prompt(read_prompt(word, prompt_option, prompt_file), raw=raw, system=options.pop("system")),
+        prediction=read_text(expected, "prediction file") if expected else "",
+        raw=raw,
+        speculation=take_speculation(options),
+        sampling=take_sampling(options, logprobs=logprobs),
+        as_json=options.pop("as_json"),
+        colour=options.pop("color"),
+        record=options.pop("record"),
+        compare=options.pop("compare"),
+    )
+    if logprobs is not None and not asked.as_json:
+        raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
+    if asked.compare and asked.speculation.off:
+        raise RequestError(
+            "--compare has nothing to compare with: speculation is off.", hint="Leave --speculate off out."
+        )
+    return asked
+
+
+def _answer(engine: Engine, asked: _Asked, params: SamplingParams, errors: Console) -> Completion:
+    if asked.as_json:
+        return engine.generate(asked.prompt, params, prediction=asked.prediction)
+    return _stream(
+        engine, asked.prompt, params, prediction=asked.prediction, colour=asked.colour, errors=errors
+    )
 
 
 def _recording(params: SamplingParams, path: Path) -> SamplingParams:
@@ -170,4 +249,7 @@ def _stream(
     if legend:
         errors.print(legend)
     errors.print(f"[dim]{escape(closing_line(completion))}[/]", soft_wrap=True)
+    note = ending_note(completion, engine.model.info.context_length)
+    if note:
+        errors.print(escape(note), soft_wrap=True)
     return completion

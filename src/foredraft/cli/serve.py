@@ -15,7 +15,9 @@ from rich.markup import escape
 
 from foredraft import installation
 from foredraft.cache_folder import FORMER_NAME, NAME
+from foredraft.cli.help import COMMON, OTHER, OUTPUT, SERVING, GroupedCommand, option
 from foredraft.cli.interrupt import terminable
+from foredraft.cli.loading import check_drafts, find_model
 from foredraft.cli.options import (
     model_options,
     remember_option,
@@ -27,7 +29,7 @@ from foredraft.cli.options import (
 from foredraft.cli.paths import cache_dir
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
-from foredraft.cli.values import FiniteRange
+from foredraft.cli.values import Number, Whole
 from foredraft.errors import ConfigError, MissingDependencyError
 from foredraft.library import models_dir, resolve, stem_of
 from foredraft.registry import check_speculation
@@ -42,37 +44,67 @@ KEPT_GB = 4.0
 """Of conversations' KV caches, in a folder that was named for them."""
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    examples=(
+        "foredraft serve",
+        "foredraft serve -m qwen.gguf -m OWNER/NAME:Q4_0 --port 8080",
+        "foredraft serve --config foredraft.toml",
+    ),
+)
 @click.argument("models", nargs=-1, metavar="[MODEL]…")
-@click.option(
+@option(
+    "--model",
+    "-m",
+    "named",
+    group=COMMON,
+    metavar="MODEL",
+    multiple=True,
+    show_default="the model that came with Foredraft",
+    help="A GGUF file, a folder of safetensors, or the name of a model. Repeatable.",
+)
+@option("--port", group=COMMON, type=Whole(0, 65535), default=None, show_default="8080", help="Port.")
+@option("--host", group=COMMON, default=None, show_default="127.0.0.1", help="Address to listen on.")
+@option(
     "--config",
     "settings_file",
+    group=COMMON,
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
     show_default="foredraft.toml, where there is one",
     help="A settings file: models, keys, limits.",
 )
-@click.option("--host", default=None, show_default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=None, show_default="8080", help="Port.")
-@click.option(
+@option(
     "--sequences",
     "-np",
-    type=click.IntRange(1),
+    group=SERVING,
+    type=Whole(1),
     default=4,
     show_default=True,
     help="Requests that are answered at the same time, for each MODEL.",
 )
-@click.option(
+@option("--allow-public", group=SERVING, is_flag=True, help="Let others use it without a key.")
+@option(
     "--log-format",
+    group=OUTPUT,
     type=click.Choice(["text", "json", "off"]),
     default=None,
     show_default="text",
     help="One line a request on standard error, or none.",
 )
-@click.option(
+@option(
+    "--record",
+    group=OUTPUT,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Add every answer to a file of traces, for 'foredraft bench --replay'. It holds everybody's texts.",
+)
+@option(
     "--cache-dir",
     "kept_in",
+    group=OTHER,
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     metavar="DIR",
@@ -80,30 +112,24 @@ KEPT_GB = 4.0
     help="Folder for what is kept. Naming one also keeps the KV cache of conversations there, so that it "
     f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb or the settings say otherwise.",
 )
-@click.option(
+@option(
     "--prefix-cache-gb",
-    type=FiniteRange(0),
+    group=OTHER,
+    type=Number(0),
     default=None,
     metavar="GB",
     show_default="0, none, without --cache-dir",
     help="Disk space for the KV cache of conversations, to go on with after others, and after a restart.",
 )
-@click.option(
-    "--record",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Add every answer to a file of traces, for 'foredraft bench --replay'. It holds everybody's texts.",
-)
-@click.option("--allow-public", is_flag=True, help="Let others use it without a key.")
 @speculation_options
 @model_options
 @remember_option
 def serve(models: tuple[str, ...], **options: Any) -> int:
-    """Serve MODELs (paths or pulled names; the default model if none) in OpenAI's and Anthropic's APIs.
+    """Serve models in OpenAI's and Anthropic's APIs.
 
-    The first is loaded at once and answers requests that name no model; others when they are first asked
-    for. Models of the settings file are served as it says; SPEC and the options of loading are for MODELs.
+    MODELs may also be words, without -m. The first is loaded at once and answers requests that name no model;
+    others when they are first asked for. Models of the settings file are served as it says; SPEC and the
+    options of loading are for MODELs.
     """
     try:
         from foredraft.server.auth import check_bind
@@ -115,9 +141,11 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
             hint=f"Install it with: {installation.add_extra('server')}",
         ) from None
     allow_public, record = options.pop("allow_public"), options.pop("record")
-    overlay = _overlay(models, options)
+    overlay = _overlay((*options.pop("named"), *models), options)
     watcher = _watcher(options.pop("settings_file"))
     settings = overlay(watcher.current if watcher else ServerSettings())
+    for model in settings.models.values():
+        check_drafts(model.speculation())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
     _log_requests(settings.log_format)
     console = stderr_console()
@@ -235,10 +263,10 @@ def _named(models: tuple[str, ...]) -> dict[str, Path]:
     """The model files by the names that clients use. Raises ModelNotFoundError, ConfigError."""
     named: dict[str, Path] = {}
     for model in models:
-        path = resolve(model, models_dir(cache_dir()))
+        path = find_model(model)
         name = stem_of(path)
         if name in named:
-            raise ConfigError(f"Two models would have the name {name!r}.", hint="Rename one of the files.")
+            raise ConfigError(f"Two models would have the name {name}.", hint="Rename one of the files.")
         named[name] = path
     return named
 

@@ -1,20 +1,70 @@
-"""Types of the command line's values that click does not have."""
+"""Types of the command line's values: click's own say "integer range" and "float" in their errors."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 
-class FiniteRange(click.FloatRange):
-    """A range of numbers without nan, which no comparison keeps out, and without infinities."""
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    low: float | None = None
+    high: float | None = None
+
+    def hold(self, number: float) -> bool:
+        return (self.low is None or number >= self.low) and (self.high is None or number <= self.high)
+
+    def __str__(self) -> str:
+        """As it follows "a number"."""
+        if self.low is None and self.high is None:
+            return ""
+        if self.high is None:
+            return f", at least {self.low:g}"
+        return f", at most {self.high:g}" if self.low is None else f" from {self.low:g} to {self.high:g}"
+
+
+class Whole(click.ParamType[int]):
+    """A whole number between bounds that belong to it."""
+
+    name = "whole number"
+
+    def __init__(self, low: int | None = None, high: int | None = None) -> None:
+        self._bounds = _Bounds(low, high)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
+        return "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not self._bounds.hold(number):
+            self.fail(f"{value} is not a whole number{self._bounds}.", param, ctx)
+        return number
+
+
+class Number(click.ParamType[float]):
+    """A finite number between bounds that belong to it: no comparison keeps nan out."""
+
+    name = "number"
+
+    def __init__(self, low: float | None = None, high: float | None = None) -> None:
+        self._bounds = _Bounds(low, high)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
+        return "X"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or not self._bounds.hold(number):
+            self.fail(f"{value} is not a finite number{self._bounds}.", param, ctx)
         return number
 
 
@@ -27,6 +77,16 @@ class Utf8(click.types.StringParamType):
         text = str(super().convert(value, param, ctx))
         if not is_utf8(text):
             self.fail("this is not UTF-8 text.", param, ctx)
+        return text
+
+
+class SomeText(Utf8):
+    """Text of at least one character."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        if not text:
+            self.fail("it is empty: give at least one character, or leave it out.", param, ctx)
         return text
 
 

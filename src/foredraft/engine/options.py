@@ -77,6 +77,7 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: int | None
     verify: VerifyRule
     constraint: Constraint | None
+    stop_repetition: bool
 
 
 def model_options(options: EngineOptions) -> LoadOptions:

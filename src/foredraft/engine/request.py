@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from foredraft.engine.prefix_disk import Fetch
+from foredraft.engine.repetition import due, repeated_length
 from foredraft.engine.scoring import ScoringParams
 from foredraft.engine.stats import RequestStats
 from foredraft.engine.text import TextStream
@@ -100,6 +101,8 @@ class Request:
             self.finish = FinishReason.STOP
         elif len(self.view.tokens) >= self.max_total:
             self.finish = FinishReason.LENGTH
+        elif self.params.stop_repetition and due(self.generated) and self._repeats():
+            self.finish = FinishReason.REPETITION
         if self.finish is not None:
             self.finished_at = perf_counter()
         return shown
@@ -110,6 +113,9 @@ class Request:
 
     def _ends(self, token: int) -> bool:
         return token in self.end_tokens or len(self.view.tokens) == self.sampler.completed_at
+
+    def _repeats(self) -> bool:
+        return repeated_length(self.view.tokens, self.view.prompt_length) is not None
 
     def usage(self) -> Usage:
         accepted, drafted = self.stats.accepted, self.stats.drafted

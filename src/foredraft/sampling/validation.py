@@ -48,6 +48,7 @@ def validate_params(params: object, vocab_size: int) -> SamplingParams:
         stop=_stop(params.stop),
         stop_tokens=_stop_tokens(params.stop_tokens, vocab_size),
         ignore_eos=_switch("ignore_eos", params.ignore_eos),
+        stop_repetition=_switch("stop_repetition", params.stop_repetition),
         logprobs=None if params.logprobs is None else _whole("logprobs", params.logprobs, 0, vocab_size),
     )
     if checked.max_tokens is not None and checked.min_tokens > checked.max_tokens:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -23,8 +24,11 @@ MOST_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
 
 
 def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> SamplingParams:
-    """`params`, made from `body`, with the model's own defaults for what the body does not say."""
-    defaults, most = served.settings.sampling.given(), served.limits.max_completion_tokens
+    """`params`, made from `body`, with the model's own defaults for what the body does not say: those of the
+    settings, else what its makers recommend.
+    """
+    most = served.limits.max_completion_tokens
+    defaults: dict[str, Any] = {**served.info.recommended, **served.settings.sampling.given()}
     if most is not None and "max_tokens" in defaults:  # a default is no wish: it never makes a request fail
         defaults["max_tokens"] = min(defaults["max_tokens"], most)
     said = {name for name in body.model_fields_set if getattr(body, name) is not None}

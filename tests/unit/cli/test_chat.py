@@ -41,12 +41,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, model: FakeModel) -> None:
-    monkeypatch.setattr(chat_module, "load_engine", lambda *arguments: Engine(model))
+    monkeypatch.setattr(chat_module, "load_engine", lambda *arguments, **options: Engine(model))
 
 
 def chat(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException], options: str = "") -> int:
     monkeypatch.setattr(sys, "stdin", Typist(*lines))
-    return run_command(["chat", *options.split()])
+    return run_command(["chat", "--temp", "0", *options.split()])
 
 
 def test_every_line_is_a_turn_and_the_end_leaves(
@@ -82,7 +82,7 @@ def test_ctrl_c_while_nothing_is_typed_gives_a_hint(
     assert chat(monkeypatch, KeyboardInterrupt, "Hi") == 0
     out, err = capsys.readouterr()
     assert out == "Hello!\n"
-    assert "Ctrl-D or /quit leaves." in err
+    assert "Ctrl-D or /exit leaves." in err
 
 
 def test_ctrl_c_during_an_answer_keeps_the_session(
@@ -174,7 +174,7 @@ def test_someone_at_a_terminal_is_told_what_runs(
     monkeypatch.setattr(chat_module, "is_interactive", lambda: True)
     assert chat(monkeypatch) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "fake · context 4,096 · speculation auto · exact",
+        "fake · context 4,096 · temperature 0 · speculation auto · exact",
         "/help lists the commands, Ctrl-D leaves.",
     ]
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import gguf_factory
 from chat_doubles import chat_with, notes, speaker
 from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
 from foredraft.cli.chat_session import read_messages
 from foredraft.cli.chat_turn import Chat
+from foredraft.testing import FakeModel
 
 
 def after(*lines: str, chat: Chat | None = None) -> Chat:
@@ -66,8 +68,78 @@ def test_a_superfluous_argument_is_refused(name: str) -> None:
     assert not chat.leaving
 
 
-def test_quit_leaves() -> None:
-    assert after("/quit").leaving
+@pytest.mark.parametrize("line", ["/quit", "/exit", "/EXIT"])
+def test_quit_and_exit_leave(line: str) -> None:
+    assert after(line).leaving
+
+
+# --- another answer, another temperature, another model ------------------------------------------------
+
+
+def drawn(chat: Chat) -> str:
+    return chat.conversation.messages[-1]["content"]
+
+
+def test_retry_answers_the_last_question_again() -> None:
+    chat = after("/temp 2", "Hi", chat=chat_with(FakeModel(), seed=1, max_tokens=12))
+    first = drawn(chat)
+    after("/retry", chat=chat)
+    assert drawn(chat) != first, "a seed counts up: the same answer is no other"
+    assert [message["content"] for message in chat.conversation.messages[:-1]] == ["Hi"]
+    second = drawn(chat)
+    after("/reset", "Hi", chat=chat)
+    assert drawn(chat) == first, "the next question has the seed itself"
+    after("/retry", chat=chat)
+    assert drawn(chat) == second
+
+
+def test_retry_needs_a_question_and_chance() -> None:
+    assert "Nothing was asked yet." in notes(after("/temp 1", "/retry"))
+    chat = after("Hi", "/retry")
+    assert "At temperature 0 the answer would be the same." in notes(chat)
+    assert chat.conversation.turns == 1
+
+
+def test_an_answer_that_fails_when_tried_again_leaves_the_old_one() -> None:
+    chat = after("/temp 1", "Hi", chat=chat_with(speaker("Hello!")))
+    before = list(chat.conversation.messages)
+    chat.engine.close()
+    after("/retry", chat=chat)
+    assert chat.conversation.messages == before
+    assert "This engine is closed" in notes(chat)
+
+
+def test_the_temperature_is_shown_and_set() -> None:
+    chat = after("/temp", "/temp 0.4")
+    assert "Temperature: 0, always the likeliest token" in notes(chat)
+    assert "Temperature: 0.4" in notes(chat)
+    assert chat.params.temperature == 0.4
+    after("/temp -", chat=chat)
+    assert chat.params.temperature == 0.7
+
+
+@pytest.mark.parametrize("value", ["hot", "-1", "nan"])
+def test_a_temperature_that_is_none(value: str) -> None:
+    chat = after(f"/temp {value}")
+    assert f"Error: {value} is not a finite number, at least 0." in notes(chat)
+    assert chat.params.temperature == 0
+
+
+def test_another_model_goes_on_with_the_conversation() -> None:
+    old = speaker("Hello!")
+    chat = chat_with(old, others={"parrot": speaker("Squawk!")})
+    after("Hi", "/speculate ngram-simple:n=4", "/model parrot", "Hi", "/model", chat=chat)
+    assert old.closed
+    assert [message["content"] for message in chat.conversation.messages] == ["Hi", "Hello!", "Hi", "Squawk!"]
+    assert notes(chat).count("fake · context 4,096") == 2
+    assert chat.totals.last is not None
+    assert chat.totals.last.speculation.configured == "ngram-simple:n=4"
+
+
+def test_a_model_that_is_not_there_leaves_the_old_one() -> None:
+    chat = after("/model nonesuch", "Hi")
+    assert "Error: There is no model nonesuch." in notes(chat)
+    assert chat.conversation.turns == 1
 
 
 def test_reset_forgets_the_conversation() -> None:
@@ -97,6 +169,31 @@ def test_save_and_load(tmp_path: Path) -> None:
     loaded = after(f"/load {path}")
     assert loaded.conversation.messages == saved.conversation.messages
     assert "Loaded 2 messages (no system message)" in notes(loaded)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_saving_asks_before_it_overwrites(tmp_path: Path, answer: bool) -> None:
+    path, asked = tmp_path / "chat.json", []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    chat = chat_with(speaker("Hello!"))
+    chat.confirm = confirm
+    after("Hi", f"/save {path}", chat=chat)
+    assert not asked
+    after("Hi", f"/save {path}", chat=chat)
+    assert asked == [f"{path} exists. Overwrite it?"]
+    assert len(read_messages(path)) == (4 if answer else 2)
+    assert ("Not saved." in notes(chat)) is not answer
+
+
+def test_where_nobody_can_be_asked_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    chat = after("Hi", f"/save {path}", "Hi", f"/save {path}")
+    assert "Nobody can be asked here." in notes(chat)
+    assert len(read_messages(path)) == 2
 
 
 def test_the_home_directory_may_be_written_as_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +233,17 @@ def test_a_bad_speculation_string_leaves_the_old_setting(spec: str) -> None:
     assert chat.totals.last.speculation.configured == "ngram-simple:n=4"
 
 
-def test_a_drafter_that_cannot_be_used_is_noted() -> None:
-    chat = after("/speculate draft-model:model=/nonexistent.gguf", "Hi")
+def test_a_drafter_that_cannot_be_used_is_noted(tmp_path: Path) -> None:
+    path = gguf_factory.not_gguf(tmp_path / "draft.gguf")
+    chat = after(f"/speculate draft-model:model={path}", "Hi")
     assert "Note: drafter draft-model" in notes(chat)
     assert chat.conversation.turns == 1
+
+
+def test_a_draft_model_that_is_not_there_leaves_the_old_setting() -> None:
+    chat = after("/speculate draft-model:model=/nonexistent.gguf", "/speculate")
+    assert "Error: The draft model cannot be used: There is no file /nonexistent.gguf." in notes(chat)
+    assert "Speculation: off" in notes(chat)
 
 
 # --- stats ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from foredraft.installation import add_extra
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
-    return command("run", "-m", model, "-t", 1, "-n", 4, *arguments, stdin=stdin)
+    return command("run", "-m", model, "-t", 1, "-n", 4, "--temp", 0, *arguments, stdin=stdin)
 
 
 def check_refused(ran: Ran, says: str) -> None:
@@ -66,6 +66,34 @@ def test_a_file_that_is_no_usable_model(foredraft: Command, tmp_path: Path, make
     path = tmp_path / "bad.gguf"
     make(path)
     check_refused(run(foredraft, path, "Hello"), says)
+
+
+@pytest.mark.parametrize("words", [("{}",), ("{}", "What is it?"), ("-m", "{}", "What is it?")])
+def test_a_text_is_no_model(foredraft: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("The secret word is kiwi.")
+    ran = foredraft("run", *(word.format(path) for word in words))
+    check_refused(ran, f"{path} is no model")
+    assert "foredraft run -f FILE" in ran.err
+    check_refused(foredraft("chat", path), f"{path} is no model")
+    check_refused(foredraft("serve", path, "--port", 0), f"{path} is no model")
+
+
+def test_a_missing_chat_template_is_said_before_the_model_is_loaded(
+    foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = gguf_factory.tiny_llama(tmp_path / "base.gguf", chat_template=None)
+    assert foredraft("run", "-m", base, "--raw", "Once", "-t", 1, "-n", 2).code == 0
+    monkeypatch.setattr("foredraft.cli.loading.load_engines", lambda *_: pytest.fail("it was loaded"))
+    for arguments in (("run", "-m", base, "Hello"), ("chat", "-m", base)):
+        ran = foredraft(*arguments)
+        check_refused(ran, "base.gguf has no chat template")
+        assert "--raw" in ran.err
+
+
+@pytest.mark.parametrize("command", ["chat", "bench", "doctor", "profile"])
+def test_a_model_that_is_named_twice(foredraft: Command, tiny: Path, command: str) -> None:
+    check_refused(foredraft(command, tiny, "-m", "other.gguf"), "Two models are named")
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.999])
@@ -179,7 +207,6 @@ def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("missing", "There is no file"),
         ("not a GGUF", "not a GGUF file"),
         ("truncated", "draft.gguf"),
         ("vocabulary only", "vocabulary only"),
@@ -204,6 +231,28 @@ def test_a_draft_model_that_cannot_be_used_is_left_out(
     assert says in spec["notes"][0]
 
 
+@pytest.mark.parametrize("flags", [("--draft",), ("-md",), ("--speculate", "auto;draft-model:model={}")])
+def test_a_draft_model_that_is_named_and_not_there(
+    foredraft: Command, tiny: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    path = tmp_path / "none.gguf"
+    *before, last = flags
+    given = (*before, last.format(path)) if "{}" in last else (*flags, path)
+    says = f"The draft model cannot be used: There is no file {path}."
+    check_refused(run(foredraft, tiny, "Hello", *given), says)
+    check_refused(foredraft("chat", "-m", tiny, *given), says)
+    check_refused(foredraft("serve", "-m", tiny, *given, "--port", 0), says)
+
+
+def test_a_draft_model_of_the_settings_file_that_is_not_there(
+    foredraft: Command, tiny: Path, tmp_path: Path
+) -> None:
+    settings = tmp_path / "foredraft.toml"
+    settings.write_text(f"[models.tiny]\npath = '{tiny}'\ndraft_model = '{tmp_path}/none.gguf'\n")
+    ran = foredraft("serve", "--config", settings, "--port", 0)
+    check_refused(ran, f"There is no file {tmp_path}/none.gguf")
+
+
 def test_a_draft_model_by_the_name_of_a_pulled_model(foredraft: Command, tiny: Path, own_cache: Path) -> None:
     (own_cache / "models").mkdir()
     gguf_factory.tiny_llama(own_cache / "models" / "Parrot-F32.gguf")
@@ -213,7 +262,7 @@ def test_a_draft_model_by_the_name_of_a_pulled_model(foredraft: Command, tiny: P
 
 
 def test_the_other_drafters_go_on(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
-    spec = f"suffix;draft-model:model={tmp_path / 'none.gguf'}"
+    spec = f"suffix;draft-model:model={gguf_factory.not_gguf(tmp_path / 'none.gguf')}"
     ran = run(foredraft, tiny, "Hello", "--speculate", spec, "--json")
     assert ran.code == 0
     assert "none.gguf" in ran.err
@@ -228,16 +277,16 @@ def test_the_other_drafters_go_on(foredraft: Command, tiny: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--temperature", "-1"), "temperature"),
-        (("--temperature", "nan"), "temperature"),
-        (("--temperature", "hot"), "temperature"),
-        (("--top-p", "2"), "top_p"),
-        (("--top-p", "-0.5"), "top_p"),
-        (("--top-k", "-1"), "top_k"),
-        (("--min-p", "1.5"), "min_p"),
-        (("--repetition-penalty", "0"), "repetition_penalty"),
-        (("--presence-penalty", "inf"), "presence_penalty"),
-        (("--stop", ""), "stop"),
+        (("--temperature", "-1"), "-1 is not a finite number, at least 0"),
+        (("--temperature", "nan"), "nan is not a finite number"),
+        (("--temperature", "hot"), "hot is not a finite number"),
+        (("--top-p", "2"), "--top-p"),
+        (("--top-p", "-0.5"), "--top-p"),
+        (("--top-k", "-1"), "--top-k"),
+        (("--min-p", "1.5"), "--min-p"),
+        (("--repetition-penalty", "0"), "--repetition-penalty"),
+        (("--presence-penalty", "inf"), "--presence-penalty"),
+        (("--stop", ""), "it is empty"),
         (("--verify", "hope"), "--verify"),
         (("--ctx", "-1"), "--ctx"),
         (("--mem", "disk"), "--mem"),
@@ -271,6 +320,7 @@ def test_a_bug_is_owned_up_to(foredraft: Command, tiny: Path, monkeypatch: pytes
     assert DEBUG_VARIABLE in ran.err
     assert "Traceback" not in ran.err
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
+    monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ZeroDivisionError):
         run_command(["run", "-m", str(tiny), "Hello"])
 

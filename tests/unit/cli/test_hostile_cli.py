@@ -72,7 +72,7 @@ def test_more_threads_than_llama_cpp_has_room_for(foredraft: Command, command: t
     """It writes past the end of its pool, which ended the process."""
     ran = foredraft(*command, 100_000)
     assert ran.code == 2
-    assert "0<=x<=512" in ran.err
+    assert "from 0 to 512" in ran.err
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
@@ -84,7 +84,7 @@ def test_numbers_that_no_range_keeps_out(foredraft: Command, number: str) -> Non
     ):
         ran = foredraft(*arguments)
         assert ran.code == 2, arguments
-        assert "not a finite number" in ran.err or "not in the range" in ran.err
+        assert "not a finite number" in ran.err
 
 
 def test_a_cache_that_is_a_file(foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

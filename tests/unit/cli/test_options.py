@@ -12,13 +12,12 @@ from foredraft.cli import COMMANDS, cli
 from foredraft.cli.options import (
     model_options,
     remember_option,
-    sampling_options,
     speculation_options,
     take_model_options,
     take_remember,
-    take_sampling,
     take_speculation,
 )
+from foredraft.cli.sampling import sampling_options, take_sampling
 from foredraft.config import ModelOptions
 from foredraft.engine.options import EngineOptions
 from foredraft.errors import SpeculationStringError
@@ -36,7 +35,7 @@ def parse(*arguments: str) -> dict[str, Any]:
     def command(**options: Any) -> dict[str, Any]:
         found = {
             "speculation": str(take_speculation(options)),
-            "sampling": take_sampling(options),
+            "sampling": take_sampling(options).params({}),
             "model": {**take_model_options(options), **take_remember(options)},
         }
         assert not options, f"flags that nobody takes: {options}"
@@ -127,9 +126,9 @@ def test_values_out_of_range(line: str) -> None:
 # --- sampling and model --------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_library() -> None:
+def test_defaults_are_those_of_the_library_but_for_what_a_chat_needs() -> None:
     parsed = parse()
-    assert parsed["sampling"] == SamplingParams()
+    assert parsed["sampling"] == SamplingParams(temperature=0.7, top_p=0.9, stop_repetition=True)
     assert parsed["model"].pop("remember") is True
     assert ModelOptions(**parsed["model"]) == ModelOptions()
 
@@ -137,7 +136,7 @@ def test_defaults_are_those_of_the_library() -> None:
 def test_sampling_flags() -> None:
     line = (
         "-n 9 --temp 0.5 --top-k 40 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty 0.2 "
-        "--frequency-penalty 0.3 -s 7 --stop END --stop . --ignore-eos --verify block"
+        "--frequency-penalty 0.3 -s 7 --stop END --stop . --ignore-eos --no-stop-repetition --verify block"
     )
     assert parse(*line.split())["sampling"] == SamplingParams(
         max_tokens=9,
@@ -185,7 +184,18 @@ def test_who_may_be_told_not_to_remember() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["--ctx -1", "-t -1", "-ngl -2", "--mem disk", "-b 0", "-ub 0", "--temp hot", "--verify luck"]
+    "line",
+    [
+        "--ctx -1",
+        "-t -1",
+        "-ngl -2",
+        "--mem disk",
+        "-b 0",
+        "-ub 0",
+        "--temp hot",
+        "--temp -1",
+        "--verify luck",
+    ],
 )
 def test_flags_out_of_range(line: str) -> None:
     with pytest.raises(click.BadParameter):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from foredraft.cli import prompting
 from foredraft.cli.prompting import names_a_model, read_prompt, read_text, split_words
 from foredraft.errors import RequestError
 
@@ -64,7 +69,7 @@ def test_words_beside_the_model_option() -> None:
 
 @pytest.mark.parametrize(("words", "model"), [(("a", "b", "c"), None), (("b", "c"), "a")])
 def test_too_many_words(words: tuple[str, ...], model: str | None) -> None:
-    with pytest.raises(RequestError, match=r"Too many words: .*'c'") as caught:
+    with pytest.raises(RequestError, match=r"Too many words: .*c\.") as caught:
         split_words(words, model=model, prompt_given=False)
     assert caught.value.hint is not None
     assert "quotes" in caught.value.hint
@@ -79,15 +84,81 @@ def test_a_prompt_without_spaces_is_no_model(word: str) -> None:
 
 
 def test_from_an_argument_or_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe(monkeypatch, b"from the pipe")
+    monkeypatch.setattr(sys, "stdin", Terminal("typed"))
     assert read_prompt("word", None, None) == "word"
     assert read_prompt(None, "option", None) == "option"
 
 
-def test_from_a_file(tmp_path: Path) -> None:
+def test_a_pipe_comes_before_what_else_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("What is it?\n")
+    for given, asked in (
+        (("What?", None, None), "What?"),
+        (("What?", None, "-"), "What?"),
+        ((None, "What?", None), "What?"),
+        ((None, "What?", "-"), "What?"),
+        ((None, None, str(path)), "What is it?\n"),
+    ):
+        pipe(monkeypatch, b"\nThe secret word is kiwi.\n\n")
+        assert read_prompt(*given) == f"The secret word is kiwi.\n\n{asked}"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n"])
+def test_an_empty_pipe_adds_nothing(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    pipe(monkeypatch, data)
+    assert read_prompt("What?", None, None) == "What?"
+
+
+@pytest.mark.parametrize("argument", [None, "What?"])
+def test_a_pipe_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch, argument: str | None) -> None:
+    class Endless(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            buffer[:] = b"y" * len(buffer)
+            return len(buffer)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    with pytest.raises(RequestError, match="longer than 8 MiB"):
+        read_prompt(argument, None, None)
+
+
+def test_a_pipe_that_nobody_ends_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    threading.Timer(1.0, os.close, [writing]).start()
+    monkeypatch.setattr(prompting, "PATIENCE_S", 0.05)
+    with os.fdopen(reading) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert read_prompt("What?", None, None) == "What?"
+    assert "< /dev/null" in capsys.readouterr().err
+
+
+def test_a_folder_as_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with io.TextIOWrapper(io.BufferedReader(Folder())) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        with pytest.raises(RequestError, match="Cannot read standard input: Is a directory"):
+            read_prompt("What?", None, None)
+
+
+class Folder(io.RawIOBase):
+    """What a shell opens for `< FOLDER`."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def test_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "prompt.txt"
     path.write_bytes("\ufeffZeile 1\r\nZwei: ü\n".encode())
-    assert read_prompt(None, None, str(path)) == "Zeile 1\nZwei: ü\n"
+    for stdin in (None, Terminal("typed")):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert read_prompt(None, None, str(path)) == "Zeile 1\nZwei: ü\n"
 
 
 @pytest.mark.parametrize("file", [None, "-"])
@@ -109,7 +180,7 @@ def test_typed_at_a_terminal_only_when_asked_for(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "given", [("a", "b", None), ("a", None, "-"), (None, "b", "-"), ("a", "b", "c"), ("", "", None)]
+    "given", [("a", "b", None), ("a", None, "c"), (None, "b", "c"), ("a", "b", "c"), ("", "", None)]
 )
 def test_more_than_one_prompt(given: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(RequestError, match="more than once"):
@@ -120,17 +191,21 @@ def test_more_than_one_prompt(given: tuple[str | None, str | None, str | None]) 
 def test_an_empty_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty: str) -> None:
     path = tmp_path / "empty.txt"
     path.write_text(empty)
-    pipe(monkeypatch, empty.encode())
     for given in ((empty, None, None), (None, empty, None), (None, None, "-"), (None, None, str(path))):
+        pipe(monkeypatch, empty.encode())
         with pytest.raises(RequestError, match="is empty"):
             read_prompt(*given)
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-def test_a_pipe_that_is_no_text(monkeypatch: pytest.MonkeyPatch, errors: str) -> None:
-    pipe(monkeypatch, b"\xff\xfe\x00", errors=errors)
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"\x7fELF\x00\x00"])
+@pytest.mark.parametrize("argument", [None, "What?"])
+def test_a_pipe_that_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, errors: str, data: bytes, argument: str | None
+) -> None:
+    pipe(monkeypatch, data, errors=errors)
     with pytest.raises(RequestError, match="not UTF-8"):
-        read_prompt(None, None, None)
+        read_prompt(argument, None, None)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from rich.console import Console
 
 import gguf_factory
 from command_line import Command
-from foredraft import registry
-from foredraft.cli.render import StreamPrinter
-from foredraft.types import SpeculationStats
+from foredraft import Engine, registry
+from foredraft.cli.render import StreamPrinter, closing_line
+from foredraft.errors import RequestError
+from foredraft.types import Completion, FinishReason, SamplingParams, SpeculationStats, Timings, Usage
 
 LOOP = "print(index, add(index, index + 1))\n" * 4
 """A prompt that the tiny model goes on with in ways that a drafter foresees."""
@@ -33,7 +34,9 @@ class Runner:
 
     def __call__(self, *arguments: object, tokens: int = 8, stdin: bytes = b"") -> tuple[str, str]:
         """(standard output, standard error) of a run that must succeed."""
-        ran = self._command("run", "-m", self._model, "-t", 1, "-n", tokens, *arguments, stdin=stdin)
+        ran = self._command(
+            "run", "-m", self._model, "-t", 1, "-n", tokens, "--temp", 0, *arguments, stdin=stdin
+        )
         assert ran.code == 0, ran.err
         return ran.out, ran.err
 
@@ -65,15 +68,20 @@ def test_every_way_to_give_the_prompt_is_the_same(run: Runner, tmp_path: Path) -
     assert run.text("--raw", "What is that") != expected
 
 
-def test_an_argument_wins_over_a_pipe_that_nobody_reads(run: Runner) -> None:
-    assert run.text("Hello", stdin=b"something else") == run.text("Hello")
+def test_what_is_piped_in_comes_before_the_prompt(run: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("What is it?")
+    expected = run.text("--raw", "A kiwi.\n\nWhat is it?")
+    for given in (("What is it?",), ("-p", "What is it?"), ("-f", file), ("-f", "-", "-p", "What is it?")):
+        assert run.text("--raw", *given, stdin=b"A kiwi.\n") == expected
+    assert run.text("--raw", "What is it?") != expected
 
 
 def test_the_model_as_a_word(foredraft: Command, run: Runner, tiny: Path) -> None:
     expected = run.text("Hello")
     for words in ((tiny, "Hello"), (tiny, "-p", "Hello")):
-        assert foredraft("run", *words, "-t", 1, "-n", 8).out == expected
-    assert foredraft("run", tiny, "-t", 1, "-n", 8, stdin=b"Hello").out == expected
+        assert foredraft("run", *words, "-t", 1, "-n", 8, "--temp", 0).out == expected
+    assert foredraft("run", tiny, "-t", 1, "-n", 8, "--temp", 0, stdin=b"Hello").out == expected
 
 
 def test_a_pulled_model_as_a_word(foredraft: Command, run: Runner, own_cache: Path) -> None:
@@ -81,8 +89,11 @@ def test_a_pulled_model_as_a_word(foredraft: Command, run: Runner, own_cache: Pa
     folder.mkdir(parents=True)
     gguf_factory.tiny_llama(folder / "Parrot-F32.gguf")
     expected = run.text("Hello")
-    assert foredraft("run", "parrot-gguf", "Hello", "-t", 1, "-n", 8).out == expected
-    assert foredraft("run", "owner/Parrot-GGUF:F32", "-p", "Hello", "-t", 1, "-n", 8).out == expected
+    assert foredraft("run", "parrot-gguf", "Hello", "-t", 1, "-n", 8, "--temp", 0).out == expected
+    assert (
+        foredraft("run", "owner/Parrot-GGUF:F32", "-p", "Hello", "-t", 1, "-n", 8, "--temp", 0).out
+        == expected
+    )
 
 
 def test_a_word_that_names_no_model_is_the_prompt(
@@ -90,7 +101,7 @@ def test_a_word_that_names_no_model_is_the_prompt(
 ) -> None:
     monkeypatch.setattr("foredraft.library.names.default_model", lambda: tiny)
     for word in ("Hello", "Hallöchen" * 40):
-        assert foredraft("run", word, "--raw", "-t", 1, "-n", 8).out == run.text("--raw", word)
+        assert foredraft("run", word, "--raw", "-t", 1, "-n", 8, "--temp", 0).out == run.text("--raw", word)
 
 
 def test_raw_and_system(run: Runner) -> None:
@@ -169,6 +180,106 @@ def test_a_terminal_is_coloured_unless_the_user_has_said_no(
     printer.write("drafted", "suffix")
     assert ("\x1b" in out.getvalue()) is coloured
     assert "drafted" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"estimated_speedup": 1.93}, " · 1.9× faster · "),
+        ({"estimated_speedup": 1.04}, " · 4 % faster · "),
+        ({"estimated_speedup": 0.97}, " · 3 % slower than plain · "),
+        ({"estimated_speedup": 1.001}, " · as fast as plain · "),
+        ({"estimated_speedup": 1.0}, " · no faster than plain (the difference is within noise) · "),
+        ({"estimated_speedup": None}, " · speedup not known (too few plain rounds to compare with) · "),
+        (
+            {"acceptance_rate": None, "reason": "speculation is turned off"},
+            " · plain speed (nothing drafted: speculation is turned off) · ",
+        ),
+    ],
+)
+def test_the_closing_line_says_what_was_gained_or_why_not(changes: dict[str, Any], says: str) -> None:
+    spec = SpeculationStats(
+        configured="auto", active=True, reason=None, rounds=10, acceptance_rate=0.5, acceptance_length=2.0,
+        estimated_speedup=2.0, drafters={}, accepted_by_depth=(), exact=True, exact_reason="measured",
+    )  # fmt: skip
+    completion = Completion(
+        text="", tokens=(), origins=(), logprobs=(), finish_reason=FinishReason.STOP,
+        usage=Usage(1, 20, 0, 10, 10), timings=Timings(1, 1.0, 20, 100.0, 20, 10),
+        speculation=replace(spec, **changes),
+    )  # fmt: skip
+    assert says in closing_line(completion)
+
+
+def test_what_ended_an_answer_too_early_is_said(run: Runner) -> None:
+    def ended(*arguments: object) -> str:
+        return run("--raw", LOOP, "--ctx", 256, *arguments, tokens=1000)[1]
+
+    assert "The answer ends here because the context of 256 tokens is full." in ended("--ignore-eos")
+
+
+def test_an_answer_that_repeats_itself_is_ended_and_that_is_said(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foredraft.engine.repetition.LEAST_TOKENS", 64)
+    loop = ("--raw", "a a a a a a a a", "--ignore-eos", "--ctx", 512)
+    steered = ("--repetition-penalty", 0.05)  # the tiny model then stays with what it has said
+    out, err = run(*loop, *steered, tokens=400)
+    assert "it repeated itself without end; --no-stop-repetition lets it go on." in err
+    assert run.json(*loop, *steered, tokens=400)["finish_reason"] == "repetition"
+    whole = run.json(*loop, *steered, "--no-stop-repetition", tokens=400)
+    assert whole["finish_reason"] == "length"
+    assert whole["text"].startswith(out.rstrip("\n"))
+
+
+def test_sampling_is_as_the_model_recommends_unless_told_otherwise(
+    foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[SamplingParams] = []
+
+    def generate(self: Engine, prompt: object, params: SamplingParams, **_: object) -> object:
+        taken.append(params)
+        raise RequestError("enough")
+
+    monkeypatch.setattr(Engine, "generate", generate)
+    recommended: dict[str, float] = {}
+    monkeypatch.setattr("foredraft.backends.llamacpp.loading.recommended_in_gguf", lambda _: recommended)
+    for found, flags, expected in (
+        ({}, (), (0.7, 0.9, 0)),
+        ({}, ("--temp", 0), (0.0, 0.9, 0)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, (), (0.6, 0.95, 20)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, ("--top-k", 0), (0.6, 0.95, 0)),
+        ({"top_k": 64, "top_p": 0.95}, (), (1.0, 0.95, 64)),
+        ({"repetition_penalty": 1.1}, (), (0.7, 0.9, 0)),
+    ):
+        recommended.clear()
+        recommended.update(found)
+        foredraft("run", "-m", tiny, "Hello", "-t", 1, "--json", *flags)
+        params = taken.pop()
+        assert (params.temperature, params.top_p, params.top_k) == expected
+        assert params.stop_repetition
+
+
+# --- with speculation and without ----------------------------------------------------------------------
+
+
+def test_compare_shows_both_and_that_the_bytes_are_the_same(run: Runner) -> None:
+    arguments = ("--raw", LOOP, "--speculate", "ngram-simple:n=1,m=4", "--compare", "--temp", 0.8)
+    out, err = run(*arguments, tokens=48)
+    lines = err.splitlines()
+    assert lines[-3].startswith("with speculation ")
+    assert lines[-2].startswith("plain ")
+    assert lines[-1].endswith(f"· the same {len(out.encode()) - 1} bytes")
+    compared = run.json(*arguments, tokens=48)["compared"]
+    assert compared["same_bytes"] is True
+    rates = compared["tokens_per_second"] / compared["plain_tokens_per_second"]
+    assert compared["speedup"] == pytest.approx(rates)
+
+
+def test_compare_needs_something_to_compare(foredraft: Command, run: Runner, tiny: Path) -> None:
+    ran = foredraft("run", "-m", tiny, "Hello", "--compare", "--speculate", "off")
+    assert ran.code == 2
+    assert "nothing to compare with" in ran.err
+    assert "too short to compare" in run("Hello", "--compare", tokens=1)[1]
 
 
 def test_nothing_to_draft_says_no_more_than_it_knows(run: Runner) -> None:

@@ -33,7 +33,7 @@ def _little_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text_of(command: Command, model: object) -> str:
-    ran = command("run", model, "Hello", "-t", 1, "-n", 4, "--gpu-layers", 0, "--json")
+    ran = command("run", model, "Hello", "-t", 1, "-n", 4, "--gpu-layers", 0, "--temp", 0, "--json")
     assert ran.code == 0, ran.err
     return str(json.loads(ran.out)["text"])
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from foredraft.backends.llamacpp.file_types import file_type_name
 from foredraft.backends.llamacpp.gguf_native import Array, Header, Tensor, Value, read_header
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError
+from foredraft.library.catalogue import stem_of
+from foredraft.library.display import display_name
 from foredraft.library.split import model_files
 from foredraft.library.type_share import TypeShare, type_shares
 
@@ -22,7 +24,8 @@ MAGIC = b"GGUF"
 class GGUFSummary:
     """What the header of a GGUF file (or of all parts of a split model) says.
 
-    Counts that the file does not state are 0, names it does not state are empty. Models that differ by layer
+    Counts that the file does not state are 0, names it does not state are empty; `name` is the file's where
+    the stated one says nothing. Models that differ by layer
     give the largest head counts. `quantization` maps tensor types to their share, largest first;
     `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is that of all files.
     """
@@ -90,7 +93,7 @@ def read_gguf(path: Path) -> GGUFSummary:
         files=files,
         version=headers[0].version,
         architecture=architecture,
-        name=_text(metadata, "general.name"),
+        name=display_name(_text(metadata, "general.name"), stem_of(files[0])),
         parameters=sum(tensor.elements for tensor in tensors),
         context_length=_count(metadata, f"{architecture}.context_length"),
         block_count=_count(metadata, f"{architecture}.block_count"),

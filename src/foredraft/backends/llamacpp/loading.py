@@ -43,6 +43,9 @@ from foredraft.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from foredraft.library.catalogue import stem_of
+from foredraft.library.display import display_name
+from foredraft.library.recommended import recommended_in_gguf
 from foredraft.types import ModelInfo
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -347,7 +350,7 @@ def describe(
     """The model's ModelInfo."""
     read = partial(metadata, weights)
     return ModelInfo(
-        name=read("general.name") or path.stem,
+        name=display_name(read("general.name") or "", stem_of(path)),
         path=str(path),
         architecture=read("general.architecture") or "unknown",
         file_hash=fingerprint(path),
@@ -369,4 +372,5 @@ def describe(
             **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
             **({"gpu_layers": str(options.gpu_layers)} if settings.device != "cpu" else {}),
         },
+        recommended=recommended_in_gguf(read),
     )

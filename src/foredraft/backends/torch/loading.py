@@ -39,6 +39,7 @@ from foredraft.errors import (
     UnsupportedModelError,
     first_line,
 )
+from foredraft.library.recommended import recommended_in_folder
 from foredraft.library.repository import weight_files
 from foredraft.types import ModelInfo, Rollback
 
@@ -339,6 +340,7 @@ def _assemble(
             "sequences": str(options.sequences),
             "batch": str(max(options.batch, options.sequences)),
         },
+        recommended=recommended_in_folder(source.folder),
     )
     return computation.model(
         computation.forward,

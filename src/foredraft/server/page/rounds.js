@@ -91,12 +91,15 @@ function roundWords(round) {
   return `Round ${number(round.number, 0)}${shared}: ${drafts} ${counted(round.committed, "token")} in ${number(round.ms)} ms.`;
 }
 
-/** How often which drafter's draft was verified, and why there was none: [[what, count], …], most first. */
+/** In how many rounds whose drafts were verified, and why in how many none: [[what, count], …], most first. Each
+ * round is counted once: a round of several requests may have several drafters, or reasons, together.
+ */
 function outcomesOf(rounds) {
   const counts = new Map();
   for (const round of rounds) {
-    const whats = round.drafted ? round.drafters.map((name) => `drafted by ${name}`) : round.reasons;
-    for (const what of whats) counts.set(what, (counts.get(what) ?? 0) + 1);
+    const whats = [...(round.drafted ? round.drafters : round.reasons)].sort();
+    const what = round.drafted ? `drafted by ${whats.join(" and ")}` : whats.join("; ") || "no reason was given";
+    counts.set(what, (counts.get(what) ?? 0) + 1);
   }
   return [...counts].sort((a, b) => b[1] - a[1]);
 }

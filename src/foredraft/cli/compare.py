@@ -1,0 +1,77 @@
+"""`run --compare`: the same answer with speculation and without, and how fast each came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from foredraft.cli.render import times_text
+from foredraft.cli.units import counted
+from foredraft.config import OFF
+from foredraft.types import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from foredraft.engine.engine import Engine
+    from foredraft.engine.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two answers to one prompt with one seed."""
+
+    speculated: Completion
+    plain: Completion
+
+    @property
+    def speedup(self) -> float | None:
+        """By the time after the first token; None of answers that have no more."""
+        rates = [each.timings.predicted_per_second for each in (self.speculated, self.plain)]
+        return rates[0] / rates[1] if min(self.speculated.timings.predicted_n, rates[1]) > 1 else None
+
+    @property
+    def same(self) -> bool:
+        """Whether every byte is the same."""
+        return self.speculated.text == self.plain.text and self.speculated.tokens == self.plain.tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `run --json`."""
+        return {
+            "tokens_per_second": self.speculated.timings.predicted_per_second,
+            "plain_tokens_per_second": self.plain.timings.predicted_per_second,
+            "speedup": self.speedup,
+            "same_bytes": self.same,
+        }
+
+    def show(self, console: Console) -> None:
+        """A line for each, and what they come to."""
+        for what, each in (("with speculation", self.speculated), ("plain", self.plain)):
+            timings = each.timings
+            console.print(
+                f"{what:<16} {timings.predicted_per_second:8.1f} tokens/s "
+                f"{timings.predicted_ms / 1e3:8.2f} s",
+                soft_wrap=True,
+            )
+        faster = times_text(self.speedup) if self.speedup else "too short to compare"
+        console.print(f"[bold]{escape(faster)}[/] · {escape(self._bytes())}", soft_wrap=True)
+
+    def _bytes(self) -> str:
+        mine, other = self.speculated.text.encode(), self.plain.text.encode()
+        if self.same:
+            return f"the same {counted(len(mine), 'byte')}"
+        first = next((i for i, pair in enumerate(zip(mine, other, strict=False)) if pair[0] != pair[1]), None)
+        at = min(len(mine), len(other)) if first is None else first
+        spec = self.speculated.speculation
+        why = f" (not exact: {spec.exact_reason})" if not spec.exact else ", which is a defect: report it"
+        return f"the texts differ from byte {at + 1:,} on{why}"
+
+
+def compare(
+    engine: Engine, prompt: Prompt, params: SamplingParams, speculated: Completion, console: Console
+) -> Comparison:
+    """Generate an answer again without speculation. `params` must have the seed that it had."""
+    engine.set_speculation(OFF)
+    with console.status("The same again without speculation…"):
+        return Comparison(speculated, engine.generate(prompt, params))

@@ -1,0 +1,69 @@
+"""`--help` in groups, with what most people want first, and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.types import OptionHelpExtra
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+COMMON = "Common options"
+OUTPUT = "Output"
+SERVING = "Serving"
+SAMPLING = "Sampling"
+LOADING = "Loading the model"
+SPECULATION = "Speculation"
+PEERS = "Speculation, as other tools spell it"
+OTHER = "Other options"
+GROUPS = (COMMON, OUTPUT, SERVING, SAMPLING, LOADING, SPECULATION, PEERS, OTHER)
+"""In the order in which they are shown."""
+
+
+class GroupedOption(click.Option):
+    """An option that says under which heading it is listed."""
+
+    def __init__(self, *arguments: Any, group: str = OTHER, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.group = group
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """As click has it, without the parentheses around a default in words."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+def option(*flags: str, group: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
+    """`click.option` for a group of the help."""
+    return click.option(*flags, cls=GroupedOption, group=group, **attributes)
+
+
+class GroupedCommand(click.Command):
+    """A command that lists its options in groups, and examples before them."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.examples = tuple(examples)
+
+    def grouped(self, ctx: click.Context) -> list[tuple[str, list[click.Parameter]]]:
+        """The options by their headings."""
+        groups: dict[str, list[click.Parameter]] = {group: [] for group in GROUPS}
+        for param in self.get_params(ctx):
+            if not isinstance(param, click.Argument):
+                groups[getattr(param, "group", OTHER)].append(param)
+        return [(group, params) for group, params in groups.items() if params]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, and the options in groups."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        for group, params in self.grouped(ctx):
+            records = [record for param in params if (record := param.get_help_record(ctx)) is not None]
+            with formatter.section(group):
+                formatter.write_dl(records)

@@ -1,0 +1,66 @@
+"""How a model's makers say to sample from it, as its files say: fields of SamplingParams.
+
+llama.cpp's server takes the same from a GGUF, vLLM from `generation_config.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from foredraft.errors import ModelFormatError
+from foredraft.library.repository import read_json
+
+GENERATION_CONFIG = "generation_config.json"
+
+_IN_GGUF = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+_RANGES = {
+    "temperature": (0.0, 10.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+_DIGITS = 6
+"""A GGUF has 0.95 as 0.949999988."""
+
+
+def recommended_in_gguf(read: Callable[[str], str | None]) -> dict[str, float]:
+    """What `read` finds under the keys of a GGUF's metadata, each a number as text."""
+    return _sensible({name: read(key) for name, key in _IN_GGUF.items()})
+
+
+def recommended_in_folder(folder: Path) -> dict[str, float]:
+    """What a folder of safetensors recommends; nothing where the file is not there or damaged."""
+    try:
+        return _sensible(read_json(folder / GENERATION_CONFIG))
+    except (OSError, ModelFormatError):
+        return {}
+
+
+def _sensible(values: Mapping[str, Any]) -> dict[str, float]:
+    """Only what is a number in its range: a wrong one in a file must not keep a model from being used."""
+    found: dict[str, float] = {}
+    for name, (low, high) in _RANGES.items():
+        number = _number(values.get(name))
+        if number is not None and low <= number <= high:
+            found[name] = int(number) if name == "top_k" else round(number, _DIGITS)
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
