@@ -31,4 +31,7 @@ def exactness(request: Request, capabilities: Capabilities) -> tuple[bool, str]:
     """(whether the tokens are those of plain decoding, how that is known or why it is not so)."""
     if not keeps_bytes(request.params):
         return False, f"verify={request.params.verify} keeps the distribution, not the bytes"
-    return capabilities.batch_invariant, capabilities.invariance_note
+    note = capabilities.invariance_note
+    if not capabilities.batch_invariant and request.stats.preemptions:
+        note = f"{note}; read again after preemption, in batches of other sizes"
+    return capabilities.batch_invariant, note

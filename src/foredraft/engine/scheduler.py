@@ -156,6 +156,7 @@ class Scheduler:
         self.running.remove(request)
         self.cache.drop(request.seq)
         request.seq, request.computed = -1, 0
+        request.stats.preemptions += 1
         self.enqueue(request)
         self.preemptions += 1
         self._full = True

@@ -104,6 +104,7 @@ class RequestStats:
     def __init__(self) -> None:
         self.rounds = 0
         self.committed = 0
+        self.preemptions = 0
         self._drafters: dict[str, list[float]] = {}
         self._by_depth: list[int] = []
         self.speedup = Speedup()
@@ -170,4 +171,5 @@ class RequestStats:
             exact_reason=exact[1],
             notes=notes,
             ms={part: round(ms, 3) for part, ms in self._ms.items()},
+            preemptions=self.preemptions,
         )

@@ -50,6 +50,18 @@ def test_the_youngest_request_waits_and_goes_on_with_the_same_text() -> None:
     assert [result.usage.completion_tokens for result in results] == [20] * 3
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_answer_says_how_often_it_waited_and_whether_that_may_have_changed_it(exact: bool) -> None:
+    model = FakeModel(kv_cells=40)
+    model.with_capabilities(batch_invariant=exact, invariance_note="as measured")
+    engine = Engine(model)
+    old, young = engine.run([engine.add([1, 2, 3], TWENTY), engine.add([4, 5, 6], TWENTY)])
+    assert (old.speculation.preemptions, young.speculation.preemptions) == (0, engine.preemptions)
+    assert (old.speculation.exact, old.speculation.exact_reason) == (exact, "as measured")
+    assert young.speculation.exact is exact
+    assert ("read again after preemption" in young.speculation.exact_reason) is not exact
+
+
 def test_with_room_for_all_nobody_waits() -> None:
     engine, _ = run_in(200, [[1, 2, 3], [4, 5, 6], [7, 8]])
     assert engine.preemptions == 0
