@@ -310,8 +310,8 @@ class SpeculationStats:
     `reason` says why. `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens
     per round; `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup`
     compares with the time of plain rounds: None until two were seen, 1.0 where the difference is within what
-    they vary by. `exact_reason` says why `exact` is what it is. `preemptions` counts how often the request had
-    to wait because the KV cache was full, and was read again. `ms` is where the time of its rounds went, in
+    they vary by. `exact_reason` says why `exact` is what it is. `preemptions`: how often the request had to
+    wait because the KV cache was full, and was read again. `ms` is where the time of its rounds went, in
     milliseconds: "draft" drafting, "verify" the target's forwards, "sample" choosing and committing tokens,
     "other" planning. Requests that share a round share its time. What passes between rounds is in none.
     """
