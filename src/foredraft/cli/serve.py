@@ -94,6 +94,14 @@ KEPT_GB = 4.0
     help="One line a request on standard error, or none.",
 )
 @option(
+    "--quiet",
+    "-q",
+    "log_format",
+    group=OUTPUT,
+    flag_value="off",
+    help="No line a request; the same as --log-format off.",
+)
+@option(
     "--record",
     group=OUTPUT,
     metavar="FILE",
@@ -147,7 +155,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     for model in settings.models.values():
         check_drafts(model.speculation())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
-    _log_requests(settings.log_format)
+    _log(settings.log_format)
     console = stderr_console()
     spinner = console.status("Loading the model…") if console.is_terminal else nullcontext()
     with terminable(), _recording(record, console) as recorder, spinner as status:
@@ -278,16 +286,21 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
-            click.echo(record.getMessage(), err=True)
+            click.echo(self.format(record), err=True)
 
 
-def _log_requests(log_format: str) -> None:
-    """One line a request; and, where a person reads them, lines about models and settings that change."""
-    log = logging.getLogger("foredraft.requests")
-    log.propagate = False
-    log.setLevel(logging.CRITICAL if log_format == "off" else logging.INFO)
-    log.addHandler(_Lines())
-    server = logging.getLogger("foredraft.server")
-    server.propagate = False
-    server.setLevel(logging.INFO if log_format == "text" else logging.WARNING)
-    server.addHandler(_Lines())
+def _log(log_format: str) -> None:
+    """One line a request, and what else is to be told: models and settings that change, and faults."""
+    from foredraft.server.request_log import JsonFormatter, TextFormatter
+
+    lines = _Lines()
+    lines.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    for name, level in (
+        ("foredraft.requests", logging.CRITICAL if log_format == "off" else logging.INFO),
+        ("foredraft.server", logging.WARNING if log_format == "off" else logging.INFO),
+        ("uvicorn", logging.WARNING),
+    ):
+        log = logging.getLogger(name)
+        log.propagate = False
+        log.setLevel(level)
+        log.addHandler(lines)

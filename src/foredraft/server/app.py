@@ -28,6 +28,7 @@ from foredraft.server.openai.responses import responses_router
 from foredraft.server.openapi import documented
 from foredraft.server.page.status import page_router
 from foredraft.server.pool import ModelPool
+from foredraft.server.request_log import SHOWN, RequestLog
 from foredraft.server.settings import ServerSettings
 from foredraft.server.settings_file import diff
 
@@ -71,8 +72,10 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
             allow_origins=list(pool.settings.cors_origins),
             allow_methods=["*"],
             allow_headers=["*"],
+            expose_headers=SHOWN,
             allow_private_network=True,  # a page of the internet that was listed may call this machine
         )
+    app.add_middleware(RequestLog)
     for make_router in (
         chat_router,
         responses_router,

@@ -11,6 +11,7 @@ from foredraft.errors import PermissionDeniedError
 from foredraft.server.auth import Caller
 from foredraft.server.pool import ModelPool, Served
 from foredraft.server.rates import Permit
+from foredraft.server.request_log import current
 
 __all__ = ["Caller", "Visit", "caller_of", "visit_of"]
 
@@ -29,6 +30,7 @@ class Visit:
         Raises what `ModelPool.get` raises.
         """
         served = await pool.get(name)
+        current().model = served.name
         self.held.enter_context(served.hold())
         return served
 

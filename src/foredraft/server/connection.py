@@ -22,6 +22,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from foredraft.server.request_log import refused
+
 MOST_HEAD = 64 * 1024
 """Bytes of a request line and headers, as in most servers."""
 
@@ -88,6 +90,7 @@ class Connection(HttpToolsProtocol):
             if isinstance(error.__context__, _TooManyError):
                 self._hear_no_more()
             else:
+                refused(400, self.client)
                 self.send_400_response("Invalid HTTP request received.")
         else:
             if self._in_head and self._head > MOST_HEAD:
@@ -175,6 +178,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes) -> None:
         if not any(cycle.response_started for cycle in self._unanswered()):
+            refused(int(status[:3]), self.client)
             self.transport.write(
                 b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
             )

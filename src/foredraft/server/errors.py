@@ -97,7 +97,7 @@ class ClientGoneError(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Have the app answer every error with `respond`."""
+    """Have the app answer every error with `respond`; those that nobody expects are left to the gate."""
 
     @app.exception_handler(ForedraftError)
     async def ours(request: Request, error: ForedraftError) -> JSONResponse:
@@ -127,10 +127,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientGoneError)
     async def gone(request: Request, error: ClientGoneError) -> Response:  # noqa: ARG001
         return Response(status_code=CLIENT_CLOSED)  # nobody reads it
-
-    @app.exception_handler(Exception)
-    async def others(request: Request, error: Exception) -> JSONResponse:
-        return respond(request.url.path, unexpected(error), 500)
 
 
 def _of_http(request: Request, error: HTTPException) -> JSONResponse:

@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foredraft.errors import ForedraftError, RequestError
 from foredraft.server.auth import Authenticator, check_host_header
 from foredraft.server.caller import Visit
-from foredraft.server.errors import error_response
+from foredraft.server.errors import error_response, respond, unexpected
 from foredraft.server.rates import RateLimiter
+from foredraft.server.request_log import current
 from foredraft.server.settings import ServerSettings
 
 OPEN = ("/health", "/")
@@ -72,11 +73,21 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = plain(scope)
+        scope, begun = plain(scope), False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            await self._pass(scope, receive, send)
+            await self._pass(scope, receive, sending)
         except ForedraftError as error:
             await error_response(error, scope["path"])(scope, receive, send)
+        except Exception as error:
+            if begun:
+                raise
+            await respond(scope["path"], unexpected(error), 500)(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, settings = Headers(scope=scope), self._current()
@@ -87,6 +98,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         caller = self._authenticator.check(headers.get("authorization"), headers.get("x-api-key"))
+        current().caller = caller.name
         body = _Bounded(receive, send, settings.limits.max_body_bytes)
         if scope["method"] in JSON_ONLY:
             _check_type(headers)

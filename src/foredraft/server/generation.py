@@ -24,30 +24,28 @@ def several(job: Job, n: int) -> list[Job]:
     return [replace(job, params=replace(job.params, seed=seed + i)) for i in range(n)]
 
 
-async def choices(
-    served: Served, jobs: Sequence[Job], caller: str = "local"
-) -> AsyncGenerator[Sequence[Choice], None]:
-    """The events of all answers as they come, those together that are there at the same time; `caller` is
-    for the log. Leaving it aborts them all.
+async def choices(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequence[Choice], None]:
+    """The events of all answers as they come, those together that are there at the same time. Leaving it
+    aborts them all.
 
     Raises what `EngineWorker.stream` and `sound` raise.
     """
     if len(jobs) == 1:
-        async with aclosing(sound(served.stream(jobs[0], caller))) as answer:
+        async with aclosing(sound(served.stream(jobs[0]))) as answer:
             async for events in answer:
                 yield [(0, events)]
         return
-    async with aclosing(_merged(served, jobs, caller)) as answers:
+    async with aclosing(_merged(served, jobs)) as answers:
         async for came in answers:
             yield came
 
 
-async def _merged(served: Served, jobs: Sequence[Job], caller: str) -> AsyncGenerator[Sequence[Choice], None]:
+async def _merged(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequence[Choice], None]:
     queue: asyncio.Queue[Choice | BaseException | None] = asyncio.Queue()
 
     async def read(number: int, job: Job) -> None:
         try:
-            async with aclosing(sound(served.stream(job, caller))) as answer:
+            async with aclosing(sound(served.stream(job))) as answer:
                 async for events in answer:
                     queue.put_nowait((number, events))
             queue.put_nowait(None)

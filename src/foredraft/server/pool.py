@@ -74,10 +74,10 @@ class Served:
         future.add_done_callback(self._preparing.discard)
         return await asyncio.wrap_future(future)
 
-    async def stream(self, job: Job, caller: str) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of a request of this caller (see `EngineWorker.stream`), counted and logged."""
+    async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
+        """The events of a request (see `EngineWorker.stream`), counted and logged."""
         with self.hold():
-            async with aclosing(self.telemetry.watch(self.name, caller, self.worker.stream(job))) as answer:
+            async with aclosing(self.telemetry.watch(self.name, self.worker.stream(job))) as answer:
                 async for events in answer:
                     yield events
 

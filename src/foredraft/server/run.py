@@ -26,7 +26,6 @@ from foredraft.server.connection import (
 )
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
-from foredraft.server.telemetry import Telemetry
 
 POLL_S = 0.1
 """Seconds between two looks at whether the server was told to stop while it loads."""
@@ -91,11 +90,10 @@ def run_server(
     host, port = settings.host, settings.port
     _check_free(host, port)
     give_back_large_blocks()
-    telemetry = Telemetry(as_json=settings.log_format == "json")
-    pool = ModelPool(settings, loader(settings, loaded), telemetry, size_on_disk(settings))
+    pool = ModelPool(settings, loader(settings, loaded), measure=size_on_disk(settings))
     app = build_app(pool, allow_public=allow_public, reload=reload)
     config = uvicorn.Config(
-        app, host=host, port=port, http=Connection, ws="none", log_level="warning", access_log=False
+        app, host=host, port=port, http=Connection, ws="none", log_config=None, access_log=False
     )
     _Server(config, pool, listening).run()
 

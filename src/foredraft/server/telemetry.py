@@ -1,13 +1,11 @@
 """What happened, for Prometheus and the log: counted from each request's events, as its client gets them.
 
-Names of metrics are vLLM's where it has them, with `foredraft_` in front. One line a request goes to the
-logger `foredraft.requests`, as text or JSON.
+Names of metrics are vLLM's where it has them, with `foredraft_` in front. What the log says of an answer
+stands in the line of its request.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -20,9 +18,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from foredraft.engine.scoring import PromptEvent
+from foredraft.server.request_log import current
 from foredraft.types import Event, FinishEvent, TokenEvent
-
-logger = logging.getLogger("foredraft.requests")
 
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Seconds."""
@@ -58,10 +55,9 @@ class _Watch:
 
 
 class Telemetry:
-    """All metrics of a server, in a registry of its own. `as_json`: the log's lines are JSON objects."""
+    """All metrics of a server, in a registry of its own."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        self._as_json = as_json
+    def __init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self.registry = registry = CollectorRegistry()
         model, drafter = ["model"], ["model", "drafter"]
@@ -125,10 +121,10 @@ class Telemetry:
             gauge.labels(model).set(0)
 
     async def watch(
-        self, model: str, caller: str, answer: AsyncGenerator[Sequence[Event], None]
+        self, model: str, answer: AsyncGenerator[Sequence[Event], None]
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
-        watch, end = _Watch(perf_counter()), None
+        watch, end, entry = _Watch(perf_counter()), None, current()
         gaps: Histogram | None = None  # looked up once, and not listed before there is one
         self._running.labels(model).inc()
         try:
@@ -144,17 +140,15 @@ class Telemetry:
                     yield events
         finally:
             self._running.labels(model).dec()
-            self._ended(model, caller, watch, end)
+            self._ended(model, watch, end)
+            entry.answers.append(describe(watch, end))
 
-    def _ended(self, model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> None:
+    def _ended(self, model: str, watch: _Watch, end: FinishEvent | None) -> None:
         self._requests.labels(model, str(end.reason) if end else "abort").inc()
         if watch.first is not None:
             self._first.labels(model).observe(watch.first - watch.began)
         if end is not None:
             self._count(model, end)
-        if logger.isEnabledFor(logging.INFO):
-            facts = describe(model, caller, watch, end)
-            logger.info("%s", json.dumps(facts) if self._as_json else _line(facts))
 
     def _count(self, model: str, end: FinishEvent) -> None:
         usage, stats = end.usage, end.speculation
@@ -177,9 +171,9 @@ def _generated(event: Event) -> bool:
     return isinstance(event, TokenEvent) and not isinstance(event, PromptEvent)
 
 
-def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
-    """What the log says of a request."""
-    facts: dict[str, Any] = {"model": model, "caller": caller, "finish": str(end.reason) if end else "abort"}
+def describe(watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
+    """What the log says of an answer."""
+    facts: dict[str, Any] = {"finish": str(end.reason) if end else "abort"}
     if watch.first is not None:
         facts["time_to_first_token_ms"] = round(1e3 * (watch.first - watch.began), 1)
     if watch.gaps:
@@ -203,7 +197,3 @@ def describe(model: str, caller: str, watch: _Watch, end: FinishEvent | None) ->
         if end.error:
             facts["error"] = end.error
     return facts
-
-
-def _line(facts: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in facts.items() if value not in (None, {}))

@@ -19,9 +19,7 @@ from foredraft.types import FinishEvent, FinishReason, TokenEvent, Usage
 Event = dict[str, Any]
 
 
-async def message_events(
-    served: Served, job: Job, use: ToolUse, caller: str
-) -> AsyncGenerator[Sequence[Event], None]:
+async def message_events(served: Served, job: Job, use: ToolUse) -> AsyncGenerator[Sequence[Event], None]:
     """Anthropic's events of one message, those together that are there at the same time.
 
     The first comes when the prompt is computed: an error before that is raised before anything was said.
@@ -29,7 +27,7 @@ async def message_events(
     finder = StopFinder(served.tokenizer, job.params.stop)
     writer = BlockWriter(use.reader())
     begun = False
-    async with aclosing(choices(served, [job], caller)) as answer:
+    async with aclosing(choices(served, [job])) as answer:
         async for [(_, events)] in answer:
             written = [] if begun else [_message_start(served.name, len(job.prompt))]
             begun = True

@@ -35,7 +35,7 @@ def messages_router(pool: ModelPool) -> APIRouter:
         visit = visit_of(request)
         served = await visit.lease(pool, body.model)
         use, job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
-        events = message_events(served, job, use, visit.caller.name)
+        events = message_events(served, job, use)
         if not body.stream:
             return await json_response(await unless_gone(request, fold_message(events)))
         return stream_response(_as_text(await begun(request, events)))

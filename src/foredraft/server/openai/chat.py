@@ -38,7 +38,7 @@ def chat_router(pool: ModelPool) -> APIRouter:
         visit.answers(body.answers, body.priority)
         served = await visit.lease(pool, body.model)
         use, job = await served.prepare(lambda: chat_job(served, body, visit.caller.scope))
-        chunks = chat_chunks(served, several(job, body.answers), use, visit.caller.name)
+        chunks = chat_chunks(served, several(job, body.answers), use)
         return await respond(request, body, chunks, add_chat_choice, "chat.completion")
 
     return router
@@ -96,9 +96,7 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
     return "".join(str(text) for text in texts)
 
 
-def chat_chunks(
-    served: Served, jobs: Sequence[Job], use: ToolUse, caller: str = "local"
-) -> AsyncGenerator[Sequence[Chunk], None]:
+def chat_chunks(served: Served, jobs: Sequence[Job], use: ToolUse) -> AsyncGenerator[Sequence[Chunk], None]:
     """OpenAI's chunks of all answers (see `chunks_of`)."""
     head = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
@@ -107,7 +105,7 @@ def chat_chunks(
         "model": served.name,
     }
     writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
-    return chunks_of(choices(served, jobs, caller), head, writers, report.usage)
+    return chunks_of(choices(served, jobs), head, writers, report.usage)
 
 
 class ChoiceWriter:

@@ -39,7 +39,7 @@ def completion_router(pool: ModelPool) -> APIRouter:
         visit.answers(body.answers * len(_prompts(body.prompt)), body.priority)
         served = await visit.lease(pool, body.model)
         jobs, echoes = await served.prepare(lambda: completion_jobs(served, body, visit.caller.scope))
-        chunks = completion_chunks(served, jobs, echoes, visit.caller.name, body.answers)
+        chunks = completion_chunks(served, jobs, echoes, body.answers)
         return await respond(request, body, chunks, add_choice, "text_completion")
 
     return router
@@ -119,7 +119,7 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 
 async def completion_chunks(
-    served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], caller: str = "local", n: int = 1
+    served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], n: int = 1
 ) -> AsyncGenerator[Sequence[Chunk], None]:
     """OpenAI's chunks of all answers, `n` to each prompt (see `chunks_of`), after what is echoed."""
     head = {
@@ -131,7 +131,7 @@ async def completion_chunks(
     writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
     if echoed := [{**head, "choices": [choice]} for writer in writers for choice in writer.begin()]:
         yield echoed
-    answers = chunks_of(choices(served, jobs, caller), head, writers, lambda ends: _usage(ends, n))
+    answers = chunks_of(choices(served, jobs), head, writers, lambda ends: _usage(ends, n))
     async with aclosing(answers):
         async for chunks in answers:
             yield chunks

@@ -39,7 +39,7 @@ def responses_router(pool: ModelPool) -> APIRouter:
         served = await visit.lease(pool, body.model)
         use, job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
         writer = ResponseWriter(body, served.name, job.params, use, served.tokenizer)
-        events = response_events(choices(served, [job], visit.caller.name), writer)
+        events = response_events(choices(served, [job]), writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
         return await json_response(await unless_gone(request, fold_response(events)))

@@ -1,0 +1,227 @@
+"""One line for each request, answered or refused, in the logger `foredraft.requests`; and the request's id.
+
+A line holds what a log needs and nothing of what was said: no text, no key, no query. Values of clients (a
+path, the message of an error) are written so that they cannot end the line or colour a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foredraft.server.anthropic.errors import is_anthropic
+
+logger = logging.getLogger("foredraft.requests")
+
+ID, ANTHROPIC_ID, IGNORED = "x-request-id", "request-id", "x-foredraft-ignored"
+SHOWN = (ID, ANTHROPIC_ID, IGNORED, "retry-after")
+"""Headers of answers that a browser's page may read, too."""
+
+POLLED = ("/health", "/metrics", "/v1/speculation")
+"""Asked again and again by machines: no line a time, unless they are refused."""
+
+MOST_PATH = 200
+MOST_ERROR = 300
+MOST_NAMES = 20
+MOST_NAME = 80
+"""Characters of a path, of an error's message, and names in the header with their characters."""
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CONTROL = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+"""Ends of lines, what terminals obey, and what turns the direction of text."""
+
+_OF_TRACES = {code: text for code, text in _CONTROL.items() if chr(code) not in "\n\t"}
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is found out about a request on its way. `caller`: the name of its key. `ignored`: fields of its
+    body that changed nothing. `answers`: what the log says of each, as `telemetry` describes it.
+    """
+
+    id: str
+    began: float = field(default_factory=perf_counter)
+    caller: str | None = None
+    model: str | None = None
+    ignored: tuple[str, ...] = ()
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+_current: ContextVar[Entry | None] = ContextVar("entry", default=None)
+
+
+def current() -> Entry:
+    """The entry of the request that this code runs for; one that nobody reads where there is none."""
+    return _current.get() or Entry("")
+
+
+class RequestLog:
+    """ASGI middleware around all others: it sees what they refuse."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        entry = Entry(_id_of(headers.get(ID)))
+        _current.set(entry)
+        answer = _Answer(entry, send, anthropic=is_anthropic(scope["path"]))
+        try:
+            await self._app(scope, receive, answer.send)
+        finally:
+            if logger.isEnabledFor(logging.INFO) and not _polled(scope, headers, answer.status):
+                log({**_asked(scope), **answer.facts()})
+
+
+class _Answer:
+    """Passes an answer on with the request's headers, and keeps what the log says of it."""
+
+    def __init__(self, entry: Entry, send: Send, *, anthropic: bool) -> None:
+        self.status = 499  # as nginx: the client left before there was one
+        self._entry = entry
+        self._send = send
+        self._anthropic = anthropic
+        self._whole = False
+        self._refusal = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers[ID] = self._entry.id
+            if self._anthropic:
+                headers[ANTHROPIC_ID] = self._entry.id
+            if self._entry.ignored:
+                headers[IGNORED] = _names(self._entry.ignored)
+        elif self.status >= 400:
+            self._refusal += message.get("body", b"")
+        self._whole = self._whole or not message.get("more_body", message["type"] == "http.response.start")
+        await self._send(message)
+
+    def facts(self) -> dict[str, Any]:
+        entry = self._entry
+        facts: dict[str, Any] = {
+            "status": self.status,
+            "duration_ms": round(1e3 * (perf_counter() - entry.began), 1),
+            "id": entry.id,
+            "caller": entry.caller,
+            "model": entry.model,
+            **_refusal(self._refusal),
+        }
+        if entry.ignored:
+            facts["ignored"] = list(entry.ignored[:MOST_NAMES])
+        if len(entry.answers) == 1:
+            facts |= entry.answers[0]
+        elif entry.answers:
+            facts["answers"] = entry.answers
+        elif not self._whole:
+            facts["finish"] = "abort"
+        return facts
+
+
+def log(facts: Mapping[str, Any]) -> None:
+    """Write one line. The record has the facts, too, for formatters that write them otherwise."""
+    logger.info("%s", line_of(facts), extra={"facts": facts})
+
+
+def refused(status: int, client: tuple[str, int] | None) -> None:
+    """Write the line of what was refused before it was a request."""
+    log({"client": client[0] if client else None, "method": None, "path": None, "status": status})
+
+
+def line_of(facts: Mapping[str, Any]) -> str:
+    """Method, path, status and time, then the rest by its names; nothing of what is not known."""
+    known = {name: value for name, value in facts.items() if value not in (None, {}, ())}
+    head = [str(known.pop(name)) for name in ("client", "method", "path", "status") if name in known]
+    if (duration := known.pop("duration_ms", None)) is not None:
+        head.append(f"{duration:.0f}ms")
+    return " ".join([*head, *(f"{name}={json.dumps(value)}" for name, value in known.items())])
+
+
+class TextFormatter(logging.Formatter):
+    """The time, and the line; for warnings and errors also that they are."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, more only of a stack trace."""
+        text = super().format(record).translate(_OF_TRACES)
+        if record.levelno <= logging.INFO:
+            return text
+        time = self.formatTime(record, self.datefmt)
+        return f"{time} {record.levelname.lower()}:{text.removeprefix(time)}"
+
+
+class JsonFormatter(logging.Formatter):
+    """Every record as one JSON object in one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's facts; of one without any its level and message, and the stack trace."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        facts = getattr(record, "facts", None)
+        if facts is None:
+            facts = {"level": record.levelname.lower(), "message": record.getMessage()}
+            if record.exc_info:
+                facts["trace"] = self.formatException(record.exc_info)
+        return json.dumps({"time": time, **facts})
+
+
+def _id_of(given: str | None) -> str:
+    """The client's own id, where it can stand in a log and a header."""
+    return given if given and _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+
+def _polled(scope: Scope, headers: Headers, status: int) -> bool:
+    """Whether it is one of many that no reader of a log looks for: what monitors, browsers and our own pages
+    ask by themselves, and get.
+    """
+    if status >= 400 or scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+        return False
+    by_itself = scope["method"] == "OPTIONS" or headers.get("sec-fetch-site") == "same-origin"
+    return by_itself or scope["path"].rstrip("/") in POLLED
+
+
+def _asked(scope: Scope) -> dict[str, Any]:
+    path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "backslashreplace")
+    client = scope.get("client")
+    return {
+        "client": client[0] if client else None,
+        "method": scope["method"],
+        "path": path.translate(_CONTROL)[:MOST_PATH],
+    }
+
+
+def _refusal(body: bytes) -> dict[str, Any]:
+    """The code and the message of an error in any API's form, or in none."""
+    if not body:
+        return {}
+    try:
+        error = json.loads(body)["error"]
+        return {"code": error.get("code") or error["type"], "error": error["message"][:MOST_ERROR]}
+    except (ValueError, TypeError, KeyError):
+        return {"error": body[:MOST_ERROR].decode("utf-8", "replace")}
+
+
+def _names(names: Iterable[str]) -> str:
+    """Names in a header: cut, and without what headers cannot hold."""
+    shown = [json.dumps(name[:MOST_NAME])[1:-1] for name in names]
+    more = len(shown) - MOST_NAMES
+    return ", ".join(shown[:MOST_NAMES]) + (f", and {more} more" if more > 0 else "")
