@@ -16,6 +16,7 @@ import uvicorn
 
 from foredraft import Engine
 from foredraft.server.app import Reload, build_app
+from foredraft.server.connection import Connection
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, SamplingDefaults, ServerSettings
 from foredraft.testing import FakeModel, LogitsFunction, markov_logits
@@ -95,8 +96,9 @@ def serving(
         for name in names or ("fake",)
     }
     pool = ModelPool(replace(settings or ServerSettings(), models=models), load)
+    app = build_app(pool, reload=reload)
     config = uvicorn.Config(
-        build_app(pool, reload=reload), host="127.0.0.1", port=0, log_level="error", ws="none"
+        app, host="127.0.0.1", port=0, http=Connection, log_level="error", ws="none", access_log=False
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)

@@ -1,10 +1,8 @@
-"""What the server says about what it did: metrics and one line a request."""
+"""What the server says about what it did: metrics, and what the log says of an answer."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from collections.abc import AsyncGenerator, Sequence
 
 import httpx
@@ -63,7 +61,7 @@ def values(text: str) -> dict[tuple[str, ...], float]:
 
 
 async def drained(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
-    return [event async for events in telemetry.watch("m", "me", stream) for event in events]
+    return [event async for events in telemetry.watch("m", stream) for event in events]
 
 
 def run(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
@@ -89,12 +87,12 @@ def test_everything_of_a_request_is_counted() -> None:
     assert found[("foredraft_num_requests", "m")] == 0
 
 
-def test_tokens_that_come_together_share_the_wait_for_them(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "foredraft.requests"):
-        run(Telemetry(as_json=True), events())
-    facts = json.loads(caplog.records[0].getMessage())
-    half = 1e3 * PAUSE_S / 2
-    assert half <= facts["inter_token_p50_ms"] == facts["inter_token_p99_ms"]
+def test_tokens_that_come_together_share_the_wait_for_them() -> None:
+    watch = _Watch(0.0)
+    watch.tokens(0.1, 1)
+    assert watch.tokens(0.3, 2) == pytest.approx([0.1, 0.1])
+    facts = describe(watch, END)
+    assert facts["inter_token_p50_ms"] == facts["inter_token_p99_ms"] == 100
 
 
 def test_a_request_that_was_left_is_aborted() -> None:
@@ -105,17 +103,8 @@ def test_a_request_that_was_left_is_aborted() -> None:
     assert found[("foredraft_num_requests", "m")] == 0
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_one_line_a_request(as_json: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "foredraft.requests"):
-        run(Telemetry(as_json=as_json), events())
-    [record] = caplog.records
-    line = record.getMessage()
-    if not as_json:
-        assert 'model="m"' in line
-        assert 'drafters={"suffix": {"drafted": 4, "accepted": 2}}' in line
-        return
-    facts = json.loads(line)
+def test_what_the_log_says_of_an_answer() -> None:
+    facts = describe(_Watch(0.0, 0.001, 0.0, [0.1]), END)
     assert facts["completion_tokens"] == 4
     assert facts["estimated_speedup"] == 1.5
     assert facts["drafters"] == {"suffix": {"drafted": 4, "accepted": 2}}
@@ -131,7 +120,7 @@ def test_one_line_a_request(as_json: bool, caplog: pytest.LogCaptureFixture) -> 
 def test_the_99th_percentile_of_few_gaps_is_not_below_their_median(
     gaps: list[float], middle: float, slowest: float
 ) -> None:
-    facts = describe("m", "me", _Watch(0.0, 0.001, 0.0, gaps), END)
+    facts = describe(_Watch(0.0, 0.001, 0.0, gaps), END)
     assert (facts["inter_token_p50_ms"], facts["inter_token_p99_ms"]) == (middle, slowest)
 
 

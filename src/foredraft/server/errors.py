@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from foredraft.errors import ForedraftError
 from foredraft.server.anthropic.errors import anthropic_error, is_anthropic
+from foredraft.server.request_log import current
 from foredraft.server.strict_json import RepeatedKeyError
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ _TYPES = {
 def error_body(
     message: str, *, status: int, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    """The body of an error answer."""
+    """The body of an error, of an answer or of a stream's last event. The request's line in the log has it."""
+    current().failed(code, message)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if param is None else _cut(param, MOST_PARAM)
     return {"error": {"message": _cut(message, MOST_MESSAGE), "type": kind, "param": param, "code": code}}

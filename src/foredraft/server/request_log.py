@@ -50,7 +50,8 @@ _OF_TRACES = {code: text for code, text in _CONTROL.items() if chr(code) not in 
 @dataclass(slots=True)
 class Entry:
     """What is found out about a request on its way. `caller`: the name of its key. `ignored`: fields of its
-    body that changed nothing. `answers`: what the log says of each, as `telemetry` describes it.
+    body that changed nothing. `answers`: what the log says of each, as `telemetry` describes it. `code` and
+    `error`: why it was refused, or why its answer broke off.
     """
 
     id: str
@@ -59,6 +60,12 @@ class Entry:
     model: str | None = None
     ignored: tuple[str, ...] = ()
     answers: list[Mapping[str, Any]] = field(default_factory=list)
+    code: str | None = None
+    error: str | None = None
+
+    def failed(self, code: str | None, message: str) -> None:
+        """It was refused, or broke off."""
+        self.code, self.error = code, message[:MOST_ERROR]
 
 
 _current: ContextVar[Entry | None] = ContextVar("entry", default=None)
@@ -99,7 +106,6 @@ class _Answer:
         self._send = send
         self._anthropic = anthropic
         self._whole = False
-        self._refusal = b""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -110,8 +116,8 @@ class _Answer:
                 headers[ANTHROPIC_ID] = self._entry.id
             if self._entry.ignored:
                 headers[IGNORED] = _names(self._entry.ignored)
-        elif self.status >= 400:
-            self._refusal += message.get("body", b"")
+        elif self.status >= 400 and self._entry.error is None:  # the framework's own, which are plain text
+            self._entry.failed(None, message.get("body", b"").decode("utf-8", "replace"))
         self._whole = self._whole or not message.get("more_body", message["type"] == "http.response.start")
         await self._send(message)
 
@@ -123,7 +129,7 @@ class _Answer:
             "id": entry.id,
             "caller": entry.caller,
             "model": entry.model,
-            **_refusal(self._refusal),
+            "code": entry.code,
         }
         if entry.ignored:
             facts["ignored"] = list(entry.ignored[:MOST_NAMES])
@@ -133,7 +139,7 @@ class _Answer:
             facts["answers"] = entry.answers
         elif not self._whole:
             facts["finish"] = "abort"
-        return facts
+        return facts | ({"error": entry.error} if entry.error else {})
 
 
 def log(facts: Mapping[str, Any]) -> None:
@@ -207,17 +213,6 @@ def _asked(scope: Scope) -> dict[str, Any]:
         "method": scope["method"],
         "path": path.translate(_CONTROL)[:MOST_PATH],
     }
-
-
-def _refusal(body: bytes) -> dict[str, Any]:
-    """The code and the message of an error in any API's form, or in none."""
-    if not body:
-        return {}
-    try:
-        error = json.loads(body)["error"]
-        return {"code": error.get("code") or error["type"], "error": error["message"][:MOST_ERROR]}
-    except (ValueError, TypeError, KeyError):
-        return {"error": body[:MOST_ERROR].decode("utf-8", "replace")}
 
 
 def _names(names: Iterable[str]) -> str:

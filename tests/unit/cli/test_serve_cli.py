@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gguf_factory
 from foredraft.cache_folder import FORMER_NAME
 from foredraft.cli import run_command
+from foredraft.server.request_log import log
 
 
 def test_a_settings_file_of_the_former_name_is_not_passed_over(
@@ -18,3 +23,39 @@ def test_a_settings_file_of_the_former_name_is_not_passed_over(
     (tmp_path / f"{FORMER_NAME}.toml").write_text("")
     assert run_command(["serve"]) == 2
     assert "Rename the file: mv foretoken.toml foredraft.toml" in capsys.readouterr().err
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """The loggers as they were, afterwards."""
+    names = ("foredraft.requests", "foredraft.server", "uvicorn")
+    before = [(log := logging.getLogger(name), log.level, log.propagate, [*log.handlers]) for name in names]
+    yield
+    for log, level, propagate, handlers in before:
+        log.level, log.propagate, log.handlers = level, propagate, handlers
+
+
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize(
+    ("flags", "written"),
+    [([], True), (["--log-format", "json"], True), (["--log-format", "off"], False), (["--quiet"], False)],
+)
+def test_a_line_for_each_request_unless_it_is_to_be_quiet(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    written: bool,
+) -> None:
+    def serving(*arguments: object, **options: object) -> None:
+        log({"method": "POST", "path": "/x", "status": 400})
+        logging.getLogger("foredraft.server.errors").error("It broke.")
+
+    monkeypatch.setattr("foredraft.server.run.run_server", serving)
+    gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    assert run_command(["serve", str(tmp_path / "tiny.gguf"), *flags]) == 0
+    said = capsys.readouterr().err
+    assert ("/x" in said) == written
+    assert "It broke." in said, "faults are told whatever is asked"
+    if "json" in flags:
+        assert [json.loads(line)["time"] for line in said.splitlines()]

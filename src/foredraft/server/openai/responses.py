@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from foredraft.errors import ForedraftError, RequestError
 from foredraft.server.caller import visit_of
-from foredraft.server.errors import unexpected
+from foredraft.server.errors import of_error, unexpected
 from foredraft.server.generation import Choice, choices
 from foredraft.server.jobs import make_job, with_defaults
 from foredraft.server.openai.constraints import constraint_of
@@ -86,10 +86,8 @@ async def _stream(
             async for events in answer:
                 yield "".join(sse(event, event["type"]) for event in events)
         except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
-            if isinstance(error, ForedraftError):
-                failed = writer.fail(error.status, str(error))
-            else:
-                failed = writer.fail(500, unexpected(error)["error"]["message"])
+            body = of_error(error) if isinstance(error, ForedraftError) else unexpected(error)
+            failed = writer.fail(getattr(error, "status", 500), body["error"]["message"])
             yield sse(failed, failed["type"])
 
 
