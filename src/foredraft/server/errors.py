@@ -50,7 +50,7 @@ _TYPES = {
 def error_body(
     message: str, *, status: int, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    """The body of an error, of an answer or of a stream's last event. The request's line in the log has it."""
+    """The body of an error, of an answer or of a stream's last event; the request's log line says it, too."""
     current().failed(code, message)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if param is None else _cut(param, MOST_PARAM)
