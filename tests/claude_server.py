@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import http_server
-from foredraft.backends.chat_template import ChatTemplate
+from foredraft.templates.chat import ChatTemplate
+from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeModel, FakeTokenizer
 from foredraft.types import Logits
 from http_server import END, Running, serving
@@ -53,6 +54,10 @@ class TemplateTokenizer(FakeTokenizer):
         super().__init__()
         self.chat_template = template
         self._template = ChatTemplate(template, bos_token="", eos_token="")
+
+    @property
+    def template_traits(self) -> TemplateTraits:  # type: ignore[override]
+        return self._template.traits
 
     def apply_chat_template(
         self, messages: Sequence[Any], *, add_generation_prompt: bool = True, **variables: object

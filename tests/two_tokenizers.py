@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeModel
 from foredraft.types import Logits, Message
 
@@ -25,6 +27,8 @@ class WordTokenizer:
     """
 
     chat_template: str | None = "{% for message in messages %}<sep>{{ message.content }}{% endfor %}"
+    template_traits = TemplateTraits()
+    control_texts = NO_CONTROL_TEXTS
     infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, words: Sequence[str], *, reverse: bool = False) -> None:
@@ -41,6 +45,9 @@ class WordTokenizer:
             head, _, tail = text.partition("<sep>")
             return [*self.encode(head), self.separator, *self.encode(tail, special=True)]
         return self.cut(text.encode())
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+        return self.encode(text, special=True, add_bos=True)
 
     def cut(self, raw: bytes) -> list[int]:
         """Any bytes in tokens, the longest first."""

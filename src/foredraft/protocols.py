@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from foredraft.config import ModelOptions
+from foredraft.templates.control_texts import ControlTexts, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
     Capabilities,
     Constraint,
@@ -45,6 +47,16 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def template_traits(self) -> TemplateTraits:
+        """What the chat template can do."""
+        ...
+
+    @property
+    def control_texts(self) -> ControlTexts:
+        """The texts of the tokens that are recognised in a text only on request."""
+        ...
+
+    @property
     def infill_tokens(self) -> tuple[int, int, int] | None:
         """The control tokens before what precedes a gap, before what follows it, and before what fills it.
 
@@ -54,6 +66,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         """Token ids of `text`; `special` also recognises special tokens written in it."""
+        ...
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+        """Token ids of a prompt that a chat template has written, with the token that begins one. Special
+        tokens are recognised, but for those with a character in a span of `literal`; spans are in order.
+        """
         ...
 
     def token_bytes(self, token: int) -> bytes:

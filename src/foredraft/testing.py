@@ -14,6 +14,8 @@ import numpy as np
 
 from foredraft.errors import BackendError, OutOfKVError, RequestError
 from foredraft.protocols import Drafter, DrafterContext, GrammarState, Model, Planner, RequestView
+from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
     Capabilities,
     Constraint,
@@ -40,6 +42,8 @@ class FakeTokenizer:
     """
 
     chat_template: str | None = None
+    template_traits = TemplateTraits()
+    control_texts = NO_CONTROL_TEXTS
     infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, vocab_size: int = 258) -> None:
@@ -51,6 +55,9 @@ class FakeTokenizer:
         if self._bytewise:
             return list(text.encode())
         return [(ord(letter) - ord("a")) % self.vocab_size for letter in text]
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:  # noqa: ARG002
+        return self.encode(text, special=True, add_bos=True)
 
     def token_bytes(self, token: int) -> bytes:
         if token in self.end_tokens or token == 257:

@@ -15,6 +15,8 @@ from foredraft.bench.asking_cost import AskingCost
 from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.errors import BackendError, RequestError
+from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Capabilities, Logits, Message, ModelInfo, Rollback, Rows
 
 LIKELIEST = 8.0
@@ -31,6 +33,8 @@ class ReplayTokenizer:
     """Knows which tokens end an answer; a replay has no text."""
 
     chat_template: str | None = None
+    template_traits = TemplateTraits()
+    control_texts = NO_CONTROL_TEXTS
     infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, vocab_size: int, end_tokens: Sequence[int]) -> None:
@@ -41,6 +45,9 @@ class ReplayTokenizer:
         if text:
             raise RequestError("A replay takes token ids, not text.")
         return []
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:  # noqa: ARG002
+        return self.encode(text, special=True, add_bos=True)
 
     def token_bytes(self, token: int) -> bytes:  # noqa: ARG002
         return b""

@@ -7,9 +7,11 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from foredraft.engine.messages import fitted, kind_of, normalised, text_of
 from foredraft.engine.options import SamplingOptions
 from foredraft.errors import ContextLengthError, RequestError
 from foredraft.protocols import Tokenizer
+from foredraft.templates.shield import Shield
 from foredraft.types import Message, ModelInfo, SamplingParams
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
@@ -18,13 +20,9 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 MOST_BYTES = 128
 """Of one token, on the average of a text that nobody wrote: the longest in use are so many spaces."""
 
-TEXT_PARTS = ("text", "input_text")
-"""Types of OpenAI's content parts that hold text: of chat completions, and of responses."""
-
 _PROMPT_HINT = (
     'A prompt is text, a list of token ids, or messages such as [{"role": "user", "content": "…"}].'
 )
-_MESSAGE_HINT = 'A message is {"role": "user", "content": "…"}, as in OpenAI\'s API.'
 _PREDICTION_HINT = 'A prediction is text, a list of token ids, or {"type": "content", "content": "…"}.'
 
 
@@ -42,7 +40,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
         return [int(part) for part in parts]
     if not all(isinstance(part, Mapping) for part in parts):
         odd = [part for part in parts if not isinstance(part, Mapping) and not _is_whole(part)]
-        what = f"is a list with {_kind(odd[0])} in it" if odd else "mixes token ids and messages"
+        what = f"is a list with {kind_of(odd[0])} in it" if odd else "mixes token ids and messages"
         raise RequestError(f"The prompt {what}.", hint=_PROMPT_HINT)
     return encode_chat(tokenizer, parts)
 
@@ -56,13 +54,16 @@ def encode_chat(
 ) -> list[int]:
     """The token ids of a conversation, ready for the answer. `variables` are the template's, such as `tools`.
     `begun` is the beginning of the answer; it is encoded with the text before it, in one piece, because a
-    tokenizer may encode the beginning of a text in another way than its middle.
+    tokenizer may encode the beginning of a text in another way than its middle. Control tokens are those that
+    the template writes: what messages, variables and `begun` spell stays text.
 
     Raises RequestError for a message without a role or text, and for what the model's template rejects.
     """
-    checked = [_check_message(message) for message in messages]
-    text = tokenizer.apply_chat_template(checked, add_generation_prompt=True, **(variables or {}))
-    return tokenizer.encode(text + begun, special=True, add_bos=True)
+    fitting = fitted(normalised(messages), tokenizer.template_traits)
+    shield = Shield(tokenizer.control_texts, fitting, variables or {}, begun)
+    rendered = tokenizer.apply_chat_template(shield.messages, add_generation_prompt=True, **shield.variables)
+    text, literal = shield.restored(rendered + shield.begun)
+    return tokenizer.encode_rendered(text, literal)
 
 
 def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
@@ -80,52 +81,6 @@ def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
     tokens = [first, *tokenizer.encode(before), second, *tokenizer.encode(after), third]
     begin = tokenizer.encode("", special=True, add_bos=True)
     return begin + tokens
-
-
-def _check_message(message: Message) -> Message:
-    """The message with its content as one string: templates print whatever they get, None as "None"."""
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise RequestError("A message has no role.", hint=_MESSAGE_HINT)
-    content = message.get("content")
-    if isinstance(content, str):
-        return message
-    if content is None or (isinstance(content, list | tuple) and not content):
-        if role != "assistant" or not message.get("tool_calls"):
-            raise RequestError(
-                f"The {role} message has no content.",
-                hint='Only an assistant message with tool_calls may go without; empty text is "".',
-            )
-        return {**message, "content": ""}
-    return {**message, "content": _join_parts(f"The {role} message", content, _MESSAGE_HINT)}
-
-
-def _join_parts(what: str, content: object, hint: str) -> str:
-    """The text of OpenAI's content: a string, or a list of parts, a line each (as llama.cpp joins them)."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list | tuple):
-        raise RequestError(f"{what} has {_kind(content)} as its content, not text.", hint=hint)
-    texts: list[str] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if not isinstance(kind, str):
-            raise RequestError(
-                f"{what} has a content part without a type.",
-                hint='A content part is {"type": "text", "text": "…"}.',
-            )
-        if kind not in TEXT_PARTS:
-            raise RequestError(
-                f"{what} has a content part of type {kind!r}; this engine reads text only.",
-                hint='Leave it out, or say it in words: {"type": "text", "text": "…"}.',
-            )
-        if not isinstance(part.get("text"), str):
-            raise RequestError(
-                f"{what} has a content part of type {kind!r} without text.",
-                hint='A content part is {"type": "text", "text": "…"}.',
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
 
 
 def check_size(what: str, value: object, info: ModelInfo) -> None:
@@ -191,7 +146,9 @@ def encode_prediction(tokenizer: Tokenizer, prediction: object, info: ModelInfo)
         parts = _items("The prediction", prediction, _PREDICTION_HINT)
         odd = [] if _are_plain(parts) else [part for part in parts if not _is_whole(part)]
         if odd:
-            raise RequestError(f"The prediction is a list with {_kind(odd[0])} in it.", hint=_PREDICTION_HINT)
+            raise RequestError(
+                f"The prediction is a list with {kind_of(odd[0])} in it.", hint=_PREDICTION_HINT
+            )
         tokens = tuple(map(int, parts))
         _check_vocabulary("The prediction", tokens, info.vocab_size)
     if len(tokens) > info.context_length:
@@ -207,7 +164,7 @@ def _prediction_text(prediction: Mapping[Any, object]) -> str:
     kind = prediction.get("type")
     if kind != "content":
         raise RequestError(f"The prediction has the type {kind!r}, not 'content'.", hint=_PREDICTION_HINT)
-    return _join_parts("The prediction", prediction.get("content"), _PREDICTION_HINT)
+    return text_of("The prediction", prediction.get("content"), _PREDICTION_HINT)
 
 
 # --- both ----------------------------------------------------------------------------------------------
@@ -217,14 +174,14 @@ def _items(what: str, value: object, hint: str) -> list[Any]:
     """The items of a list, tuple, other sequence or one-dimensional array. Raises RequestError."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise RequestError(
-            f"{what} is {_kind(value)}, not text.", hint="Decode it first: data.decode('utf-8')."
+            f"{what} is {kind_of(value)}, not text.", hint="Decode it first: data.decode('utf-8')."
         )
     if isinstance(value, Mapping):
         raise RequestError(f"{what} is a single {type(value).__name__}.", hint=hint)
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return list(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise RequestError(f"{what} is {_kind(value)}.", hint=hint)
+        raise RequestError(f"{what} is {kind_of(value)}.", hint=hint)
     return list(value)
 
 
@@ -235,12 +192,6 @@ def _are_plain(parts: Sequence[object]) -> TypeGuard[list[int]]:
 
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _kind(value: object) -> str:
-    """A value in an error message: None, or its type with an article."""
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int) -> None:

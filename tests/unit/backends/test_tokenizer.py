@@ -14,6 +14,7 @@ import gguf_factory
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foredraft.config import ModelOptions
+from foredraft.engine.prompt import encode_prompt
 from foredraft.errors import RequestError
 from foredraft.protocols import Model
 
@@ -173,3 +174,69 @@ def test_tokens_around_a_gap(tokenizer: LlamaCppTokenizer, folder: Path) -> None
         assert model.tokenizer.infill_tokens == (first, first + 1, first + 2)
     finally:
         model.close()
+
+
+# --- rendered prompts ----------------------------------------------------------------------------------
+
+USER = [{"role": "user", "content": "x <|im_end|> y"}]
+PIECES = st.sampled_from(
+    ["the", " quick", " ", "\n", "  ", "fox", "<|im_end|>", "<|im_start|>", "<|", "|>", "é"]
+)
+TEXTS = st.lists(PIECES, max_size=12).map("".join)
+
+
+def test_the_texts_of_control_tokens_are_known(tokenizer: LlamaCppTokenizer) -> None:
+    spelled = [text.decode() for text in gguf_factory.token_texts(VOCAB) if text.startswith(b"<|")]
+    text = "".join(spelled)
+    assert [text[slice(*span)] for span in tokenizer.control_texts.spans(text)] == spelled
+
+
+def test_text_from_clients_is_text(tokenizer: LlamaCppTokenizer) -> None:
+    tokens = encode_prompt(tokenizer, USER)
+    assert tokens.count(gguf_factory.IM_END) == 1
+    assert tokens.count(gguf_factory.IM_START) == 2
+    assert decoded(tokenizer, tokens).decode() == "user\nx <|im_end|> y\nassistant\n"
+
+
+@given(text=TEXTS, marked=st.integers(0, 60), length=st.integers(1, 5))
+@settings(deadline=None, max_examples=200)
+def test_what_is_marked_in_ordinary_text_changes_no_token(
+    tokenizer: LlamaCppTokenizer, text: str, marked: int, length: int
+) -> None:
+    whole = tokenizer.encode(text, special=True, add_bos=True)
+    start = marked % (len(text) or 1)
+    span = (start, min(start + length, len(text)))
+    spelled = tokenizer.control_texts.spans(text)
+    if span[0] < span[1] and all(last <= span[0] or span[1] <= first for first, last in spelled):
+        assert tokenizer.encode_rendered(text, [span]) == whole
+    assert tokenizer.encode_rendered(text, []) == whole
+
+
+@given(before=TEXTS, client=TEXTS, after=TEXTS)
+@settings(deadline=None, max_examples=200)
+def test_every_byte_stays_and_only_the_template_s_control_tokens_are_recognised(
+    tokenizer: LlamaCppTokenizer, before: str, client: str, after: str
+) -> None:
+    text = f"{before}\n{client}\n{after}"
+    literal = [
+        (first + len(before) + 1, last + len(before) + 1)
+        for first, last in tokenizer.control_texts.spans(client)
+    ]
+    tokens = tokenizer.encode_rendered(text, literal)
+    control = [token for token in tokens if not tokenizer.token_bytes(token)]
+    own = [text[slice(*span)] for span in tokenizer.control_texts.spans(text) if span not in literal]
+    assert [tokenizer.token_text(token) for token in control] == own
+    assert decoded(tokenizer, tokens).decode() == "".join(
+        text[start:end] for start, end in _between(text, tokenizer, literal)
+    )
+
+
+def _between(
+    text: str, tokenizer: LlamaCppTokenizer, literal: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    done = 0
+    for first, last in tokenizer.control_texts.spans(text):
+        if (first, last) not in literal:
+            yield done, first
+            done = last
+    yield done, len(text)

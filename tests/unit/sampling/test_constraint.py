@@ -23,6 +23,8 @@ from foredraft.sampling.coupled import CoupledSampler
 from foredraft.sampling.guide import Guide
 from foredraft.sampling.noise import MATCH, make_key
 from foredraft.sampling.sampler import RequestSampler, choose_token
+from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeTokenizer
 from foredraft.types import Constraint, Draft, Logits, SamplingParams
 from gguf_factory import token_texts
@@ -54,6 +56,8 @@ class Words:
     """A tokenizer of bytes and longer tokens, as merges make them; `space` puts one before every text."""
 
     chat_template: str | None = None
+    template_traits = TemplateTraits()
+    control_texts = NO_CONTROL_TEXTS
     infill_tokens: tuple[int, int, int] | None = None
 
     def __init__(self, *, space: bool = False) -> None:
@@ -76,6 +80,9 @@ class Words:
             tokens.append(ids[raw[:width]])
             raw = raw[width:]
         return tokens
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+        raise NotImplementedError
 
     def apply_chat_template(
         self, messages: Sequence[object], *, add_generation_prompt: bool = True, **variables: object

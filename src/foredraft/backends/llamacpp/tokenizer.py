@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from foredraft.backends.chat_template import ChatTemplate
 from foredraft.errors import BackendError
+from foredraft.templates.chat import ChatTemplate
+from foredraft.templates.control_texts import ControlTexts, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message
 
 _PIECE_BYTES = 64
+
+_ON_REQUEST = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+"""Tokens of these kinds are recognised in a text only if that is asked for."""
 
 
 class LlamaCppTokenizer:
@@ -30,10 +36,8 @@ class LlamaCppTokenizer:
         )
         self.infill_tokens = _infill_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
-        eos = int(lib.llama_vocab_eos(self._vocab))
-        self._template = ChatTemplate(
-            template, bos_token=self.token_text(self.bos), eos_token=self.token_text(eos)
-        )
+        named = {name: self.token_text(int(find(self._vocab))) for name, find in _NAMED.items()}
+        self._template = ChatTemplate(template, **named)
 
     @property
     def _vocab(self) -> Any:
@@ -60,16 +64,40 @@ class LlamaCppTokenizer:
         return self._piece(token, special=True).decode("utf-8", "replace")
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
-        raw = text.encode("utf-8", "surrogatepass")
-        capacity = len(raw) + 2
-        tokens = (lib.llama_token * capacity)()
-        count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
-        if count < 0:
-            raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
-        ids = list(tokens[:count])
+        return self._encode([(text, special)], add_bos=add_bos)
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+        parts = self.control_texts.parts(text, literal) if literal else [(text, True)]
+        return self._encode(parts, add_bos=True)
+
+    def _encode(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool) -> list[int]:
+        """Token ids of a text in parts, and whether special tokens are recognised in each."""
+        ids: list[int] = []
+        for text, special in parts:
+            raw = text.encode("utf-8", "surrogatepass")
+            capacity = len(raw) + 2
+            tokens = (lib.llama_token * capacity)()
+            count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
+            if count < 0:
+                raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
+            ids += tokens[:count]
         if add_bos and self._adds_bos and ids[:1] != [self.bos]:
             ids.insert(0, self.bos)
         return ids
+
+    @cached_property
+    def control_texts(self) -> ControlTexts:
+        """The texts of control tokens, with the white space that llama.cpp takes around some of them."""
+        attributes = {token: lib.llama_vocab_get_attr(self._vocab, token) for token in range(self.vocab_size)}
+        found = {self._text(token): kind for token, kind in attributes.items() if kind & _ON_REQUEST}
+        return ControlTexts(
+            found,
+            lstrip=[text for text, kind in found.items() if kind & lib.LLAMA_TOKEN_ATTR_LSTRIP],
+            rstrip=[text for text, kind in found.items() if kind & lib.LLAMA_TOKEN_ATTR_RSTRIP],
+        )
+
+    def _text(self, token: int) -> str:
+        return (lib.llama_vocab_get_text(self._vocab, token) or b"").decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
         piece = self._pieces.get(token)
@@ -86,10 +114,24 @@ class LlamaCppTokenizer:
             size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         return buffer.raw[: max(0, size)]
 
+    @property
+    def template_traits(self) -> TemplateTraits:
+        return self._template.traits
+
     def apply_chat_template(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+_NAMED = {
+    "bos_token": lib.llama_vocab_bos,
+    "eos_token": lib.llama_vocab_eos,
+    "pad_token": lib.llama_vocab_pad,
+    "sep_token": lib.llama_vocab_sep,
+    "mask_token": lib.llama_vocab_mask,
+}
+"""What chat templates call some tokens, as transformers has it."""
 
 
 def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:

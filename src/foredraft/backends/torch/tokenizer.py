@@ -7,11 +7,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
-from foredraft.backends.chat_template import ChatTemplate
 from foredraft.errors import BackendError, UnsupportedModelError
+from foredraft.templates.chat import ChatTemplate
+from foredraft.templates.control_texts import ControlTexts, Span
+from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message
 
 INFILL = (
@@ -24,6 +26,8 @@ INFILL = (
     ("<PRE>", "<SUF>", "<MID>"),
 )
 """How families write the tokens before what precedes a gap, what follows it, and what fills it."""
+
+_FIRST, _NEVER = '"prepend_scheme":"first"', '"prepend_scheme":"never"'
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -54,9 +58,8 @@ class TorchTokenizer:
         if isinstance(template, dict):
             template = template.get("default")
         self.chat_template: str | None = template
-        self._template = ChatTemplate(
-            template, bos_token=source.bos_token or "", eos_token=source.eos_token or ""
-        )
+        named = {name: str(text) for name, text in source.special_tokens_map.items() if isinstance(text, str)}
+        self._template = ChatTemplate(template, **{"bos_token": "", "eos_token": "", **named})
         self._pieces: dict[int, bytes] = {}
 
     def hash(self) -> str:
@@ -71,17 +74,48 @@ class TorchTokenizer:
         return digest.hexdigest()[:16]
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
-        clean = text.encode("utf-8", "replace").decode()  # half of a surrogate pair has no bytes
-        try:
-            # As a batch of one: alone the library holds the interpreter up all along, for seconds a megabyte.
-            encoder = self._recognising if special else self._plain
-            [encoding] = encoder.encode_batch([clean], add_special_tokens=False)
-        except Exception as error:  # noqa: BLE001 - the library has no error of its own
-            raise BackendError(f"The tokenizer cannot encode this text: {error}") from None
-        ids: list[int] = encoding.ids
+        return self._encode([(text, special)], add_bos=add_bos)
+
+    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+        parts = self.control_texts.parts(text, literal) if literal else [(text, True)]
+        return self._encode(parts, add_bos=True)
+
+    def _encode(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool) -> list[int]:
+        """Token ids of a text in parts, and whether special tokens are recognised in each."""
+        ids: list[int] = []
+        for text, special in parts:
+            clean = text.encode("utf-8", "replace").decode()  # half of a surrogate pair has no bytes
+            pair = self._inner if ids else (self._plain, self._recognising)
+            try:
+                # As a batch of one: alone the library holds the interpreter up, for seconds a megabyte.
+                [encoding] = pair[special].encode_batch([clean], add_special_tokens=False)
+            except Exception as error:  # noqa: BLE001 - the library has no error of its own
+                raise BackendError(f"The tokenizer cannot encode this text: {error}") from None
+            ids += encoding.ids
         if add_bos and self._adds_bos and ids[:1] != [self.bos]:
-            return [self.bos, *ids]
+            ids.insert(0, self.bos)
         return ids
+
+    @cached_property
+    def _inner(self) -> tuple[Any, Any]:
+        """The two tokenizers for what does not begin a text: some write a space before the beginning only."""
+        written = self._plain.to_str()
+        if _FIRST not in written:
+            return self._plain, self._recognising
+        recognising = type(self._plain).from_str(written.replace(_FIRST, _NEVER))
+        plain = copy.deepcopy(recognising)
+        plain.encode_special_tokens = True
+        return plain, recognising
+
+    @cached_property
+    def control_texts(self) -> ControlTexts:
+        """The texts of special tokens, with the white space that some of them take."""
+        special = [token for token in self._added.values() if token.special]
+        return ControlTexts(
+            [token.content for token in special],
+            lstrip=[token.content for token in special if token.lstrip],
+            rstrip=[token.content for token in special if token.rstrip],
+        )
 
     def token_bytes(self, token: int) -> bytes:
         piece = self._pieces.get(token)
@@ -95,6 +129,10 @@ class TorchTokenizer:
             return b"" if added.special or token in self.end_tokens else added.content.encode()
         text = self._recognising.id_to_token(token)
         return b"" if text is None or token in self.end_tokens else self._spelling.bytes_of(text)
+
+    @property
+    def template_traits(self) -> TemplateTraits:
+        return self._template.traits
 
     def apply_chat_template(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object

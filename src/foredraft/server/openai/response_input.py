@@ -5,7 +5,7 @@ Output items of an earlier response can be handed back as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
@@ -163,6 +163,10 @@ Input = Annotated[
 ]
 
 
+def _text(content: str | Sequence[Mapping[str, str]]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
 def conversation(items: Sequence[AnyItem]) -> list[dict[str, Any]]:
     """The items as chat completions have them: what the assistant said and called up to the results is one
     message.
@@ -181,7 +185,8 @@ def conversation(items: Sequence[AnyItem]) -> list[dict[str, Any]]:
                     messages.append(last)
                 last.setdefault("tool_calls", []).append(item.as_chat())
             case InputMessage(role="assistant") if "tool_calls" in last:
-                last["content"] = [*(last["content"] or []), *item.as_chat()["content"]]
+                # One answer's text, with calls in the middle: as it was, it has no line break there.
+                last["content"] = _text(last["content"] or []) + _text(item.as_chat()["content"])
             case FunctionCallOutput() if item.call_id not in calls:
                 raise RequestError(
                     f"input[{place}].call_id is {item.call_id!r}, which is no call before it.",

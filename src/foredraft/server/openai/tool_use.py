@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from foredraft.engine.messages import normalised
 from foredraft.engine.prompt import check_size, encode_chat
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
@@ -17,7 +18,7 @@ from foredraft.sampling.constraint import compile_constraint
 from foredraft.server.openai.logprobs import AnswerText
 from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
 from foredraft.server.tools.deltas import CallEnd, CallStart, Delta, TextDelta, joined
-from foredraft.server.tools.detect import dialect_for, template_supports_tools
+from foredraft.server.tools.detect import dialect_for
 from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
@@ -51,16 +52,22 @@ class ToolUse:
         strict = any(tool.strict for tool in self.offered)
         return bool(self.offered) and (self.choice.forced or strict or not self.choice.parallel)
 
-    def encode(self, messages: Sequence[Message], begun: str = "") -> list[int]:
-        """The prompt, with the beginning of the answer. Raises RequestError for what the model's template
-        rejects.
+    def encode(
+        self, messages: Sequence[Message], begun: str = "", variables: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """The prompt, with the beginning of the answer. `variables` are further ones of the template's.
+
+        Raises RequestError for what the model's template rejects.
         """
-        tokenizer, offered = self.tokenizer, self.offered
-        if template_supports_tools(tokenizer.chat_template or ""):
-            variables = {"tools": [tool.as_message() for tool in offered]} if offered else None
-            tokens = encode_chat(tokenizer, template_messages(messages, self.dialect), variables, begun=begun)
+        tokenizer, offered, given = self.tokenizer, self.offered, normalised(messages)
+        variables = dict(variables or {})
+        if "tools" in tokenizer.template_traits.variables:
+            given = template_messages(given, self.dialect)
+            if offered:
+                variables["tools"] = [tool.as_message() for tool in offered]
         else:
-            tokens = encode_chat(tokenizer, plain_messages(messages, offered), begun=begun)
+            given = plain_messages(given, offered)
+        tokens = encode_chat(tokenizer, given, variables, begun=begun)
         if self.forced is not None and self.forced.prefix:
             tokens += tokenizer.encode(self.forced.prefix, special=True)
         return tokens

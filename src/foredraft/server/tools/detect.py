@@ -10,10 +10,6 @@ from foredraft.server.tools.hermes import HERMES, OPEN
 from foredraft.server.tools.llama3 import LLAMA3, PYTHON_TAG
 from foredraft.server.tools.mistral import ARGS, MISTRAL, MISTRAL_NAMED, TOOL_CALLS
 
-_COMMENT: Final = re.compile(r"\{#.*?#\}", re.DOTALL)
-_CODE: Final = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
-_STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_TOOLS: Final = re.compile(r"(?<![\w.])tools\b")
 _IPYTHON: Final = re.compile(r"<\|start_header_id\|>ipython|['\"]ipython['\"]")
 
 
@@ -29,9 +25,3 @@ def dialect_for(chat_template: str) -> Dialect:
     if PYTHON_TAG in chat_template or _IPYTHON.search(chat_template):
         return LLAMA3
     return HERMES
-
-
-def template_supports_tools(chat_template: str) -> bool:
-    """Whether the template's code reads the variable `tools` (and not only its text the word)."""
-    code = _CODE.findall(_COMMENT.sub("", chat_template))
-    return any(_TOOLS.search(_STRING.sub("''", block)) for block in code)

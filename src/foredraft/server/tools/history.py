@@ -2,6 +2,7 @@
 
 OpenAI keeps a call's arguments as JSON text; templates want the object (with text, most would write it quoted
 and escaped, which the model never saw in training). They also test for the key `tool_calls`, not its value.
+All messages here are `normalised` already.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def plain_messages(messages: Sequence[Message], tools: Sequence[Tool]) -> list[d
         if calls:
             written = [call_text(call["function"]["name"], call["function"]["arguments"]) for call in calls]
             message["content"] = "\n".join([*filter(None, [message["content"]]), *written])
-        if results and message.get("role") == "user" and isinstance(message.get("content"), str):
+        if results and message.get("role") == "user":
             message["content"] = "\n".join([*results, message["content"]])
         elif results:
             plain.append({"role": "user", "content": "\n".join(results)})
@@ -60,7 +61,7 @@ def _with_system(messages: list[dict[str, Any]], addition: str) -> list[dict[str
     first = messages[0] if messages else {}
     if first.get("role") not in ("system", "developer"):
         return [{"role": "system", "content": addition}, *messages]
-    own = text_of(first.get("content"), "messages[0].content")
+    own = first["content"]
     return [{**first, "content": f"{own}\n\n{addition}" if own else addition}, *messages[1:]]
 
 
@@ -97,7 +98,7 @@ def _results_after(messages: Sequence[Mapping[str, Any]], at: int) -> list[int]:
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages with arguments as objects and results as text, named by their function."""
+    """Copies of the messages with arguments as objects and results named by their function."""
     names: dict[str, str] = {}
     checked: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
@@ -106,7 +107,6 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
             copy = _result(copy, names, f"messages[{index}]")
         elif "tool_calls" in copy:
             calls = copy.pop("tool_calls") or ()
-            copy["content"] = text_of(copy.get("content"), f"messages[{index}].content")
             if calls:
                 copy["tool_calls"] = _calls(calls, names, f"messages[{index}].tool_calls")
         checked.append(copy)
@@ -120,8 +120,7 @@ def _result(message: dict[str, Any], names: Mapping[str, str], where: str) -> di
             f"{where}.tool_call_id is {call_id!r}, which is no call of an earlier message.",
             hint="A message with role 'tool' answers a call in the assistant message before it.",
         )
-    content = text_of(message.get("content"), f"{where}.content")
-    return {**message, "name": message.get("name") or names[call_id], "content": content}
+    return {**message, "name": message.get("name") or names[call_id]}
 
 
 def _calls(calls: object, names: dict[str, str], where: str) -> list[dict[str, Any]]:
@@ -154,16 +153,3 @@ def _arguments(arguments: object, where: str) -> dict[str, Any]:
             hint="Send back the arguments as the answer had them, as JSON text.",
         )
     return value
-
-
-def text_of(content: object, where: str) -> str:
-    """Content as one text: a string, nothing, or a list of text parts. Raises RequestError."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, Sequence) else [None]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise RequestError(f"{where} is neither text nor a list of text parts.")
-    return "".join(str(text) for text in texts)

@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from transformers import PreTrainedTokenizerFast
 
 import gguf_factory
 import torch_factory
 from foredraft.backends.torch.tokenizer import TorchTokenizer
+from foredraft.engine.prompt import encode_prompt
 from foredraft.errors import RequestError, UnsupportedModelError
 
 VOCAB = torch_factory.VOCAB
@@ -134,3 +143,61 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
     with pytest.raises(UnsupportedModelError, match="no fast version"):
         TorchTokenizer(Slow(), VOCAB)
+
+
+# --- rendered prompts ----------------------------------------------------------------------------------
+
+
+def test_text_from_clients_is_text(tokenizer: TorchTokenizer) -> None:
+    tokens = encode_prompt(tokenizer, [{"role": "user", "content": "x <|im_end|> y"}])
+    assert tokens.count(gguf_factory.IM_END) == 1
+    assert tokens.count(gguf_factory.IM_START) == 2
+    assert decoded(tokenizer, tokens).decode() == "user\nx <|im_end|> y\nassistant\n"
+
+
+def metaspace(scheme: str) -> PreTrainedTokenizerFast:
+    """As newer Llama tokenizers have it: the space is put in front of the first text, of every one, or of
+    none.
+    """
+    source = sentencepiece()
+    fast = source.backend_tokenizer
+    fast.normalizer = None
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    return source
+
+
+PIECES = st.sampled_from(["a", "b", " ", " a", "ab", "\n", "<s>", "</s>", "<", "<think>"])
+TEXTS = st.lists(PIECES, max_size=12).map("".join)
+VOCABULARIES = {
+    "as in Llama 2": TorchTokenizer(sentencepiece(), 270),
+    **{scheme: TorchTokenizer(metaspace(scheme), 270) for scheme in ("first", "always", "never")},
+    "byte level": TorchTokenizer(torch_factory.make_tokenizer(), VOCAB),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@given(text=TEXTS, marked=st.integers(0, 60), length=st.integers(1, 5))
+@settings(deadline=None, max_examples=100)
+def test_what_is_marked_in_ordinary_text_changes_no_token(
+    name: str, text: str, marked: int, length: int
+) -> None:
+    tokenizer = VOCABULARIES[name]
+    whole = tokenizer.encode(text, special=True, add_bos=True)
+    start = marked % (len(text) or 1)
+    span = (start, min(start + length, len(text)))
+    spelled = tokenizer.control_texts.spans(text)
+    if span[0] < span[1] and all(last <= span[0] or span[1] <= first for first, last in spelled):
+        assert tokenizer.encode_rendered(text, [span]) == whole
+    assert tokenizer.encode_rendered(text, []) == whole
+
+
+def test_tokens_that_take_the_white_space_around_them() -> None:
+    source = torch_factory.make_tokenizer()
+    added = [AddedToken("<l>", lstrip=True, special=True), AddedToken("<r>", rstrip=True, special=True)]
+    source.backend_tokenizer.add_special_tokens(added)
+    tokenizer = TorchTokenizer(source, VOCAB + 2)
+    for text in ("<r>  the fox  <l> a", "<r> \n the <l>", "the <r> fox", "<l> the <r> "):
+        place = text.find("the")
+        whole = tokenizer.encode(text, special=True)
+        assert tokenizer.encode_rendered(text, [(place, place + 3)]) == whole
+    assert decoded(tokenizer, tokenizer.encode_rendered("<r> a <l> b <l>", [(6, 9)])) == b"a <l> b"

@@ -11,6 +11,7 @@ import pytest
 from foredraft import Engine, SamplingParams
 from foredraft.server.openai.tool_use import tool_use
 from foredraft.server.tools.deltas import Answer, Delta, collect
+from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeModel, FakeTokenizer
 from foredraft.types import Logits, TokenEvent
 from tool_cases import called
@@ -24,6 +25,7 @@ class Mistral(FakeTokenizer):
     """A vocabulary in which `[TOOL_CALLS]` is a control token."""
 
     chat_template = "{{ tools }}[TOOL_CALLS]name[ARGS]"
+    template_traits = TemplateTraits(variables={"tools"})
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         if special and text == "[TOOL_CALLS]":

@@ -22,7 +22,7 @@ def call(call_id: str, name: str = "add", arguments: object = '{"a": 1}') -> dic
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def assistant(*calls: dict[str, Any], content: object = None) -> dict[str, Any]:
+def assistant(*calls: dict[str, Any], content: object = "") -> dict[str, Any]:
     return {"role": "assistant", "content": content, "tool_calls": list(calls)}
 
 
@@ -87,15 +87,9 @@ def test_arguments_that_nobody_can_read_are_one_text(arguments: str) -> None:
     assert prepared[0]["tool_calls"][0]["function"]["arguments"] == {"arguments": arguments}
 
 
-def test_content_parts_become_text() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    prepared = template_messages([assistant(call("c"), content=parts), result("c", parts)], HERMES)
-    assert [message["content"] for message in prepared] == ["ab", "ab"]
-
-
 def test_other_messages_pass_unchanged() -> None:
     messages: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "content": "x"},
         {"role": "assistant", "content": "y"},
     ]
     assert template_messages(messages, HERMES) == messages
@@ -142,8 +136,6 @@ def test_llama_gets_one_call_a_message_with_its_result() -> None:
         ([assistant({"id": "c", "function": {}})], "lacks an id or a function name"),
         ([USER, result("c")], r"messages\[1\]\.tool_call_id is 'c', which is no call"),
         ([{"role": "tool", "content": "2"}], "tool_call_id is None"),
-        ([assistant(call("c")), result("c", 2)], "neither text nor a list of text parts"),
-        ([assistant(call("c")), result("c", [{"type": "image_url"}])], "neither text nor"),
     ],
 )
 def test_wrong_history_is_named(messages: list[dict[str, Any]], message: str) -> None:

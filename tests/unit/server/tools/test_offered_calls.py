@@ -22,6 +22,7 @@ from foredraft.server.tools.hermes import HERMES
 from foredraft.server.tools.llama3 import LLAMA3
 from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
 from foredraft.server.tools.offered import offered_grammar
+from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import (
     FakeModel,
     FakeTokenizer,
@@ -205,6 +206,7 @@ class Tekken(ControlTokenizer):
     """A vocabulary in which `[TOOL_CALLS]` is a control token."""
 
     chat_template = "{{ tools }}[TOOL_CALLS]"
+    template_traits = TemplateTraits(variables={"tools"})
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         if special and text == "[TOOL_CALLS]":

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
-from foredraft.backends.chat_template import ChatTemplate
 from foredraft.errors import RequestError
+from foredraft.templates import chat
+from foredraft.templates.chat import ChatTemplate
 from foredraft.types import Message
 
 HELLO: Sequence[Message] = [{"role": "user", "content": "Hello"}]
@@ -64,7 +68,9 @@ def test_json_is_as_models_know_it() -> None:
         '{"a": "<b> & \'c\' \\"d\\"", "ü": ["模型", true, null]}'
     )
     assert render("{{ value|tojson(indent=2) }}", value=[1]) == "[\n  1\n]"
-    assert render("{{ value|tojson(ensure_ascii=True) }}", value="ü") == '"ü"'
+    assert render("{{ value|tojson(ensure_ascii=True) }}", value="ü") == '"\\u00fc"'
+    assert render("{{ value|tojson(separators=(',', ':')) }}", value={"a": [1, 2]}) == '{"a":[1,2]}'
+    assert render("{{ value|tojson(true, 1) }}", value={"ü": 1}) == '{\n "\\u00fc": 1\n}'
     assert render("{{ value|tojson(sort_keys=true) }}", value={"b": 1, "a": 2}) == '{"a": 2, "b": 1}'
 
 
@@ -83,7 +89,6 @@ def test_the_date_is_today_s() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{% if %}",
         "{{ undefined_function() }}",
         "{{ messages[5].content.x }}",
         "{{ 1 / 0 }}",
@@ -92,6 +97,7 @@ def test_the_date_is_today_s() -> None:
         "{{ messages[0].content|tojson(nonsense=1) }}",
         "{{ messages[0].content + 1 }}",
         "{% include 'other' %}",
+        "{% for m in messages %}{{ m.content|round }}{% endfor %}",
     ],
 )
 def test_whatever_goes_wrong_in_a_template_is_a_request_error(source: str) -> None:
@@ -142,8 +148,118 @@ def test_a_template_cannot_change_the_conversation() -> None:
     assert messages == [{"role": "user", "content": "Hello"}]
 
 
-def test_a_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = ChatTemplate("{{ messages[0].content }}", bos_token="", eos_token="")
-    first = template.render(HELLO)
-    monkeypatch.delattr("jinja2.Environment.from_string")
-    assert template.render([{"role": "user", "content": "Again"}]) == "Again" != first
+# --- what transformers has beyond plain Jinja ----------------------------------------------------------
+
+
+def test_what_is_marked_as_generated_is_text() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}"
+        "{%- generation -%} {{ m.content }}{{ eos_token }} {%- endgeneration -%}"
+        "{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
+    )
+    assert render(source, [*HELLO, {"role": "assistant", "content": "Hi"}]) == "[Hello]Hi</s>"
+
+
+def test_what_is_set_where_text_is_generated_stays_there() -> None:
+    source = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    assert render(source) == "21"
+
+
+def test_a_loop_may_be_left_where_text_is_generated() -> None:
+    assert (
+        render("{% for i in [1, 2] %}{% generation %}{{ i }}{% break %}{% endgeneration %}{% endfor %}")
+        == "1"
+    )
+
+
+def test_tools_and_documents_are_none_where_there_are_none() -> None:
+    assert render("{{ tools is none }} {{ documents is none }} {{ tools is defined }}") == "True True True"
+
+
+@pytest.mark.parametrize("tokens", [{}, {"unk_token": "<unk>", "pad_token": "<pad>"}])
+def test_further_tokens_by_the_names_that_transformers_gives_them(tokens: dict[str, str]) -> None:
+    template = ChatTemplate("{{ unk_token }}{{ pad_token }}", **tokens)
+    assert template.render(HELLO) == "".join(tokens.values())
+
+
+# --- templates that cannot be used ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{% if %}", "line 1: Expected an expression"),
+        ("a\n{% nonsense %}", "line 2: Encountered unknown tag 'nonsense'"),
+        ("{{ x|nonsense }}", "No filter named 'nonsense'"),
+        ("{% generation %}", "line 1: .*endgeneration"),
+        ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "recursion|too many nested"),
+        ("{% break %}", "outside loop"),
+    ],
+)
+def test_a_template_that_cannot_be_compiled_is_known_before_it_is_used(source: str, says: str) -> None:
+    template = ChatTemplate(source, bos_token="", eos_token="")
+    assert re.search(f"cannot be compiled: .*{says}", template.traits.error or "")
+    with pytest.raises(RequestError, match=f"chat template cannot be used.*{says}") as caught:
+        template.render(HELLO)
+    assert "/v1/completions" in (caught.value.hint or "")
+
+
+# --- values --------------------------------------------------------------------------------------------
+
+
+class Shouting(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "changed"
+
+
+class Kind(StrEnum):
+    USER = "user"
+
+
+def test_a_template_gets_plain_values_only() -> None:
+    message = MappingProxyType({"role": Kind.USER, "content": Shouting("Hello"), "n": (1, True, None, 0.5)})
+    assert render("{{ messages }}", [message]) == (
+        "[{'role': 'user', 'content': 'Hello', 'n': [1, True, None, 0.5]}]"
+    )
+
+
+@pytest.mark.parametrize("value", [b"x", object(), {1, 2}, np.array([1])])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(RequestError, match="holds a "):
+        render("{{ x }}", x=[value])
+
+
+def test_values_may_not_be_nested_without_end() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(RequestError, match="nested too deeply"):
+        render("{{ x }}", x=value)
+
+
+# --- kept results --------------------------------------------------------------------------------------
+
+
+def test_what_was_rendered_lately_is_not_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ messages[0].content }}{{ x }}", bos_token="")
+    assert template.render(HELLO, x=1) == "Hello1"
+    monkeypatch.setattr(chat, "_children", None)
+    assert template.render([{"role": "user", "content": "Hello"}], x=1) == "Hello1"
+    with pytest.raises(TypeError):
+        template.render(HELLO, x=2)
+
+
+def test_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "_KEPT_CHARACTERS", 10)
+    template = ChatTemplate("{{ messages[0].content }}")
+    for text in ("a" * 11, "b" * 6, "c" * 5, "d"):
+        assert template.render([{"role": "user", "content": text}]) == text
+    assert list(template._kept.values()) == ["c" * 5, "d"]
+    assert template._kept_characters == 6
+
+
+def test_a_template_that_asks_for_the_time_is_always_rendered() -> None:
+    template = ChatTemplate("{{ strftime_now('%f') }}")
+    assert len({template.render(HELLO) for _ in range(20)}) > 1

@@ -1,0 +1,177 @@
+"""Running chat templates as transformers does. It is imported in child processes: a template is a program, by
+whoever made the model file.
+
+The environment is transformers': a sandbox without what changes values, blocks that leave no blank lines,
+loop controls, `generation` blocks, `raise_exception`, `strftime_now`, and a `tojson` that escapes no HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.meta
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from foredraft.errors import RequestError
+
+OUTPUT_FACTOR = 16
+OUTPUT_CHARACTERS = 1 << 20
+"""A rendered prompt has at most so many characters, and that many times those of what it is made of."""
+
+_LITERAL_CHARACTERS = 32
+_THOUGHTS = re.compile(r"</?\|?(?:seed:)?think|\[/?THINK|<\|channel\|?>|reasoning_content|\.thinking")
+
+
+def render(source: str, variables: Mapping[str, Any]) -> str:
+    """The text of a template. Raises RequestError for whatever goes wrong in it."""
+    try:
+        return _rendered(source, variables)
+    except (RequestError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a template is a program, and may fail in any way
+        raise RequestError(f"The model's chat template rejects these messages: {_told(error)}") from None
+
+
+def examine(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `TemplateTraits` for a template, as plain values. `tokens`: bos_token and the like."""
+    try:
+        tree = _environment().parse(source)
+        read = jinja2.meta.find_undeclared_variables(tree) - _environment().globals.keys()
+        _compiled(source)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the compiler fails in many ways too
+        return {"error": f"It cannot be compiled: {_told(error)}"}
+    texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return {
+        "variables": set(read),
+        "literals": {text for text in texts if len(text) <= _LITERAL_CHARACTERS},
+        "thinks": bool(_THOUGHTS.search(source)),
+        **_tried(source, tokens),
+    }
+
+
+# --- the environment -----------------------------------------------------------------------------------
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the assistant says, for training; here it is text."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """A scope: what is set inside stays inside, as in transformers."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
+
+
+def _rendered(source: str, variables: Mapping[str, Any]) -> str:
+    most = OUTPUT_CHARACTERS + OUTPUT_FACTOR * _size(variables)
+    pieces: list[str] = []
+    length = 0
+    for piece in _compiled(source).generate(**variables):
+        length += len(piece)
+        if length > most:
+            raise RequestError(
+                f"The model's chat template makes more than {most} characters of these messages."
+            )
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _size(value: Any) -> int:
+    """Characters of all texts in a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(item) for key, item in value.items())
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+
+
+def _told(error: Exception) -> str:
+    """What an error says, with the line where a template cannot be read."""
+    said = str(error) or type(error).__name__
+    return f"line {error.lineno}: {said}" if isinstance(error, jinja2.TemplateSyntaxError) else said
+
+
+# --- trying a template ---------------------------------------------------------------------------------
+
+_USER, _MORE, _ANSWER, _SYSTEM, _LATER = "a7Question", "b7Question", "c7Answer", "d7System", "e7System"
+
+
+def _tried(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
+    """What becomes of short conversations."""
+
+    def takes(*said: tuple[str, str], typed: bool = False) -> bool | None:
+        """Whether all that is said stands in the text. None: the template refuses."""
+        messages = [{"role": role, "content": _content(text, typed=typed)} for role, text in said]
+        try:
+            written = _rendered(source, _variables(messages, tokens))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001
+            return None
+        return all(text in written for _, text in said)
+
+    typed = not takes(("user", _USER)) and bool(takes(("user", _USER), typed=True))
+    turns = (("user", _USER), ("assistant", _ANSWER), ("user", _MORE))
+    later = (("system", _SYSTEM), *turns[:2], ("system", _LATER), turns[2])
+    system = "nowhere"
+    if takes(("system", _SYSTEM), turns[0], typed=typed):
+        system = "anywhere" if takes(*later, typed=typed) else "first"
+    refuses = takes(*turns, typed=typed) is not None and takes(turns[0], turns[2], typed=typed) is None
+    return {"system": system, "alternates": refuses, "typed": typed}
+
+
+def _content(text: str, *, typed: bool) -> str | Sequence[Mapping[str, str]]:
+    return [{"type": "text", "text": text}] if typed else text
+
+
+def _variables(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> dict[str, Any]:
+    empty = {"tools": None, "documents": None, "add_generation_prompt": True}
+    return {**empty, **tokens, "messages": messages}

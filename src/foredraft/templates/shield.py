@@ -1,0 +1,101 @@
+"""Text from clients is text: nothing in it becomes a control token, whatever it spells.
+
+What a client's text has of a control token's text goes through the chat template in characters of the private
+use area, one for one, and is put back afterwards. So a template may cut, trim, join or escape it as it likes:
+it is known character by character which control tokens the template wrote itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from foredraft.errors import RequestError
+from foredraft.templates.chat import plain_data
+from foredraft.templates.control_texts import ControlTexts, Span
+from foredraft.types import Message
+
+_PRIVATE: Final = range(0xE000, 0xF900)
+_USED: Final = re.compile(r"[\ue000-\uf8ff]|\\u([ef][0-9a-f]{3})")
+"""A private character as it is, and as JSON and Python's repr escape it."""
+
+
+class Shield:
+    """A conversation on its way through a chat template. What the template gets of it is `messages`,
+    `variables` and `begun`, the beginning of the answer.
+
+    Roles stay as they are: templates write them between marks, and no client can choose them freely.
+    """
+
+    def __init__(
+        self,
+        control: ControlTexts,
+        messages: Sequence[Message],
+        variables: Mapping[str, object],
+        begun: str = "",
+    ) -> None:
+        given = plain_data([messages, variables, begun])
+        roles = [message["role"] for message in given[0]]
+        texts = _texts(given)
+        spelled = {char for text in texts for span in control.risky(text) for char in text[slice(*span)]}
+        self._stands_for = _stand_ins(spelled, texts) if spelled else {}
+        if spelled:
+            table = {ord(char): stand_in for stand_in, char in self._stands_for.items()}
+            given = _changed(given, lambda text: _hidden(text, control.risky(text), table))
+        self.messages: list[dict[str, Any]]
+        self.messages, self.variables, self.begun = given
+        for message, role in zip(self.messages, roles, strict=True):
+            message["role"] = role
+
+    def restored(self, text: str) -> tuple[str, list[Span]]:
+        """A rendered text as it was meant, and where in it a client's text would spell control tokens."""
+        if not self._stands_for:
+            return text, []
+        pieces: list[str] = []
+        literal: list[Span] = []
+        done = length = 0
+        for found in _USED.finditer(text):
+            stand_in = chr(int(found[1], 16)) if found[1] else found[0]
+            if stand_in in self._stands_for:
+                pieces += [text[done : found.start()], self._stands_for[stand_in]]
+                length += found.start() - done + 1
+                done = found.end()
+                literal.append((length - 1, length))
+        return "".join([*pieces, text[done:]]), literal
+
+
+def _texts(value: Any) -> list[str]:
+    """All texts in a plain value."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return list(chain.from_iterable(map(_texts, chain(value.keys(), value.values()))))
+    return list(chain.from_iterable(map(_texts, value))) if isinstance(value, list) else []
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
+    return [_changed(item, change) for item in value] if isinstance(value, list) else value
+
+
+def _hidden(text: str, spans: Sequence[Span], table: Mapping[int, str]) -> str:
+    """The text with stand-ins for the characters of the spans."""
+    chars = list(text)
+    for start, end in spans:
+        chars[start:end] = text[start:end].translate(table)
+    return "".join(chars)
+
+
+def _stand_ins(chars: set[str], texts: Sequence[str]) -> dict[str, str]:
+    """A private character for each of these, none of which any text has. Raises RequestError."""
+    used = {found[0][-4:] for text in texts for found in _USED.finditer(text)}
+    free = (chr(code) for code in _PRIVATE if chr(code) not in used and f"{code:x}" not in used)
+    chosen = dict(zip(free, sorted(chars), strict=False))
+    if len(chosen) < len(chars):
+        raise RequestError("The messages use up the characters for private use.")
+    return chosen
