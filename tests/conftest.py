@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foredraft import compiled
-from foredraft.library import default_model
+from foredraft.library import default_model, elsewhere
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
@@ -47,10 +47,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing a test does reaches the user's cache, nor another test's."""
+    """Nothing a test does reaches the user's cache, nor another test's, nor other programs' models."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FOREDRAFT_CACHE", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(elsewhere, "_home", lambda: folder)
+    monkeypatch.setattr(elsewhere, "OLLAMA_SERVICE", folder / "ollama")
     return folder
 
 

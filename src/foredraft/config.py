@@ -22,6 +22,15 @@ DEFAULT_CONTEXT = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPrograms:
+    """Folders in which other programs keep models, which are used where they lie."""
+
+    ollama: tuple[Path, ...] = ()
+    lmstudio: tuple[Path, ...] = ()
+    huggingface: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """How a model is loaded. 0 and "auto" mean: chosen from the model and the machine.
 
@@ -32,6 +41,7 @@ class ModelOptions:
     types for exactness on a CPU (docs/exactness.md), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
     `dtype`: the number format that safetensors are computed in; "auto" takes the one they were saved in where
     the device has it. A GGUF has its own.
+    `other_programs`: whose models a draft model may be, by name.
     `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
     loaded, `notice` a line for the user when something takes long; what they raise stops the loading.
     """
@@ -49,6 +59,7 @@ class ModelOptions:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     probe: bool = True
     cache_dir: Path | None = None
+    other_programs: OtherPrograms = field(default_factory=OtherPrograms)
     progress: Callable[[float], None] | None = None
     notice: Callable[[str], None] | None = None
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft import installation, library
+from foredraft import installation
 from foredraft.cli import coloured, diagnosis, paths
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
@@ -146,7 +146,7 @@ def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
 
 def _find(name: str | None) -> Path | ForedraftError:
     try:
-        return library.resolve(name, paths.models_dir())
+        return paths.locate(name)
     except ForedraftError as error:
         return error
 

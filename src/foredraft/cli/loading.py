@@ -11,10 +11,9 @@ from rich.markup import escape
 
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
-from foredraft.cli.paths import cache_dir
+from foredraft.cli.paths import cache_dir, locate, other_programs
 from foredraft.config import Speculation
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, RequestError
-from foredraft.library import models_dir, resolve
 from foredraft.registry import backend_for, check_speculation
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class _Spinner:
 
 def find_model(named: str | Path | None) -> Path:
     """Where a model is that some backend reads. Raises ModelError, MissingDependencyError."""
-    path = resolve(None if named is None else str(named), models_dir(cache_dir()))
+    path = locate(None if named is None else str(named))
     try:
         backend_for(path)
     except ModelFormatError:
@@ -57,7 +56,7 @@ def check_drafts(speculation: Speculation) -> None:
     for stage in speculation.stages:
         if stage.name == DRAFT_MODEL and (named := stage.options.get("model")):
             try:
-                resolve(named, models_dir(cache_dir()))
+                locate(named)
             except ModelNotFoundError as error:
                 raise ModelNotFoundError(
                     f"The draft model cannot be used: {error.message}",
@@ -128,8 +127,9 @@ def load_engines(
             ctrl_c.release()
             spinner.text = text
 
+        where: dict[str, Any] = {"cache_dir": cache_dir(), "other_programs": other_programs()}
         engines = Engine.load_together(
-            model, speculations, cache_dir=cache_dir(), progress=progress, notice=notice, **options
+            model, speculations, progress=progress, notice=notice, **where, **options
         )
         freeze_heap()
         if ctrl_c.pressed:

@@ -90,7 +90,7 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
 
     FILE is a path, a folder of safetensors, or the name of a model that 'foredraft models list' shows.
     """
-    path = library.resolve(model, paths.models_dir())
+    path = paths.locate(model)
     summary = summary_of(path)
     if as_json:
         click.echo(json.dumps(_summary_json(summary), indent=2))
@@ -196,7 +196,7 @@ def quantize(
     from foredraft.backends.llamacpp.quantize import default_output
     from foredraft.backends.llamacpp.quantize import quantize as run
 
-    src = library.resolve(source, paths.models_dir())
+    src = paths.locate(source)
     if repository_of(src) is not None:
         raise ConfigError(
             f"{src} holds safetensors; only a GGUF can be quantised.",

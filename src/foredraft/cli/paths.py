@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foredraft import library
 from foredraft.cache_folder import default_cache_dir
+from foredraft.config import OtherPrograms
 from foredraft.errors import ConfigError
 
 CACHE_VARIABLE = "FOREDRAFT_CACHE"
@@ -38,6 +39,31 @@ def _folder(chosen: str) -> Path:
 def models_dir() -> Path:
     """Where `foredraft models pull` puts models."""
     return library.models_dir(cache_dir())
+
+
+def other_programs() -> OtherPrograms:
+    """Where Ollama, LM Studio and the Hugging Face libraries keep models, by their own variables."""
+    usual = library.usual_places()
+    ollama = os.environ.get("OLLAMA_MODELS")
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if not hub and (home := os.environ.get("HF_HOME")):
+        hub = os.path.join(home, "hub")  # noqa: PTH118 - "~" is still in it
+    if not hub and (caches := os.environ.get("XDG_CACHE_HOME")):
+        hub = os.path.join(caches, "huggingface", "hub")  # noqa: PTH118
+    return OtherPrograms(
+        ollama=_named(ollama) or usual.ollama,
+        lmstudio=usual.lmstudio,
+        huggingface=_named(hub) or usual.huggingface,
+    )
+
+
+def locate(name: str | None) -> Path:
+    """The model of a name or a path, whoever keeps it; see `library.resolve`. Raises ModelNotFoundError."""
+    return library.resolve(name, models_dir(), other_programs())
+
+
+def _named(folder: str | None) -> tuple[Path, ...]:
+    return (Path(os.path.expanduser(folder)),) if folder else ()  # noqa: PTH111 - without a home as it is
 
 
 def store_dir() -> Path:

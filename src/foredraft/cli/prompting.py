@@ -12,7 +12,6 @@ import click
 
 from foredraft.cli.values import is_utf8
 from foredraft.errors import ModelNotFoundError, RequestError
-from foredraft.library import models_dir, resolve
 
 TRY = 'Try: foredraft run "Why is the sky blue?"'
 NOTHING_PIPED = "With '< /dev/null' nothing is piped in."
@@ -53,10 +52,10 @@ def names_a_model(word: str) -> bool:
         return True
     if not _is_one_word(word):
         return False
-    from foredraft.cli.paths import cache_dir
+    from foredraft.cli.paths import locate
 
     try:
-        resolve(word, models_dir(cache_dir()))
+        locate(word)
     except (ModelNotFoundError, OSError, RuntimeError):
         # OSError: too long for a file's name, as a prompt in a script without spaces may be. RuntimeError:
         # "~word" where no user is called that.

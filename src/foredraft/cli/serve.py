@@ -26,12 +26,12 @@ from foredraft.cli.options import (
     take_remember,
     take_speculation,
 )
-from foredraft.cli.paths import cache_dir
+from foredraft.cli.paths import cache_dir, other_programs
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
 from foredraft.errors import ConfigError, MissingDependencyError
-from foredraft.library import models_dir, resolve, stem_of
+from foredraft.library import stem_of
 from foredraft.registry import check_speculation
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
             reload=reload,
             listening=listening,
             loaded=recorder.watch if recorder else None,
+            other_programs=other_programs(),
         )
     return 0
 
@@ -249,7 +250,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     def overlay(settings: ServerSettings) -> ServerSettings:
         own = {**named, **settings.models}
         if not own:
-            path = resolve(None, models_dir(cache_dir()))
+            path = find_model(None)
             own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
         remembers = settings.remember and remember
         kept = KEPT_GB if kept_in and remembers and not settings.prefix_cache_gb else settings.prefix_cache_gb

@@ -112,7 +112,7 @@ def _context(
 ) -> DrafterContext:
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         folder = models_dir(options.cache_dir) if options.cache_dir else Path()
-        file = resolve(path, folder)
+        file = resolve(path, folder, options.other_programs)
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
     def follow(constraint: Constraint) -> Guide:

@@ -53,6 +53,7 @@ def load_parts(
     if not parts:
         raise ConfigError("Engines are loaded for one speculation setting at least.")
     loading = model_options(options)
-    path = resolve(None if model is None else str(model), models_dir(loading.cache_dir))
+    name = None if model is None else str(model)
+    path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
     wanted = replace(loading.model, sequences=parts * loading.model.sequences)
     return split(backend_for(path).load(path, wanted), parts), loading

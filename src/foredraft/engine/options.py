@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 import numpy as np
 
 from foredraft.cache_folder import default_cache_dir
-from foredraft.config import MOST_THREADS, Dtype, ModelOptions
+from foredraft.config import MOST_THREADS, Dtype, ModelOptions, OtherPrograms
 from foredraft.errors import ConfigError
+from foredraft.library import usual_places
 from foredraft.types import Constraint, VerifyRule
 
 _LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
@@ -27,7 +28,8 @@ class EngineOptions(TypedDict, total=False):
 
     `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs;
     None is the user's cache directory, and "~" is the home. `prefix_cache_gb`: keep the KV cells of sequences
-    that make room there, up to so many gigabytes; 0 keeps none.
+    that make room there, up to so many gigabytes; 0 keeps none. `other_programs`: the folders of Ollama, LM
+    Studio and the Hugging Face cache, whose models have names here, too; None are the usual ones.
     """
 
     context_length: int
@@ -44,6 +46,7 @@ class EngineOptions(TypedDict, total=False):
     progress: Callable[[float], None] | None
     notice: Callable[[str], None] | None
     cache_dir: str | Path | None
+    other_programs: OtherPrograms | None
     remember: bool
     prefix_cache_gb: float
 
@@ -101,7 +104,8 @@ def model_options(options: EngineOptions) -> LoadOptions:
             f"prefix_cache_gb={prefix_cache_gb} and remember=False contradict each other: it keeps texts.",
             hint="Set prefix_cache_gb=0, or leave remember on.",
         )
-    model = ModelOptions(cache_dir=cache_dir, **values)
+    others: OtherPrograms = values.pop("other_programs", None) or usual_places()
+    model = ModelOptions(cache_dir=cache_dir, other_programs=others, **values)
     return LoadOptions(model, cache_dir, remember, int(prefix_cache_gb * 1e9))
 
 
@@ -121,6 +125,8 @@ def _checked(name: str, value: object) -> object:
         raise _wrong(name, value, "a string: 'auto', a type such as 'f16' or 'q8_0', or K/V as in 'bf16/f16'")
     if name == "cache_dir" and value is not None:
         return _folder(name, value)
+    if name == "other_programs" and not isinstance(value, OtherPrograms | None):
+        raise _wrong(name, value, "None or an OtherPrograms")
     if name == "prefix_cache_gb":
         return _size(name, value)
     return value

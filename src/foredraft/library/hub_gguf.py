@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foredraft.errors import ModelNotFoundError
-from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS, is_model_name, quantization_of
+from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS
 from foredraft.library.hub_safetensors import has_pickles, has_safetensors
 from foredraft.library.repository import SAFETENSORS
 from foredraft.library.split import is_later_part, split_stem
+from foredraft.library.stored import is_model_name, quantization_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

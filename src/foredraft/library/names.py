@@ -11,16 +11,17 @@ from foredraft import installation
 from foredraft.errors import ModelNotFoundError
 from foredraft.library.catalogue import (
     PREFERRED_QUANTIZATIONS,
-    StoredModel,
     default_model,
-    gguf_models,
     list_models,
 )
 from foredraft.library.repository import CONFIG, SAFETENSORS, is_repository, repository_of
 from foredraft.library.split import model_files
+from foredraft.library.stored import OWN, StoredModel, gguf_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from foredraft.config import OtherPrograms
 
 
 def how_to_get_one() -> str:
@@ -32,21 +33,24 @@ def how_to_get_one() -> str:
 
 
 LONGEST_SHOWN = 60
+MOST_SHOWN = 12
+"""Models that are listed in an error."""
 
 LIKE = 0.7
 """The share of matching characters from which on a name counts as a misspelling of another."""
 
 
-def resolve(name_or_path: str | None, folder: Path) -> Path:
+def resolve(name_or_path: str | None, folder: Path, others: OtherPrograms | None = None) -> Path:
     """The file of the model that is meant; the first file of a split model, the folder of safetensors (its
     configuration, where GGUF files lie in the same folder). What was found means the same when asked again.
 
     None is the bundled default. A path may be a file or a folder with one model in it; of safetensors, any of
     their files or the configuration. Anything else is the name of a model in `folder` (the models folder) or
-    of the bundled one, in any case: `owner/repository` or `repository`, either with `:QUANT` or
-    `:safetensors`, the file's name with or without extension, or the beginning of one of these that only one
-    model has. Of a repository pulled in several quantisations the preferred one is taken, and a GGUF before
-    safetensors. Raises ModelNotFoundError, with the names that come near.
+    of the bundled one, or of those in the folders of `others`, in any case: `owner/repository` or
+    `repository`, either with `:QUANT` or `:safetensors`, the file's name with or without extension, what
+    Ollama calls it, or the beginning of one of these that only one model has. A name that a model in `folder`
+    has means that one. Of a repository pulled in several quantisations the preferred one is taken, and a GGUF
+    before safetensors. Raises ModelNotFoundError, with the names that come near, or all that are meant.
     """
     if name_or_path is None:
         default = default_model()
@@ -59,7 +63,7 @@ def resolve(name_or_path: str | None, folder: Path) -> Path:
     if path.is_file():
         repository = repository_of(path)
         return model_files(path)[0] if repository is None else _safetensors(repository)
-    models = list_models(folder)
+    models = list_models(folder, others)
     matches = _matches(name_or_path, models)
     if matches:
         found = _one(name_or_path, matches)
@@ -85,26 +89,31 @@ def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:
     wanted = name.casefold()
     exact = [model for model in models if wanted in (key.casefold() for key in model.answers_to())]
     if exact:
-        return exact
+        return [model for model in exact if model.source in OWN] or exact
     return [model for model in models if any(key.casefold().startswith(wanted) for key in model.answers_to())]
 
 
 def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
-    if len({model.repository for model in matches}) == 1 and matches[0].repository:
+    if len(matches) > 1 and len({model.repository for model in matches}) == 1 and matches[0].repository:
         matches = [model for model in matches if model.format != SAFETENSORS] or matches
-    if len(matches) == 1:
+        by_preference = ([m for m in matches if m.quantization == q] for q in PREFERRED_QUANTIZATIONS)
+        matches = next(filter(None, by_preference), matches)
+    one_file = len({model.path for model in matches}) == 1  # Ollama may have two names for it
+    one_model = len({(model.name, model.size_bytes) for model in matches}) == 1  # that two programs have
+    if one_file or one_model:
         return matches[0]
-    if len({model.repository for model in matches}) == 1 and matches[0].repository:
-        for quantization in PREFERRED_QUANTIZATIONS:
-            for model in matches:
-                if model.quantization == quantization:
-                    return model
+    raise ambiguous(name, matches)
+
+
+def ambiguous(name: str, matches: Sequence[StoredModel]) -> ModelNotFoundError:
+    """The error for a name that several models have."""
     names = {model.name for model in matches}
     if len(names) < len(matches):
         names = {str(model.path) for model in matches}
-    raise ModelNotFoundError(
-        f"{name!r} could be any of {len(matches)} models: {_listing(sorted(names))}.",
-        hint="Say which one.",
+    shown = sorted(names)[:MOST_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ModelNotFoundError(
+        f"{name!r} could be any of {len(names)} models: {_listing(shown)}{more}.", hint="Say which one."
     )
 
 

@@ -15,6 +15,10 @@ SAFETENSORS = "safetensors"
 SUFFIX = ".safetensors"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+SNAPSHOTS = "snapshots"
+CACHED = "models--"
+"""How that cache names a model's folder: `models--owner--name/snapshots/COMMIT`."""
+
 INDEX = "model.safetensors.index.json"
 """Which file each tensor is in, where there are several."""
 
@@ -29,6 +33,21 @@ def repository_of(path: Path) -> Path | None:
     named = path.name == CONFIG or path.name.endswith((SUFFIX, f"{SUFFIX}.index.json"))
     folder = path.parent if named and path.is_file() else path
     return folder if is_repository(folder) else None
+
+
+def cached_repository(folder: Path) -> str:
+    """The repository ("owner/name") of a folder in the cache of the Hub's own library; nothing for others."""
+    name = folder.parent.parent.name
+    if folder.parent.name != SNAPSHOTS or not name.startswith(CACHED):
+        return ""
+    return name.removeprefix(CACHED).replace("--", "/")
+
+
+def folder_name(folder: Path) -> str:
+    """What a folder of safetensors is called; in that cache, where it is named after a commit, as its
+    repository is.
+    """
+    return cached_repository(folder).rpartition("/")[2] or folder.name
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

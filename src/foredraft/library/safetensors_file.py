@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foredraft.errors import ModelFormatError, ModelNotFoundError
-from foredraft.library.repository import CONFIG, read_json, weight_files
+from foredraft.library.repository import CONFIG, folder_name, read_json, weight_files
 from foredraft.library.type_share import TypeShare, type_shares
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class SafetensorsSummary:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return folder_name(self.path)
 
     @property
     def file_type(self) -> str:

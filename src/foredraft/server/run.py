@@ -10,6 +10,7 @@ from time import monotonic
 
 import uvicorn
 
+from foredraft.config import OtherPrograms
 from foredraft.engine.engine import Engine
 from foredraft.engine.heap import freeze_heap
 from foredraft.engine.options import model_options
@@ -80,17 +81,20 @@ def run_server(
     reload: Reload | None = None,
     listening: Callable[[str, str], None],
     loaded: Callable[[Engine], None] | None = None,
+    other_programs: OtherPrograms | None = None,
 ) -> None:
     """Serve until interrupted; `listening` hears of the first model's name and of the URL, without a path.
     What is running then is finished first; a second interrupt ends it. `reload` gives new settings while it
-    runs. `loaded` gets every engine before it answers anything, on its own thread.
+    runs. `loaded` gets every engine before it answers anything, on its own thread. `other_programs`: as for
+    `Engine.load`.
 
     Raises what loading the first model raises, CapacityError if the port is taken.
     """
     host, port = settings.host, settings.port
     _check_free(host, port)
     give_back_large_blocks()
-    pool = ModelPool(settings, loader(settings, loaded), measure=size_on_disk(settings))
+    load, measure = loader(settings, loaded, other_programs), size_on_disk(settings, other_programs)
+    pool = ModelPool(settings, load, measure=measure)
     app = build_app(pool, allow_public=allow_public, reload=reload)
     config = uvicorn.Config(
         app, host=host, port=port, http=Connection, ws="none", log_config=None, access_log=False
@@ -99,7 +103,9 @@ def run_server(
 
 
 def loader(
-    settings: ServerSettings, loaded: Callable[[Engine], None] | None = None
+    settings: ServerSettings,
+    loaded: Callable[[Engine], None] | None = None,
+    other_programs: OtherPrograms | None = None,
 ) -> Callable[[ModelSettings], Engine]:
     """How a server with these settings loads a model. `loaded` may refuse an engine by raising."""
 
@@ -107,6 +113,7 @@ def loader(
         options = model.engine_options()
         options["cache_dir"], options["remember"] = settings.cache_dir, settings.remember
         options["prefix_cache_gb"] = settings.prefix_cache_gb
+        options["other_programs"] = other_programs
         engine = Engine.load(model.path, speculate=model.speculation(), **options)
         try:
             if loaded is not None:
@@ -120,13 +127,15 @@ def loader(
     return load
 
 
-def size_on_disk(settings: ServerSettings) -> Callable[[ModelSettings], int]:
+def size_on_disk(
+    settings: ServerSettings, other_programs: OtherPrograms | None = None
+) -> Callable[[ModelSettings], int]:
     """What is known of a model's size before it is loaded: that of its files, 0 if they cannot be found."""
 
     def measure(model: ModelSettings) -> int:
         try:
-            folder = model_options({"cache_dir": settings.cache_dir}).cache_dir
-            return size_of(resolve(model.path, models_dir(folder)))
+            kept = model_options({"cache_dir": settings.cache_dir, "other_programs": other_programs})
+            return size_of(resolve(model.path, models_dir(kept.cache_dir), kept.model.other_programs))
         except (ForedraftError, OSError):
             return 0  # loading it says what is wrong
 

@@ -10,13 +10,12 @@ from foredraft.library.catalogue import (
     DEFAULT_FILE,
     DEFAULT_PACKAGE,
     default_model,
-    is_model_name,
     list_models,
     models_dir,
-    quantization_of,
     size_of,
     stem_of,
 )
+from foredraft.library.stored import is_model_name, quantization_of
 from safetensors_factory import SHARDS, one_file, sharded, write
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from foredraft.errors import (
     first_line,
 )
 from foredraft.library.recommended import recommended_in_folder
-from foredraft.library.repository import weight_files
+from foredraft.library.repository import cached_repository, weight_files
 from foredraft.types import ModelInfo, Rollback
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,7 @@ class Source:
     @property
     def name(self) -> str:
         """The file's or the folder's; the repository's where the folder is one of the Hub's cache."""
-        if self.gguf is None and self.folder.parent.name == "snapshots":
-            return self.folder.parent.parent.name.removeprefix("models--").replace("--", "/")
-        return self.gguf or self.folder.name
+        return self.gguf or cached_repository(self.folder) or self.folder.name
 
     def keywords(self) -> dict[str, Any]:
         """What transformers' `from_pretrained` is told besides the folder."""

@@ -1,0 +1,61 @@
+"""The models that other programs keep on this computer, used where they lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from foredraft.config import OtherPrograms
+from foredraft.library.hub_cache import cached_models
+from foredraft.library.ollama import ollama_models
+from foredraft.library.stored import StoredModel, describe_gguf, gguf_models
+from foredraft.library.survey import Survey, Told, nobody
+
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
+"""Where Ollama keeps them on Linux when it runs as a service of its own."""
+
+
+def usual_places() -> OtherPrograms:
+    """Where the programs keep their models unless they are told otherwise."""
+    home = _home()
+    if home is None:
+        return OtherPrograms()
+    return OtherPrograms(
+        ollama=(home / ".ollama/models", OLLAMA_SERVICE),
+        lmstudio=(home / ".lmstudio/models", home / ".cache/lm-studio/models"),
+        huggingface=(home / ".cache/huggingface/hub",),
+    )
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # there is none
+        return None
+
+
+def models_elsewhere(places: OtherPrograms, told: Told = nobody) -> list[StoredModel]:
+    """Every model in these places, in no order. Folders that are not there hold none; `told` hears of what
+    was left out.
+    """
+    programs = (
+        (ollama_models, places.ollama),
+        (lmstudio_models, places.lmstudio),
+        (cached_models, places.huggingface),
+    )
+    found: list[StoredModel] = []
+    for models_in, folders in programs:
+        # One may be a link to the other, as LM Studio leaves it after moving.
+        for folder in {os.path.realpath(folder): folder for folder in folders}.values():
+            found += models_in(folder, told)
+    return found
+
+
+def lmstudio_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
+    """The GGUF files in a folder of LM Studio's: `publisher/repository/file`."""
+    paths = gguf_models(Survey(folder, told).files(folder, deepest=4))
+    return [describe_gguf(path, "lmstudio", _repository(path.relative_to(folder))) for path in paths]
+
+
+def _repository(path: Path) -> str:
+    return "/".join(path.parts[:2]) if len(path.parts) > 2 else ""

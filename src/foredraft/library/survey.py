@@ -1,0 +1,77 @@
+"""Looking through folders that anybody may have filled: bounded, and past what cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+MOST_ENTRIES = 20_000
+"""Files and folders that are looked at: as many as take a tenth of a second."""
+
+DEEPEST = 8
+"""Folders within one another."""
+
+Told: TypeAlias = Callable[[str], None]
+"""Hears in a sentence what was left out, and why."""
+
+
+def nobody(_said: str) -> None:
+    """For those who need not know."""
+
+
+class Survey:
+    """One look through a place. Each folder is entered once, so that links to folders can make no circle;
+    hidden files and folders are left out.
+    """
+
+    def __init__(self, place: Path, told: Told = nobody) -> None:
+        self.place = place
+        self.told = told
+        self._left = MOST_ENTRIES
+        self._entered: set[tuple[int, int]] = set()
+
+    def files(self, folder: Path, *, deepest: int = DEEPEST) -> Iterator[Path]:
+        """Whatever is no folder below this one, down to `deepest` folders in it."""
+        folders = []
+        for entry in self._entries(folder):
+            if _is_dir(entry):
+                folders.append(Path(entry.path))
+            else:
+                yield Path(entry.path)
+        for below in folders if deepest else ():
+            yield from self.files(below, deepest=deepest - 1)
+
+    def folders(self, folder: Path) -> list[Path]:
+        """The folders in this one."""
+        return [Path(entry.path) for entry in self._entries(folder) if _is_dir(entry)]
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """By name. Nothing where there is no such folder, where it cannot be read, or where it was read."""
+        if not self._left:
+            return []
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in self._entered:
+                return []
+            self._entered.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as found:
+                entries = list(islice(found, self._left))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.told(f"{folder} was left out: {error.strerror or error}.")
+            return []
+        self._left -= len(entries)
+        if not self._left:
+            self.told(f"Only {MOST_ENTRIES:,} files and folders of {self.place} were looked at.")
+        return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to where we may not look
+        return False
