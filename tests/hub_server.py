@@ -1,7 +1,8 @@
-"""A stand-in for the Hugging Face Hub on the loopback: the two addresses that a pull asks for.
+"""A stand-in for the Hugging Face Hub on the loopback: the addresses that a pull and a search ask for.
 
-`GET /api/models/OWNER/NAME` describes a repository, `GET /OWNER/NAME/resolve/COMMIT/FILE` sends a file, from
-the middle on request (Range). It can drop the connection after some bytes, refuse, or send damaged data.
+`GET /api/models?search=…&filter=…` lists repositories, `GET /api/models/OWNER/NAME` describes one, and `GET
+/OWNER/NAME/resolve/COMMIT/FILE` sends a file, from the middle on request (Range). It can drop the connection
+after some bytes, refuse, or send damaged data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import huggingface_hub
 
@@ -32,11 +33,14 @@ LARGE = 1000
 class Hub:
     """The server's contents and conduct. `drop_after`: for each download to come, the bytes after which its
     connection ends; `refuse_downloads`: the status for each of them, with the Hub's name of the error in
-    `refuse_with`; `requests`: method, path and Range header of every request so far.
+    `refuse_with`; `listing`: what a search gets in place of the truth; `requests`: method, path and Range
+    header of every request so far.
     """
 
     endpoint: str = ""
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    downloads_of: dict[str, int] = field(default_factory=dict)
+    listing: bytes | None = None
     drop_after: list[int] = field(default_factory=list)
     refuse_downloads: int = 0
     refuse_with: str = ""
@@ -95,13 +99,30 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.contents.requests.append((path, self.headers.get("Range")))
-        if path.startswith("/api/models/"):
+        if path == "/api/models":
+            self._list(parse_qs(urlsplit(self.path).query))
+        elif path.startswith("/api/models/"):
             self._describe(path.removeprefix("/api/models/"))
         else:
             repository, _, rest = path.lstrip("/").partition("/resolve/")
             commit, _, name = rest.partition("/")
             assert commit == COMMIT
             self._send_file(self.contents.repositories[repository][name])
+
+    def _list(self, query: dict[str, list[str]]) -> None:
+        """As the Hub does it: repositories whose names hold every word, with all of the tags."""
+        assert query["sort"] == ["downloads"]
+        words, ends = query["search"][0].lower().split(), {"gguf": ".gguf", "safetensors": ".safetensors"}
+        wanted = [ends[tag] for tag in query["filter"] if tag in ends]
+        found = [
+            {"id": name, "downloads": self.contents.downloads_of.get(name, 0), "gated": "gated" in name}
+            for name, files in self.contents.repositories.items()
+            if all(word in name.lower() for word in words)
+            and all(any(file.endswith(end) for file in files) for end in wanted)
+        ]
+        found.sort(key=lambda model: -int(str(model["downloads"])))
+        body = json.dumps(found[: int(query["limit"][0])]).encode()
+        self._reply(200, body if self.contents.listing is None else self.contents.listing)
 
     def _describe(self, repository: str) -> None:
         if repository == "owner/gated":

@@ -45,7 +45,7 @@ def pull(
     CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError.
     """
     with translated(repository):
-        snapshot = _look_up(repository, endpoint, token)
+        snapshot = look_up(repository, endpoint, token)
         target = folder.joinpath(*repository.split("/"))
         if quantization is None and notice is not None and has_safetensors(snapshot):
             notice(_taken(snapshot))
@@ -86,7 +86,8 @@ def _download(
     return paths
 
 
-def _look_up(repository: str, endpoint: str | None, token: str | None) -> Snapshot:
+def look_up(repository: str, endpoint: str | None, token: str | None) -> Snapshot:
+    """What a repository holds. Raises ConfigError, BackendError, what the Hub's library raises."""
     from huggingface_hub import HfApi
 
     if repository.count("/") != 1 or not all(repository.split("/")):
@@ -98,11 +99,16 @@ def _look_up(repository: str, endpoint: str | None, token: str | None) -> Snapsh
     try:
         info = api.model_info(repository, files_metadata=True, timeout=TIMEOUT_S)
     except (KeyError, TypeError, JSONDecodeError) as exc:
-        raise BackendError(
-            f"{api.endpoint} does not answer as the Hub does.", hint="Check HF_ENDPOINT, and your proxy."
-        ) from exc
+        raise not_the_hub(api.endpoint) from exc
     files = tuple(_file(sibling) for sibling in info.siblings or () if _stays_below(sibling.rfilename))
     return Snapshot(repository, info.sha or "main", files, endpoint, token)
+
+
+def not_the_hub(endpoint: str) -> BackendError:
+    """The error for another server in the Hub's place."""
+    return BackendError(
+        f"{endpoint} does not answer as the Hub does.", hint="Check HF_ENDPOINT, and your proxy."
+    )
 
 
 def _stays_below(name: str) -> bool:

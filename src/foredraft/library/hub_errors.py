@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+KEPT = "What has been downloaded is kept, and the same command continues."
+
+
 @contextmanager
-def translated(repository: str) -> Iterator[None]:
-    """Turn what the Hub's library and the system raise into ForedraftErrors."""
+def translated(repository: str, *, purpose: str = "Pulling models", again: str = KEPT) -> Iterator[None]:
+    """Turn what the Hub's library and the system raise into ForedraftErrors. `purpose` is what needs that
+    library, `again` what to know before another try.
+    """
     try:
         from huggingface_hub import errors
     except ImportError as exc:
-        raise missing_dependency("huggingface_hub", "Pulling models") from exc
+        raise missing_dependency("huggingface_hub", purpose) from exc
     try:
         yield
     except ForedraftError:
@@ -50,13 +55,13 @@ def translated(repository: str) -> Iterator[None]:
     except errors.HfHubHTTPError as exc:
         raise BackendError(
             f"The Hub refused: HTTP {exc.response.status_code} for {repository}.",
-            hint="Try again later. What has been downloaded is kept, and the same command continues.",
+            hint=f"Try again later. {again}".rstrip(),
         ) from exc
     except transport_error() as exc:
         said = str(exc).rstrip(".") or type(exc).__name__
         raise BackendError(
             f"The connection to the Hub failed: {said}.",
-            hint="Check the network. What has been downloaded is kept, and the same command continues.",
+            hint=f"Check the network. {again}".rstrip(),
         ) from exc
     except OSError as exc:
         raise _system_error(exc) from exc

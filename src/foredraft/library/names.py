@@ -59,22 +59,22 @@ def resolve(name_or_path: str | None, folder: Path, others: OtherPrograms | None
         return default
     if not name_or_path.strip():
         raise ModelNotFoundError("The name of the model is empty.", hint=how_to_get_one())
-    path = _as_path(name_or_path)
+    path = as_path(name_or_path)
     if path.is_file():
         repository = repository_of(path)
         return model_files(path)[0] if repository is None else _safetensors(repository)
     models = list_models(folder, others)
-    matches = _matches(name_or_path, models)
+    matches = models_called(name_or_path, models)
     if matches:
         found = _one(name_or_path, matches)
         return _safetensors(found.path) if found.format == SAFETENSORS else found.path
     # After the names: a folder called like a model should not hide the model.
     if path.is_dir():
         return _in_folder(path)
-    raise _not_found(name_or_path, path, models)
+    raise not_found(name_or_path, models)
 
 
-def _as_path(name: str) -> Path:
+def as_path(name: str) -> Path:
     """The path that a name may be. Raises ModelNotFoundError where it cannot be one."""
     try:
         path = Path(name).expanduser()
@@ -85,10 +85,11 @@ def _as_path(name: str) -> Path:
     return path
 
 
-def _matches(name: str, models: Sequence[StoredModel]) -> list[StoredModel]:
+def models_called(name: str, models: Sequence[StoredModel], *, whole: bool = False) -> list[StoredModel]:
+    """Those that answer to the name, or whose names begin with it, unless it has to be a `whole` one."""
     wanted = name.casefold()
     exact = [model for model in models if wanted in (key.casefold() for key in model.answers_to())]
-    if exact:
+    if exact or whole:
         return [model for model in exact if model.source in OWN] or exact
     return [model for model in models if any(key.casefold().startswith(wanted) for key in model.answers_to())]
 
@@ -142,7 +143,9 @@ def _safetensors(folder: Path) -> Path:
     return folder / CONFIG if gguf_models(folder.iterdir()) else folder
 
 
-def _not_found(name: str, path: Path, models: Sequence[StoredModel]) -> ModelNotFoundError:
+def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
+    """The error for a name or path that means nothing, with those of the models that come near."""
+    path = as_path(name)
     if _looks_like_path(name):
         siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
         named = [*gguf_models(siblings), *filter(is_repository, siblings)]

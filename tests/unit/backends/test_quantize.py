@@ -10,7 +10,7 @@ from llama_cpp import llama_cpp
 import gguf_factory
 from foredraft.backends.llamacpp.file_types import file_type_name, file_type_number
 from foredraft.backends.llamacpp.gguf_file import read_gguf
-from foredraft.backends.llamacpp.quantize import default_output, quantizable_types, quantize
+from foredraft.backends.llamacpp.quantize import default_name, quantizable_types, quantize
 from foredraft.errors import (
     BackendError,
     CapacityError,
@@ -175,14 +175,15 @@ def test_other_failures_say_what_llama_cpp_said(
 @pytest.mark.parametrize(
     ("source", "type_name", "expected"),
     [
-        ("m/model-f16.gguf", "q4_k_m", "m/model-Q4_K_M.gguf"),
-        ("m/model.BF16.gguf", "q8_0", "m/model-Q8_0.gguf"),
-        ("model-00001-of-00002.gguf", "q4_k", "model-Q4_K_M.gguf"),
-        ("model.gguf", "fp16", "model-F16.gguf"),
+        ("model-f16", "q4_k_m", "model-Q4_K_M.gguf"),
+        ("model.BF16", "q8_0", "model-Q8_0.gguf"),
+        ("Model", "q4_k", "Model-Q4_K_M.gguf"),
+        ("model", "fp16", "model-F16.gguf"),
+        ("someone/own:v1", "q8_0", "someone-own-v1-Q8_0.gguf"),
     ],
 )
-def test_default_output(source: str, type_name: str, expected: str) -> None:
-    assert default_output(Path(source), type_name) == Path(expected)
+def test_default_name(source: str, type_name: str, expected: str) -> None:
+    assert default_name(source, type_name) == expected
 
 
 def test_file_type_names() -> None:

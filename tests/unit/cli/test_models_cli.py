@@ -10,11 +10,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 import gguf_factory
+import other_programs
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.cli import cli, paths
-from foredraft.errors import ConfigError, MissingDependencyError, ModelFormatError, ModelNotFoundError
+from foredraft.errors import (
+    BackendError,
+    ConfigError,
+    MissingDependencyError,
+    ModelFormatError,
+    ModelNotFoundError,
+)
 from foredraft.installation import add_extra
-from foredraft.library import catalogue
+from foredraft.library import catalogue, usual_places
 from hub_server import Hub, isolated_hub
 from safetensors_factory import SHARDS, one_file, sharded, write
 
@@ -102,6 +109,108 @@ def test_list_marks_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run_json("list")[0]["default"] is True
 
 
+def test_list_shows_other_programs_models_and_what_was_left_out(cache: Path, own_cache: Path) -> None:
+    places = usual_places()
+    blob = other_programs.ollama(places.ollama[0], "registry.ollama.ai/library/llama3.2/3b", b"x" * 2_500_000)
+    other_programs.put(places.lmstudio[0] / "publisher/Tiny-GGUF/Tiny-Q8_0.gguf", b"x" * 999)
+    hub = own_cache / "huggingface" / "hub"  # below XDG_CACHE_HOME
+    snapshot = other_programs.cached(hub, "owner/Many", sharded())
+    other_programs.ollama(
+        places.ollama[0], "registry.ollama.ai/library/tuned/latest", kinds=("model", "adapter")
+    )
+    result = run("list")
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["llama3.2:3b", "Q4_K_M", "2.5", "MB", "Ollama"],
+        ["publisher/Tiny-GGUF:Q8_0", "Q8_0", "999", "B", "LM", "Studio"],
+        ["owner/Many:safetensors", "BF16", "77.2", "kB", "Hugging", "Face", "cache"],
+    ]
+    assert result.stderr == (
+        "Note: Ollama's tuned:latest was left out: it has an adapter, which would be missing.\n"
+    )
+    assert [model["source"] for model in run_json("list")] == ["ollama", "lmstudio", "huggingface"]
+    assert paths.locate("llama3.2") == blob
+    assert paths.locate("owner/many") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"HF_HUB_CACHE": "{0}/a"}, "a"),
+        ({"HUGGINGFACE_HUB_CACHE": "{0}/b"}, "b"),
+        ({"HF_HOME": "{0}/c"}, "c/hub"),
+        ({"XDG_CACHE_HOME": "{0}/d"}, "d/huggingface/hub"),
+        ({"HF_HUB_CACHE": "{0}/a", "HF_HOME": "{0}/c"}, "a"),
+        ({"XDG_CACHE_HOME": ""}, None),
+    ],
+)
+def test_the_place_of_the_hub_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str | None
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    expected = usual_places().huggingface if folder is None else (tmp_path / folder,)
+    assert paths.other_programs().huggingface == expected
+
+
+def test_the_place_of_ollamas_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.other_programs().ollama == usual_places().ollama
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    assert paths.other_programs().ollama == (tmp_path,)
+    monkeypatch.setenv("OLLAMA_MODELS", "~/models")
+    assert paths.other_programs().ollama == (Path.home() / "models",)
+
+
+# --- rm ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pulled(cache: Path) -> Path:
+    return other_programs.put(cache / "models" / "owner" / "Tiny-GGUF" / "Tiny-Q4_0.gguf", b"x" * 2_500_000)
+
+
+def test_rm(pulled: Path, cache: Path) -> None:
+    result = run("rm", "tiny-q4_0", "--yes")
+    assert result.stdout == "Deleted owner/Tiny-GGUF:Q4_0, 2.5 MB\n"
+    assert result.stderr == f"owner/Tiny-GGUF:Q4_0: 1 file, 2.5 MB, in {pulled.parent}\n"
+    assert list((cache / "models").iterdir()) == []
+    with pytest.raises(ModelNotFoundError, match="no model 'tiny-q4_0'"):
+        run("rm", "tiny-q4_0", "--yes")
+
+
+def test_rm_deletes_nothing_where_nobody_can_be_asked(pulled: Path) -> None:
+    with pytest.raises(ConfigError, match="no terminal to ask") as caught:
+        run("rm", "tiny-q4_0")
+    assert caught.value.hint == "Add --yes."
+    assert pulled.exists()
+
+
+@pytest.mark.parametrize(("answer", "stays"), [("n\n", True), ("\n", True), ("y\n", False)])
+def test_rm_asks(pulled: Path, monkeypatch: pytest.MonkeyPatch, answer: str, stays: bool) -> None:
+    monkeypatch.setattr("foredraft.cli.models._terminal", lambda: True)
+    words = ["models", "rm", "tiny-q4_0"]
+    result = CliRunner().invoke(cli, words, input=answer, standalone_mode=False)
+    assert "Delete this? [y/N]" in result.stderr
+    assert ("Nothing was deleted." in result.stderr) is stays
+    assert pulled.exists() is stays
+    assert (result.return_value or 0) == int(stays)
+
+
+def test_rm_of_several_deletes_all_or_none(pulled: Path, cache: Path) -> None:
+    other = other_programs.put(cache / "models" / "own.gguf")
+    with pytest.raises(ModelNotFoundError, match="no model 'nothing'"):
+        run("rm", "own", "nothing", "--yes")
+    assert other.exists()
+    run("rm", "own", "own", "tiny-q4_0", "--yes")
+    assert run_json("list") == []
+
+
+def test_rm_of_another_programs_model(own_cache: Path) -> None:
+    blob = other_programs.ollama(usual_places().ollama[0], "registry.ollama.ai/library/llama3.2/3b")
+    with pytest.raises(ConfigError, match="belongs to another program"):
+        run("rm", "llama3.2:3b", "--yes")
+    assert blob.exists()
+
+
 # --- inspect -------------------------------------------------------------------------------------------
 
 
@@ -165,18 +274,47 @@ def test_inspect_a_folder_of_safetensors(tmp_path: Path) -> None:
 # --- quantize ------------------------------------------------------------------------------------------
 
 
-def test_quantize(tmp_path: Path) -> None:
+def test_quantize_writes_into_the_models_folder(tmp_path: Path, cache: Path) -> None:
     source = gguf_factory.tiny_llama(tmp_path / "tiny-f32.gguf")
     result = run("quantize", source, "q8_0", "--threads", "1")
-    out = tmp_path / "tiny-Q8_0.gguf"
-    assert result.stdout == f"{out}: 141.5 kB, 28 % of tiny-f32.gguf\n"
+    out = cache / "models" / "tiny-Q8_0.gguf"
+    assert result.stdout == f"{out}: 141.5 kB, 28 % of tiny-f32\nRun it: foredraft run tiny-Q8_0\n"
     assert read_gguf(out).file_type == "Q8_0"
+    assert paths.locate("tiny-q8_0") == out
+    assert list(tmp_path.glob("*.gguf")) == [source]
+
+
+def test_quantize_what_was_pulled_goes_beside_it(cache: Path) -> None:
+    folder = cache / "models" / "owner" / "Tiny-GGUF"
+    folder.mkdir(parents=True)
+    gguf_factory.tiny_llama(folder / "Tiny-F32.gguf")
+    assert run("quantize", "Tiny-F32", "q8_0").stdout.endswith("Run it: foredraft run owner/Tiny-GGUF:Q8_0\n")
+    assert paths.locate("owner/Tiny-GGUF:Q8_0") == folder / "Tiny-Q8_0.gguf"
+
+
+def test_quantize_another_programs_model_leaves_its_folder_alone(tmp_path: Path, cache: Path) -> None:
+    folder = usual_places().ollama[0]
+    content = gguf_factory.tiny_llama(tmp_path / "tiny.gguf").read_bytes()
+    blob = other_programs.ollama(folder, "registry.ollama.ai/someone/tiny/v1", content)
+    before = sorted(folder.rglob("*"))
+    run("quantize", "someone/tiny:v1", "q8_0")
+    assert sorted(folder.rglob("*")) == before
+    assert blob.read_bytes() == content
+    assert read_gguf(paths.locate("someone-tiny-v1-Q8_0")).file_type == "Q8_0"
+
+
+def test_quantize_where_the_models_folder_cannot_be_made(tmp_path: Path, cache: Path) -> None:
+    source = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    other_programs.put(cache / "models")
+    with pytest.raises(ConfigError, match="models cannot be made") as caught:
+        run("quantize", source, "q8_0")
+    assert caught.value.hint == "Name a file to write, with -o."
 
 
 def test_quantize_to_a_chosen_file(tmp_path: Path) -> None:
     source = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
     out = tmp_path / "chosen.gguf"
-    run("quantize", source, "q4_0", "-o", out)
+    assert "Run it" not in run("quantize", source, "q4_0", "-o", out).stdout
     with pytest.raises(ConfigError, match="exists already"):
         run("quantize", source, "q8_0", "-o", out)
     run("quantize", source, "q8_0", "-o", out, "--force")
@@ -195,6 +333,38 @@ def test_quantize_safetensors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only a GGUF can be quantised") as caught:
         run("quantize", write(tmp_path / "My", one_file()), "q4_0")
     assert "convert_hf_to_gguf.py" in str(caught.value.hint)
+
+
+# --- search --------------------------------------------------------------------------------------------
+
+
+def test_search(hub: Hub) -> None:
+    hub.repositories["owner/Many-Tiny-GGUF"] = {f"Tiny-Q{n}_0.gguf": b"x" * n for n in range(1, 9)}
+    hub.downloads_of = {"owner/Tiny-GGUF": 12_345, "owner/Many-Tiny-GGUF": 6}
+    result = run("search", "tiny", "gguf")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()[:3]] == [
+        "model downloads sizes",
+        "owner/Tiny-GGUF 12,345 Q4_0 200.0 kB, Q8_0 200.0 kB",
+        "owner/Many-Tiny-GGUF 6 Q4_0 4 B, Q8_0 8 B, Q1_0 1 B, Q2_0 2 B, 4 more",
+    ]
+    assert "foredraft models pull OWNER/NAME[:QUANT]" in result.stdout
+    first = run_json("search", "tiny")[0]
+    assert first["repository"] == "owner/Tiny-GGUF"
+    assert first["variants"] == [
+        {"name": "Q4_0", "size_bytes": 200_000},
+        {"name": "Q8_0", "size_bytes": 200_000},
+    ]
+
+
+def test_search_finds_nothing(hub: Hub) -> None:
+    assert run("search", "zebra").stdout == "The Hub has no model with GGUF files for 'zebra'.\n"
+    assert run("search", "--safetensors", "tiny").stdout.startswith("The Hub has no model with safetensors")
+
+
+def test_search_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(BackendError, match="connection to the Hub failed"):
+        run("search", "tiny")
 
 
 # --- pull ----------------------------------------------------------------------------------------------

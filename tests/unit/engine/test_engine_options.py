@@ -14,6 +14,7 @@ from foredraft.cache_folder import default_cache_dir
 from foredraft.config import ModelOptions
 from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.errors import ConfigError
+from foredraft.library import usual_places
 
 
 def read(**options: object) -> LoadOptions:
@@ -23,7 +24,8 @@ def read(**options: object) -> LoadOptions:
 
 def test_nothing_given_is_the_defaults() -> None:
     folder = default_cache_dir()
-    assert read() == (ModelOptions(cache_dir=folder), folder, True, 0)
+    options = ModelOptions(cache_dir=folder, other_programs=usual_places())
+    assert read() == (options, folder, True, 0)
     assert read(cache_dir=None)[1] == folder
 
 
@@ -42,7 +44,9 @@ GOOD: list[Mapping[str, Any]] = [
 
 @pytest.mark.parametrize("options", GOOD)
 def test_good_values_reach_the_backend_as_they_are(options: Mapping[str, Any]) -> None:
-    assert read(**options)[0] == ModelOptions(cache_dir=default_cache_dir(), **options)
+    assert read(**options)[0] == ModelOptions(
+        cache_dir=default_cache_dir(), other_programs=usual_places(), **options
+    )
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
@@ -89,6 +93,8 @@ BAD: list[tuple[str, object, str]] = [
     ("remember", "no", "True or False"),
     ("remember", 0, "True or False"),
     ("remember", None, "True or False"),
+    ("other_programs", "ollama", "None or an OtherPrograms"),
+    ("other_programs", ("ollama",), "None or an OtherPrograms"),
     *(("prefix_cache_gb", value, "gigabytes") for value in (-1, "4", None, True, math.inf, math.nan)),
     ("progress", 5, "function"),
     ("notice", "loud", "function"),

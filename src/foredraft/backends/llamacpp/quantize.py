@@ -23,7 +23,6 @@ from foredraft.errors import (
     ModelFormatError,
     UnsupportedModelError,
 )
-from foredraft.library.split import split_stem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,14 +42,14 @@ def quantizable_types() -> list[str]:
     return sorted(set(file_types()) - NEEDS_IMATRIX)
 
 
-def default_output(src: Path, type_name: str) -> Path:
-    """Where the command line puts `src` as `type_name` if not told: beside it, as `name-TYPE.gguf`.
+def default_name(stem: str, type_name: str) -> str:
+    """What the file of a model of this name is called as `type_name`: `name-TYPE.gguf`.
 
     Raises ConfigError for an unknown type.
     """
     name = file_type_name(_type_number(type_name))
-    stem = re.sub(r"(?i)[-.](bf16|f16|f32|fp16|fp32)$", "", split_stem(src.stem))
-    return src.with_name(f"{stem}-{name}.gguf")
+    plain = re.sub(r"(?i)[-.](bf16|f16|f32|fp16|fp32)$", "", stem)
+    return f"{re.sub(r'[/:]+', '-', plain)}-{name}.gguf"
 
 
 def quantize(

@@ -1,0 +1,137 @@
+"""`foredraft models search` and `pull`: what the Hugging Face Hub has, and getting it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from foredraft import library
+from foredraft.cli import paths
+from foredraft.cli.render import stderr_console
+from foredraft.cli.units import size_text
+from foredraft.cli.values import Whole
+
+if TYPE_CHECKING:
+    from foredraft.library.hub_search import FoundModel
+
+MOST_VARIANTS = 4
+"""Of a repository's quantisations, in a table."""
+
+
+@click.command()
+@click.argument("words", metavar="WORD…", nargs=-1, required=True)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=Whole(1, 100),
+    default=10,
+    show_default=True,
+    help="Show so many, the most downloaded ones.",
+)
+@click.option("--safetensors", is_flag=True, help="Search for models that run on PyTorch instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all quantisations and sizes.")
+def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bool) -> None:
+    """Search the Hugging Face Hub for models by WORDs of their names.
+
+    The size shown first is of what 'foredraft models pull' takes; further quantisations are named after it.
+    """
+    query = " ".join(words)
+    errors = stderr_console()
+    with errors.status("Searching the Hub…"):
+        found = library.search(
+            query, limit=limit, safetensors=safetensors, endpoint=os.environ.get("HF_ENDPOINT") or None
+        )
+    if as_json:
+        click.echo(json.dumps([_found_json(model) for model in found], indent=2))
+        return
+    if not found:
+        kind = "safetensors" if safetensors else "GGUF files"
+        click.echo(f"The Hub has no model with {kind} for {query!r}.")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column("downloads", justify="right", no_wrap=True)
+    table.add_column("sizes", overflow="fold")
+    for model in found:
+        table.add_row(model.repository, f"{model.downloads:,}", ", ".join(_sizes(model)))
+    Console().print(table)
+    click.echo("\nGet one: foredraft models pull OWNER/NAME[:QUANT]")
+
+
+def _sizes(model: FoundModel) -> Iterator[str]:
+    """What a pull takes, then some of the others."""
+    if not model.variants:
+        yield "gated: its owner gives access on request" if model.gated else "unknown"
+    for variant in model.variants[:MOST_VARIANTS]:
+        yield f"{variant.name} {size_text(variant.size_bytes)}"
+    if len(model.variants) > MOST_VARIANTS:
+        yield f"{len(model.variants) - MOST_VARIANTS} more"
+
+
+def _found_json(model: FoundModel) -> dict[str, Any]:
+    return asdict(model)
+
+
+@click.command()
+@click.argument("model", metavar="REPO[:QUANT]")
+def pull(model: str) -> None:
+    """Download a model from the Hugging Face Hub: a GGUF, or safetensors where there is none.
+
+    REPO is OWNER/NAME, or its address on the Hub. QUANT is q4_k_m, q8_0, … or the name of a file; without it
+    the usual one is taken. REPO:safetensors takes the weights that run on PyTorch. When a download is
+    interrupted, the same command continues it.
+    """
+    repository, _, quantization = _without_address(model).partition(":")
+    errors = stderr_console()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+    )
+    shown: list[TaskID] = []
+
+    def report(done: int, total: int, file: str) -> None:
+        if not shown:  # until then there may be an error to say instead
+            bar.start()
+            shown.append(bar.add_task(file, total=total))
+        bar.update(shown[0], completed=done, total=total, description=file)
+
+    try:
+        path = library.pull(
+            repository,
+            quantization or None,
+            folder=paths.models_dir(),
+            progress=report,
+            notice=lambda text: errors.print(text, markup=False, highlight=False, soft_wrap=True),
+            endpoint=os.environ.get("HF_ENDPOINT") or None,
+        )
+    finally:
+        if shown:
+            bar.stop()
+    click.echo(path)
+
+
+def _without_address(model: str) -> str:
+    """OWNER/NAME[:QUANT] of what is copied from the browser: https://huggingface.co/OWNER/NAME."""
+    place = re.match(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", model)
+    return place[1] if place else model

@@ -1,0 +1,108 @@
+"""`foredraft models inspect`: what a model's file or folder says of itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from foredraft.cli import paths
+from foredraft.cli.model_summary import summary_of
+from foredraft.cli.units import size_text
+from foredraft.library.safetensors_file import SafetensorsSummary
+
+if TYPE_CHECKING:
+    from foredraft.cli.model_summary import Summary
+
+
+@click.command()
+@click.argument("model", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: everything the header says.")
+@click.option("--tensors", is_flag=True, help="List every tensor too.")
+def inspect(model: str, as_json: bool, tensors: bool) -> None:
+    """Show what a model file holds, without loading it.
+
+    FILE is a path, a folder of safetensors, or the name of a model that 'foredraft models list' shows.
+    """
+    path = paths.locate(model)
+    summary = summary_of(path)
+    if as_json:
+        click.echo(json.dumps(_summary_json(summary), indent=2))
+        return
+    click.echo(summary.path)
+    Console().print(_summary_table(summary))
+    if not summary.tensors:
+        click.echo("\nThis file holds a vocabulary and no weights: it cannot generate text.")
+        return
+    click.echo()
+    Console().print(_quantization_table(summary))
+    if tensors:
+        click.echo()
+        Console().print(_tensor_table(summary))
+
+
+def _summary_table(summary: Summary) -> Table:
+    heads = f"{summary.head_count} (KV: {summary.kv_head_count or summary.head_count})"
+    parts = f" in {len(summary.files)} files" if len(summary.files) > 1 else ""
+    rows = {
+        "name": summary.name,
+        "architecture": summary.architecture,
+        "parameters": f"{summary.parameters:,}",
+        "size": size_text(summary.size_bytes) + parts,
+        "type": summary.file_type,
+        "context length": f"{summary.context_length:,}" if summary.context_length else "",
+        "layers": f"{summary.block_count}" if summary.block_count else "",
+        "embedding": f"{summary.embedding_length:,}" if summary.embedding_length else "",
+        "attention heads": heads if summary.head_count else "",
+        "vocabulary": f"{summary.vocab_size:,} tokens ({summary.tokenizer or 'unknown kind'})",
+        "chat template": "yes" if summary.has_chat_template else "no",
+        "format": _format(summary),
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows.items():
+        if value:
+            table.add_row(label, value)
+    return table
+
+
+def _format(summary: Summary) -> str:
+    if isinstance(summary, SafetensorsSummary):
+        return "safetensors"
+    return f"GGUF version {summary.version}"
+
+
+def _quantization_table(summary: Summary) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("weights")
+    for header in ("tensors", "size", "share"):
+        table.add_column(header, justify="right")
+    whole = sum(share.size_bytes for share in summary.quantization.values()) or 1
+    for kind, share in summary.quantization.items():
+        percent = f"{100 * share.size_bytes / whole:.1f} %"
+        table.add_row(kind, f"{share.tensors:,}", size_text(share.size_bytes), percent)
+    return table
+
+
+def _tensor_table(summary: Summary) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tensor", overflow="fold")
+    table.add_column("type")
+    table.add_column("shape")
+    table.add_column("size", justify="right", no_wrap=True)
+    for tensor in summary.tensors:
+        shape = " × ".join(str(length) for length in tensor.shape)
+        table.add_row(tensor.name, tensor.type, shape, size_text(tensor.size_bytes))
+    return table
+
+
+def _summary_json(summary: Summary) -> dict[str, Any]:
+    values = asdict(summary)
+    values["path"] = str(summary.path)
+    values["files"] = [str(file) for file in summary.files]
+    return values | {"is_vocab_only": not summary.tensors, "is_split": len(summary.files) > 1}

@@ -1,0 +1,125 @@
+"""Searching the Hugging Face Hub for models that run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from json import JSONDecodeError
+from pathlib import Path
+
+from foredraft.errors import BackendError, ForedraftError
+from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS
+from foredraft.library.hub import look_up, not_the_hub
+from foredraft.library.hub_errors import translated, transport_error
+from foredraft.library.hub_gguf import choose_gguf, gguf_files
+from foredraft.library.hub_safetensors import has_safetensors
+from foredraft.library.repository import SAFETENSORS, SUFFIX
+from foredraft.library.stored import quantization_of
+from foredraft.library.transfer import TIMEOUT_S, Snapshot
+
+AT_ONCE = 8
+"""Requests to the Hub."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What can be pulled of a repository: the name after its colon ("Q4_K_M"), and the bytes of its files."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A repository on the Hub. `downloads` are those of the last month; `variants` begins with what `pull`
+    takes where none is named, and is empty where the Hub does not say. `gated`: its owner gives access.
+    """
+
+    repository: str
+    downloads: int
+    variants: Sequence[Variant]
+    gated: bool
+
+
+def search(
+    query: str,
+    *,
+    limit: int = 10,
+    safetensors: bool = False,
+    endpoint: str | None = None,
+    token: str | None = None,
+) -> list[FoundModel]:
+    """Repositories with GGUF files, or safetensors that generate text, whose names hold the words of `query`:
+    the most downloaded ones, with sizes. `endpoint` and `token` None mean the Hub library's own settings.
+
+    Raises BackendError (no connection, or no Hub there), MissingDependencyError.
+    """
+    with translated(f"the search for {query!r}", purpose="Searching the Hub", again=""):
+        rows = _listed(query, limit, safetensors=safetensors, endpoint=endpoint, token=token)
+    found = partial(_found, safetensors=safetensors, endpoint=endpoint, token=token)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(found, rows))
+
+
+def _listed(
+    query: str, limit: int, *, safetensors: bool, endpoint: str | None, token: str | None
+) -> list[dict[str, object]]:
+    """What the Hub's list says of each: `HfApi.list_models` would wait for a silent server for ever."""
+    from huggingface_hub import HfApi, get_session
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, without __all__
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    api = HfApi(endpoint=endpoint, token=token)
+    params: dict[str, str | int | list[str]] = {
+        "search": query,
+        "filter": [SAFETENSORS, "text-generation"] if safetensors else ["gguf"],
+        "sort": "downloads",
+        "limit": limit,
+    }
+    response = get_session().get(
+        f"{api.endpoint}/api/models", params=params, headers=build_hf_headers(token=token), timeout=TIMEOUT_S
+    )
+    hf_raise_for_status(response)
+    try:
+        rows = response.json()
+    except (JSONDecodeError, UnicodeDecodeError):
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.get("id") for row in rows):
+        raise not_the_hub(api.endpoint)
+    return rows[:limit]
+
+
+def _found(
+    row: dict[str, object], *, safetensors: bool, endpoint: str | None, token: str | None
+) -> FoundModel:
+    name, downloads = str(row["id"]), row.get("downloads")
+    try:
+        with translated(name, purpose="Searching the Hub", again=""):
+            snapshot = look_up(name, endpoint, token)
+        variants = _safetensors(snapshot) if safetensors else _ggufs(snapshot)
+    except ForedraftError as error:
+        if isinstance(error, BackendError) and isinstance(error.__cause__, transport_error()):
+            raise
+        variants = []  # gated, or renamed since
+    return FoundModel(name, downloads if isinstance(downloads, int) else 0, variants, bool(row.get("gated")))
+
+
+def _ggufs(snapshot: Snapshot) -> list[Variant]:
+    """Every quantisation, first the one that is taken where none is named."""
+    names = [quantization_of(Path(file.name).stem) or file.name for file in gguf_files(snapshot)]
+    variants = [
+        Variant(name, sum(file.size for file in choose_gguf(snapshot, name))) for name in dict.fromkeys(names)
+    ]
+    preferred = {name: rank for rank, name in enumerate(PREFERRED_QUANTIZATIONS)}
+    return sorted(variants, key=lambda variant: preferred.get(variant.name, len(preferred)))
+
+
+def _safetensors(snapshot: Snapshot) -> list[Variant]:
+    if not has_safetensors(snapshot):
+        return []
+    weights = [file.size for file in snapshot.files if file.name.endswith(SUFFIX) and "/" not in file.name]
+    return [Variant(SAFETENSORS, sum(weights))]
