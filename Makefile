@@ -13,6 +13,8 @@ MINUTES ?= 60
 demo: $(VENV)/.demo
 	$(BIN)/foredraft run --no-remember -n 300 \
 	  "Repeat this code, then rename width to breadth in it: $$(cat examples/shapes.txt)"
+	@echo
+	@echo 'Next: export PATH="$(CURDIR)/bin:$$PATH", and then: foredraft chat, foredraft serve, foredraft --help'
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
@@ -41,7 +43,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	@$(BIN)/python scripts/install.py demo
+	@$(BIN)/python scripts/install.py demo,hub,server,bench
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python

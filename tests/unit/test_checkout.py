@@ -1,0 +1,53 @@
+"""The command of a checkout, `bin/foredraft`, and what `make demo` installs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the command, in a folder with a space in its name."""
+    folder = tmp_path / "my checkout"
+    (folder / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "bin" / "foredraft", folder / "bin")
+    return folder
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_without_an_environment_it_says_what_to_do(checkout: Path) -> None:
+    ran = run(checkout / "bin" / "foredraft", "run", "Hello")
+    assert ran.returncode == 2
+    assert ran.stderr == f"foredraft is not set up in {checkout} yet: run 'make demo' there.\n"
+
+
+def test_it_runs_the_environments_command(checkout: Path, tmp_path: Path) -> None:
+    command = checkout / ".venv" / "bin" / "foredraft"
+    command.parent.mkdir(parents=True)
+    command.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
+    command.chmod(0o755)
+    link = tmp_path / "foredraft"
+    link.symlink_to(checkout / "bin" / "foredraft")
+    for name in (checkout / "bin" / "foredraft", link):
+        ran = run(name, "run", "two words", "")
+        assert (ran.returncode, ran.stdout, ran.stderr) == (7, "run|two words||", "")
+
+
+def test_make_demo_installs_what_the_next_commands_of_the_readme_need() -> None:
+    """Whatever the README's lines for pip install."""
+    readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
+    named = re.findall(r"pip install '\.\[([\w,]+)\]'", readme)
+    wanted = {extra for extras in named for extra in extras.split(",")}
+    [installed] = re.findall(r"scripts/install\.py (demo\S*)", makefile)
+    assert wanted == set(installed.split(","))
+    assert {"demo", "hub", "server"} <= wanted
