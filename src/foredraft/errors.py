@@ -6,7 +6,8 @@
     ├── ConfigError                  what the user set is wrong            exit 2, HTTP 400
     │   ├── SpeculationStringError   an unknown drafter or key
     │   └── RequestError             an impossible request (empty prompt, bad sampling value)
-    │       └── ContextLengthError   the prompt does not fit the context
+    │       ├── ContextLengthError   the prompt does not fit the context
+    │       └── NoNextTokenError     the answer cannot go on within its constraint
     ├── ModelError                   the model cannot be used              exit 2, HTTP 400
     │   ├── ModelNotFoundError       no such file or name                  exit 2, HTTP 404
     │   ├── ModelFormatError         not a model file, truncated, vocabulary only
@@ -75,6 +76,14 @@ class ContextLengthError(RequestError):
     """The prompt, or the context asked for, is longer than the model allows."""
 
     code = "context_length_exceeded"
+
+
+class NoNextTokenError(RequestError):
+    """No token may come next: the constraint and the settings together leave none, or the constraint became
+    too complex. What was generated until then stands.
+    """
+
+    code = "no_next_token"
 
 
 class ModelError(ForedraftError):

@@ -205,10 +205,14 @@ class Verdict:
 class Constraint:
     """What the whole answer must be. `source` is a JSON schema (as JSON text), a regex (Rust's syntax) or a
     grammar (llguidance's variant of Lark, or llama.cpp's GBNF); empty for `json_object`.
+
+    A schema may ask for what cannot be enforced, such as `uniqueItems`: with `strict` it is refused, without
+    it that part is left to the model.
     """
 
     kind: ConstraintKind
     source: str = ""
+    strict: bool = True
 
 
 # --- requests and what comes back ----------------------------------------------------------------------
@@ -356,6 +360,8 @@ class FinishEvent:
     timings: Timings
     speculation: SpeculationStats
     error: str | None = None
+    notice: str | None = None
+    """Why an answer ended early that is good as far as it goes."""
 
 
 Event: TypeAlias = TokenEvent | FinishEvent
@@ -374,6 +380,7 @@ class Completion:
     timings: Timings
     speculation: SpeculationStats
     error: str | None = None
+    notice: str | None = None
 
 
 # --- rounds, for the planner ---------------------------------------------------------------------------

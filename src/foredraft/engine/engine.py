@@ -313,7 +313,8 @@ class Engine:
         if request.admitted_at:
             setup.drafters.stop(request.view)
             setup.planner.stop(request.view)
-        self._scheduler.remove(request, keep=request.finish is not FinishReason.ERROR)
+        whole = request.finish is not FinishReason.ERROR and request.notice is None
+        self._scheduler.remove(request, keep=whole)
         event = finish_event(request, setup, self.model.capabilities)
         self._scheduler.cache.observe(event.timings)
         if self.on_finish is not None:

@@ -24,6 +24,7 @@ def finish_event(request: Request, setup: Setup, capabilities: Capabilities) -> 
             notes=setup.all_notes(),
         ),
         request.error,
+        request.notice,
     )
 
 

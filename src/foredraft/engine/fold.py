@@ -23,6 +23,7 @@ def fold(events: Iterable[Event]) -> Completion:
                 timings=event.timings,
                 speculation=event.speculation,
                 error=event.error,
+                notice=event.notice,
             )
         tokens.append(event)
     raise BackendError("A request's events ended without a finish event.")

@@ -44,6 +44,7 @@ class Request:
     fetch: Fetch | None = None
     finish: FinishReason | None = None
     error: str | None = None
+    notice: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
     admitted_at: float = 0.0
     first_token_at: float = 0.0
@@ -110,6 +111,10 @@ class Request:
     def fail(self, error: str) -> None:
         """The request cannot go on."""
         self.finish, self.error = FinishReason.ERROR, error
+
+    def end_early(self, notice: str) -> None:
+        """Nothing can follow. What was generated until now is the answer."""
+        self.finish, self.notice = FinishReason.LENGTH, notice
 
     def _ends(self, token: int) -> bool:
         return token in self.end_tokens or len(self.view.tokens) == self.sampler.completed_at

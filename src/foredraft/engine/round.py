@@ -12,7 +12,7 @@ from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import PromptEvent
 from foredraft.engine.setup import Setup
 from foredraft.engine.verify import verify
-from foredraft.errors import ForedraftError, OutOfKVError
+from foredraft.errors import ForedraftError, NoNextTokenError, OutOfKVError
 from foredraft.protocols import Model
 from foredraft.sampling.successors import verified_successors
 from foredraft.types import (
@@ -189,12 +189,15 @@ class RoundRunner:
         self, request: Request, draft: Draft | None, rows: Logits, events: list[Event]
     ) -> Verdict | None:
         """Verify, commit and roll back, adding to `events`. None if this request cannot go on: it ends with
-        an error, for example because its settings ban every token; the others do not feel it.
+        what it has where its constraint leaves no token, and with an error else; the others do not feel it.
         """
         try:
             verdict = verify(request, draft, rows)
             events += accept_tokens(request, draft, verdict, rows)
             self._roll_back(request, draft, verdict)
+        except NoNextTokenError as error:
+            request.end_early(str(error))
+            return None
         except ForedraftError as error:
             request.fail(str(error))
             return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from foredraft.engine.request import Request
+from foredraft.errors import NoNextTokenError
 from foredraft.sampling.processors import is_greedy
+from foredraft.sampling.sampler import RequestSampler
 from foredraft.types import Draft, Logits, SamplingParams, Verdict
 from foredraft.verification.block import verify_block
 from foredraft.verification.chain import verify_chain
@@ -19,21 +21,12 @@ def keeps_bytes(params: SamplingParams) -> bool:
 def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:
     """What the request commits. `logits` has one row for its last token and one for each draft token.
 
-    The sampler has advanced by every token of the verdict afterwards.
+    The sampler has advanced by every token of the verdict afterwards. Raises NoNextTokenError where no token
+    may come next; within a draft what comes before that is committed first, as without one.
     """
+    if draft is None or draft.parents is not None or keeps_bytes(request.params):
+        return _walk(request.sampler, draft, logits)
     sampler = request.sampler
-
-    def choose(row: int) -> int:
-        token = sampler.choose(logits[row])
-        sampler.advance(token)
-        return token
-
-    if draft is None:
-        return Verdict((choose(0),), ())
-    if draft.parents is not None:
-        return verify_tree(draft.tokens, draft.parents, choose)
-    if keeps_bytes(request.params):
-        return verify_chain(draft.tokens, choose)
     rule = verify_rejection if request.params.verify == "rejection" else verify_block
     verdict = rule(
         draft.tokens,
@@ -45,3 +38,38 @@ def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:
     for token in verdict.tokens:
         sampler.advance(token)
     return verdict
+
+
+def _walk(sampler: RequestSampler, draft: Draft | None, logits: Logits) -> Verdict:
+    """The match rule."""
+    chosen: list[int] = []
+    rows: list[int] = []
+
+    def choose(row: int) -> int:
+        rows.append(row)
+        token = sampler.choose(logits[row])
+        sampler.advance(token)
+        chosen.append(token)
+        return token
+
+    try:
+        if draft is None:
+            return Verdict((choose(0),), ())
+        if draft.parents is not None:
+            return verify_tree(draft.tokens, draft.parents, choose)
+        return verify_chain(draft.tokens, choose)
+    except NoNextTokenError:
+        if draft is None or not chosen:
+            raise
+        return Verdict(tuple(chosen), _path_to(rows[len(chosen) - 1] - 1, draft))
+
+
+def _path_to(node: int, draft: Draft) -> tuple[int, ...]:
+    """The nodes of a draft from its first to this one; none for -1."""
+    if draft.parents is None:
+        return tuple(range(node + 1))
+    path: list[int] = []
+    while node >= 0:
+        path.append(node)
+        node = draft.parents[node]
+    return tuple(reversed(path))

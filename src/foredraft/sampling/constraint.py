@@ -7,46 +7,35 @@ lives. A compiled constraint is kept too: most callers send the same schema agai
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 from foredraft import installation
-from foredraft.errors import MissingDependencyError, RequestError
+from foredraft.errors import MissingDependencyError
 from foredraft.protocols import Tokenizer
-from foredraft.sampling.guide import Guide, error_text
+from foredraft.sampling import verdicts
+from foredraft.sampling.grammar import Source, source_of, unusable
+from foredraft.sampling.guide import Guide
+from foredraft.sampling.trial import error_text, limits, llguidance_grammar
 from foredraft.types import Constraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_SOURCE = 100_000
-"""Characters of a schema, regex or grammar."""
-
-MAX_GRAMMAR = 100_000
-"""Symbols of a compiled grammar (llguidance's own limit is five times as high)."""
-
-MAX_LEXER_STATES = 50_000
-"""States of a grammar's lexer, of 1 to 2 kB each (llguidance's own limit: 250,000)."""
+logger = logging.getLogger(__name__)
 
 KEPT = 32
 """Compiled constraints kept for each vocabulary."""
-
-WHITESPACE = r"( |\n[ \t]{0,32})"
-"""What may stand between the tokens of JSON, at most once: a space, or a new line with its indentation. With
-any amount allowed small models may write spaces until the context is full. A schema may say otherwise in
-`x-guidance`."""
-
-WHAT = {"json_object": "JSON object", "json_schema": "JSON schema", "regex": "regex", "grammar": "grammar"}
 
 REMEMBERED = 4096
 """Forced texts whose tokens are remembered for each vocabulary: keys of a schema come again and again."""
 
 _MARK = "\x02"
-_MESSAGE_LENGTH = 300
 
 
 def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_eos: bool = False) -> Guide:
@@ -54,8 +43,8 @@ def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_e
 
     Raises RequestError for a constraint that cannot be used, saying why, and MissingDependencyError.
     """
-    check_source(constraint)
-    return _compiler(tokenizer).guide(constraint, ignore_eos=ignore_eos)
+    source = source_of(constraint)
+    return _compiler(tokenizer).guide(constraint, source, ignore_eos=ignore_eos)
 
 
 def get_ready(tokenizer: Tokenizer) -> None:
@@ -64,6 +53,7 @@ def get_ready(tokenizer: Tokenizer) -> None:
     """
     with suppress(MissingDependencyError):
         _compiler(tokenizer)
+        verdicts.get_ready()
 
 
 def _compiler(tokenizer: Tokenizer) -> _Compiler:
@@ -78,30 +68,6 @@ def _compiler(tokenizer: Tokenizer) -> _Compiler:
         return _Compiler(tokenizer)
 
 
-def check_source(constraint: Constraint) -> None:
-    """Raises RequestError for what can be told without a vocabulary: its length, and JSON that is none."""
-    what, source = WHAT[constraint.kind], constraint.source
-    if constraint.kind == "json_object" and source:
-        raise RequestError(
-            "A constraint of kind 'json_object' takes no source.",
-            hint="Use Constraint('json_schema', …) for a schema.",
-        )
-    if constraint.kind != "json_object" and not source:
-        raise RequestError(f"The {what} is empty.", hint="Leave the constraint out to allow any text.")
-    if len(source) > MAX_SOURCE:
-        raise RequestError(
-            f"The {what} has {len(source)} characters; at most {MAX_SOURCE} are allowed.",
-            hint="Use a smaller one.",
-        )
-    if constraint.kind == "json_schema":
-        try:
-            schema = json.loads(source)
-        except (ValueError, RecursionError) as error:
-            raise _unusable(constraint, f"it is not JSON ({error})") from None
-        if not isinstance(schema, dict):
-            raise _unusable(constraint, "a schema is a JSON object; {} allows any JSON")
-
-
 class _Compiler:
     """Compiles constraints for one vocabulary."""
 
@@ -112,11 +78,11 @@ class _Compiler:
         self._kept: OrderedDict[Constraint, LLMatcher] = OrderedDict()
         self._keeping = Lock()
 
-    def guide(self, constraint: Constraint, *, ignore_eos: bool) -> Guide:
+    def guide(self, constraint: Constraint, source: Source, *, ignore_eos: bool) -> Guide:
         with self._keeping:
             start = self._kept.get(constraint)
         if start is None:
-            start = self._compile(constraint)  # two threads may: better than one that waits for the other
+            start = self._compile(constraint, source)  # two may: better than one that waits
         with self._keeping:
             self._kept[constraint] = start
             self._kept.move_to_end(constraint)
@@ -124,53 +90,37 @@ class _Compiler:
                 self._kept.popitem(last=False)
         return Guide(start, self._vocab_size, self._ends, ignore_eos=ignore_eos)
 
-    def _compile(self, constraint: Constraint) -> LLMatcher:
-        from llguidance import LLMatcher, LLParserLimits
+    def _compile(self, constraint: Constraint, source: Source) -> LLMatcher:
+        from llguidance import LLMatcher
 
-        limits = LLParserLimits(
-            max_grammar_size=MAX_GRAMMAR, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
-        )
-        matcher = LLMatcher(self._vocabulary, _grammar(constraint), log_level=0, limits=limits)
+        verdicts.check(constraint, source, self._vocab_size)
+        _tell(source.unenforced)
+        grammar = llguidance_grammar(source.form, source.text)
+        matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits())
         begun = matcher.deep_copy()
         if not begun.is_error():
             begun.compute_bitmask()  # {"$ref": "#"} compiles, and describes no text that ends
         if begun.is_error():
-            raise _unusable(constraint, error_text(begun))
+            raise unusable(constraint, error_text(begun))
         return matcher
 
 
 _compilers: WeakKeyDictionary[Tokenizer, _Compiler] = WeakKeyDictionary()
 _building = Lock()
+_told: set[str] = set()
 
 
-def _grammar(constraint: Constraint) -> str:
-    """The constraint in llguidance's form. Raises RequestError."""
-    from llguidance import LLMatcher, grammar_from
-
-    source = constraint.source
-    if constraint.kind == "regex":
-        return LLMatcher.grammar_from_regex(source)
-    try:
-        if constraint.kind == "grammar":
-            return grammar_from("grammar", source)
-        schema = source if constraint.kind == "json_schema" else '{"type": "object"}'
-        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": WHITESPACE})
-    except ValueError as error:
-        raise _unusable(constraint, str(error)) from None
+def unenforced(constraint: Constraint) -> tuple[str, ...]:
+    """The keywords of a schema that are not enforced. Raises RequestError for one that cannot be used."""
+    return source_of(constraint).unenforced
 
 
-def _unusable(constraint: Constraint, reason: str) -> RequestError:
-    shown = " ".join(reason.split())
-    if len(shown) > _MESSAGE_LENGTH:
-        shown = shown[:_MESSAGE_LENGTH] + " …"
-    hints = {
-        "regex": "It is written in the syntax of Rust's regex, and matches the whole answer.",
-        "grammar": "Use llguidance's variant of Lark, with a rule `start`, or llama.cpp's GBNF with `root`.",
-    }
-    return RequestError(
-        f"The {WHAT[constraint.kind]} cannot be used: {shown}",
-        hint=hints.get(constraint.kind, "llguidance's documentation lists the keywords that it supports."),
-    )
+def _tell(keywords: Iterable[str]) -> None:
+    """Log keywords that are not enforced: each once."""
+    new = sorted(set(keywords) - _told)
+    if new:
+        _told.update(new)
+        logger.warning("A JSON schema has what is not enforced, and left to the model: %s.", ", ".join(new))
 
 
 # --- the vocabulary ------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from foredraft.errors import RequestError
+from foredraft.errors import NoNextTokenError
+from foredraft.sampling.trial import error_text
 from foredraft.types import Draft, Logits
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Guide:
     def advance(self, tokens: Sequence[int]) -> None:
         """Tokens were committed. What comes after the end is not looked at.
 
-        Raises RequestError for a token that the constraint forbids, or where it became too complex.
+        Raises NoNextTokenError for a token that the constraint forbids, or where it became too complex.
         """
         for token in tokens:
             if self.complete:
@@ -57,7 +58,7 @@ class Guide:
                 self.complete = True
                 return
             if not self._matcher.consume_token(token):
-                raise RequestError(
+                raise NoNextTokenError(
                     f"The constraint does not allow the answer to go on: {error_text(self._matcher)}",
                     hint="Use a simpler schema, regex or grammar.",
                 )
@@ -80,8 +81,8 @@ class Guide:
     def mask(self, row: Logits, extra: Sequence[int] = ()) -> Logits:
         """A copy of the row, of shape (vocabulary,), with −inf for every token that may not follow `extra`.
 
-        Nothing is masked where `extra` itself is forbidden. Raises RequestError where the constraint became
-        too complex, and where no token may follow.
+        Nothing is masked where `extra` itself is forbidden. Raises NoNextTokenError where the constraint
+        became too complex, and where no token may follow.
         """
         taken, ended = self._try(extra)
         try:
@@ -111,7 +112,7 @@ class Guide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RequestError(
+            raise NoNextTokenError(
                 f"The constraint cannot be followed any further: {error_text(self._matcher)}",
                 hint="Use a simpler schema, regex or grammar.",
             )
@@ -227,9 +228,3 @@ def _select(draft: Draft, nodes: Sequence[int]) -> Draft | None:
         confidence=tuple(draft.confidence[node] for node in nodes if node < len(draft.confidence)),
         features=draft.features,
     )
-
-
-def error_text(matcher: LLMatcher) -> str:
-    """Why a matcher cannot go on."""
-    text = " ".join(matcher.get_error().split())
-    return "no token of this vocabulary may follow" if text.startswith("NoExtension") else text

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from foredraft.errors import BackendError, RequestError
+from foredraft.errors import BackendError, NoNextTokenError
 from foredraft.sampling.history import TokenCounts
 from foredraft.sampling.noise import SLICE, Floats, TokenIds, largest_floor
 from foredraft.types import Logits, Probs, SamplingParams
@@ -93,7 +93,7 @@ class RowRules:
 
 
 def peak(row: Logits) -> float:
-    """The largest logit. Raises BackendError for a row with NaN, RequestError when every token is banned."""
+    """The largest logit. Raises BackendError for a row with NaN, NoNextTokenError when all are banned."""
     best = float(row.max())
     if math.isnan(best):
         raise BackendError(
@@ -101,7 +101,9 @@ def peak(row: Logits) -> float:
             hint="The model file may be damaged, or its KV cache type too coarse for it.",
         )
     if best == -math.inf:
-        raise RequestError("No token is left to choose.", hint="Relax logit_bias, min_tokens or constraint.")
+        raise NoNextTokenError(
+            "No token is left to choose.", hint="Relax logit_bias, min_tokens or constraint."
+        )
     return best
 
 

@@ -40,8 +40,15 @@ def speculation(stats: SpeculationStats) -> dict[str, Any]:
 
 
 def extras(ends: Sequence[FinishEvent]) -> dict[str, Any]:
-    """`timings` and `speculation` of the first answer, as they are added to a response."""
-    return {"timings": timings(ends[0].timings), "speculation": speculation(ends[0].speculation)}
+    """`timings` and `speculation` of the first answer, as they are added to a response; and why an answer
+    ended early, where one did.
+    """
+    notices = [end.notice for end in ends if end.notice]
+    return {
+        "timings": timings(ends[0].timings),
+        "speculation": speculation(ends[0].speculation),
+        **({"notice": notices[0]} if notices else {}),
+    }
 
 
 def _short(value: float) -> float:

@@ -196,4 +196,6 @@ def describe(watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
         }
         if end.error:
             facts["error"] = end.error
+        if end.notice:
+            facts["notice"] = end.notice
     return facts

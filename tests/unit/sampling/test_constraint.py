@@ -18,11 +18,14 @@ from foredraft.errors import BackendError, MissingDependencyError, RequestError
 from foredraft.installation import add_extra
 from foredraft.protocols import RequestView
 from foredraft.sampling import constraint as module
-from foredraft.sampling.constraint import MAX_SOURCE, check_source, compile_constraint
+from foredraft.sampling import trial
+from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.grammar import MAX_SOURCE, check_source
 from foredraft.sampling.guide import Guide
 from foredraft.sampling.noise import MATCH, make_key
 from foredraft.sampling.sampler import RequestSampler, choose_token
+from foredraft.sampling.trial import Form
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeTokenizer
@@ -420,22 +423,22 @@ def test_a_draft_model_proposes_within_the_constraint() -> None:
 
 def test_a_vocabulary_is_built_once_and_a_constraint_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Words()
-    compiled: list[Constraint] = []
-    original = module._grammar
+    compiled: list[str] = []
+    original = trial.llguidance_grammar
 
-    def counting(constraint: Constraint) -> str:
-        compiled.append(constraint)
-        return original(constraint)
+    def counting(form: Form, text: str) -> str:
+        compiled.append(text)
+        return original(form, text)
 
-    monkeypatch.setattr(module, "_grammar", counting)
+    monkeypatch.setattr(module, "llguidance_grammar", counting)
     for _ in range(3):
         compile_constraint(SCHEMA, tokenizer)
     assert tokenizer.asked < 2 * tokenizer.vocab_size
-    assert compiled == [SCHEMA]
+    assert compiled == [SCHEMA.source]
     for number in range(module.KEPT + 1):
         compile_constraint(Constraint("regex", f"a{number}"), tokenizer)
     compile_constraint(SCHEMA, tokenizer)
-    assert compiled.count(SCHEMA) == 2, "the least recently used is given up"
+    assert compiled.count(SCHEMA.source) == 2, "the least recently used is given up"
 
 
 def test_a_vocabulary_does_not_outlive_its_tokenizer() -> None:
@@ -491,7 +494,7 @@ def test_a_vocabulary_that_cannot_spell_the_constraint_leaves_no_token() -> None
         (Constraint("regex", "a" * (MAX_SOURCE + 1)), "characters"),
         (Constraint("grammar", "start: foo"), "foo"),
         (Constraint("grammar", 'root ::= ("a"'), "Expected"),
-        (Constraint("grammar", "root ::= " + "(" * 5000), "recursion"),
+        (Constraint("grammar", "root ::= " + "(" * 5000), "Expected"),
         (Constraint("regex"), "is empty"),
         (Constraint("json_object", "{}"), "takes no source"),
     ],
@@ -508,7 +511,7 @@ def test_a_constraint_that_cannot_be_used_is_refused_with_the_reason(
 
 
 def test_the_size_of_a_compiled_grammar_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_GRAMMAR", 10)
+    monkeypatch.setattr(trial, "MAX_GRAMMAR", 10)
     with pytest.raises(RequestError, match="cannot be used"):
         compile_constraint(SCHEMA, Words())
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foredraft.sampling.constraint import WHITESPACE
+from foredraft.sampling.trial import WHITESPACE
 from foredraft.server.tools.choice import Tool
 
 _DEFINITIONS: Final = "#/$defs"

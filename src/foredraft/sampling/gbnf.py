@@ -1,0 +1,317 @@
+r"""llama.cpp's GBNF, translated into llguidance's variant of Lark.
+
+The two differ in little: what a rule's name may be, how characters are written, and that Lark tells terminals
+(upper case, read by a lexer) from rules. A rule is made a terminal where everything in it is one, because
+llguidance's parser works on lexemes, not on characters. Groups nested deep become rules of their own.
+
+The syntax is that of `grammars/README.md` and `llama-grammar.cpp` in llama.cpp: escapes `\xHH`, `\uHHHH`,
+`\UHHHHHHHH`, `\t \r \n \\ \" \[ \] \-`, `.` for any character, `{m,n}`, `<[id]>` and `!<[id]>` for tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from foredraft.errors import RequestError
+
+MOST_NESTED = 8
+"""Groups within groups that are written as such: llguidance takes about 30."""
+
+_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z0-9_-]+[ \t]*::=")
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t]+|\#[^\r\n]*)
+    | (?P<newline>\r\n|\r|\n)
+    | (?P<defined>[\w-]+(?:[ \t]|\#[^\r\n]*)*::=)
+    | (?P<name>[\w-]+)
+    | (?P<literal>"(?:\\.|[^"\\])*")
+    | (?P<characters>\[(?:\\.|[^\]\\])*\])
+    | (?P<token>!?<\[\d+\]>)
+    | (?P<any>\.)
+    | (?P<repeat>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    | (?P<bar>\|)
+    | (?P<open>\()
+    | (?P<close>\))""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:x(..)|u(.{4})|U(.{8})|(.?))", re.DOTALL)
+_PLAIN = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
+_ANY = "/(?s:.)/"
+
+
+def is_gbnf(source: str) -> bool:
+    """Whether a grammar is written in GBNF, not in Lark: its rules are defined with `::=`."""
+    return _RULE.search(source.removeprefix("\ufeff")) is not None
+
+
+def lark_of(source: str) -> str:
+    """A GBNF grammar in Lark. Raises RequestError that says what is wrong, and where."""
+    rules = _rules(source.removeprefix("\ufeff"))
+    if "root" not in rules:
+        raise _wrong("It has no rule 'root'")
+    for rule in rules.values():
+        for name in rule.names:
+            if name not in rules:
+                raise _wrong(f"The rule {name!r} is not defined")
+    names = _names(rules)
+    return "".join(f"{names[name]}: {rule.text(names)}\n" for name, rule in rules.items())
+
+
+@dataclass(slots=True)
+class _Rule:
+    """A rule's right side: pieces of Lark, and the names of rules between them. `last`: where the last item
+    begins, which a repetition is about.
+    """
+
+    pieces: list[str | tuple[str]] = field(default_factory=list)
+    terminal: bool = True
+    last: int = 0
+    repeated: bool = False
+
+    @property
+    def names(self) -> Iterator[str]:
+        return (piece[0] for piece in self.pieces if isinstance(piece, tuple))
+
+    def text(self, names: dict[str, str]) -> str:
+        return " ".join(piece if isinstance(piece, str) else names[piece[0]] for piece in self.pieces)
+
+
+class _Reader:
+    """Puts tokens together to rules. `place`: where it is, for what is wrong there."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.place = 0
+        self.rules: dict[str, _Rule] = {}
+        self._open: list[_Rule] = []  # the rule that is read, and the groups that are open in it
+        self._empty = True  # whether a sequence has nothing in it yet
+        self._repeatable = False
+
+    def wrong(self, reason: str) -> RequestError:
+        line = self._source.count("\n", 0, self.place) + 1
+        rest = self._source[self.place : self.place + 20].split("\n")[0]
+        return _wrong(f"{reason}, at line {line}, {rest!r}" if rest else f"{reason}, at its end")
+
+    def define(self, name: str) -> None:
+        if len(self._open) > 1:
+            raise self.wrong("Expected ')'")
+        self._end_sequence()
+        self._open = [_Rule()]
+        self.rules[name] = self._open[0]
+        self._empty, self._repeatable = True, False
+
+    def add(self, piece: str | tuple[str], *, terminal: bool = True) -> None:
+        self._check_begun()
+        self._item([piece], terminal=terminal)
+
+    def _item(self, pieces: list[str | tuple[str]], *, terminal: bool) -> None:
+        rule = self._open[-1]
+        rule.last, rule.repeated = len(rule.pieces), False
+        rule.pieces += pieces
+        rule.terminal &= terminal
+        self._empty, self._repeatable = False, True
+
+    def _check_begun(self) -> None:
+        if not self._open:
+            raise self.wrong("Expected a rule's name and '::='")
+
+    def repeat(self, count: str) -> None:
+        if not self._repeatable:
+            raise self.wrong("There is nothing to repeat")
+        rule = self._open[-1]
+        if rule.repeated:  # Lark takes one of them, GBNF any number
+            rule.pieces[rule.last :] = ["(", *rule.pieces[rule.last :], ")"]
+        rule.pieces.append(count)
+        rule.repeated = True
+
+    def bar(self) -> None:
+        self._end_sequence()
+        self.add("|")
+        self._empty, self._repeatable = True, False
+
+    def open(self) -> None:
+        self._check_begun()
+        self._open.append(_Rule())
+        self._empty, self._repeatable = True, False
+
+    def close(self) -> None:
+        if len(self._open) < 2:
+            raise self.wrong("There is no '(' to the ')'")
+        self._end_sequence()
+        group = self._open.pop()
+        if len(self._open) % MOST_NESTED:
+            self._item(["(", *group.pieces, ")"], terminal=group.terminal)
+        else:
+            name = f"group {len(self.rules)}"  # no name of a client's
+            self.rules[name] = group
+            self._item([(name,)], terminal=True)
+
+    def finish(self) -> dict[str, _Rule]:
+        if len(self._open) > 1:
+            raise self.wrong("Expected ')'")
+        self._end_sequence()
+        return self.rules
+
+    @property
+    def ends_at_newline(self) -> bool:
+        """A rule goes on in the next line within a group, and after a bar or its '::='."""
+        return len(self._open) == 1 and not self._empty
+
+    def end_rule(self) -> None:
+        self._end_sequence()
+        self._open = []
+
+    def _end_sequence(self) -> None:
+        if self._open and self._empty:
+            self._open[-1].pieces.append('""')
+            self._empty = False
+
+
+def _rules(source: str) -> dict[str, _Rule]:
+    """The rules of a grammar by their names; of several with one name the last, as in llama.cpp."""
+    reader = _Reader(source)
+    while reader.place < len(source):
+        token = _TOKEN.match(source, reader.place)
+        if token is None:
+            raise reader.wrong("It cannot be read")
+        _read(reader, token)
+        reader.place = token.end()
+    return reader.finish()
+
+
+def _read(reader: _Reader, token: re.Match[str]) -> None:
+    kind, text = token.lastgroup, token[0]
+    if kind == "newline":
+        if reader.ends_at_newline:
+            reader.end_rule()
+    elif kind == "defined":
+        reader.define(re.split(r"[\s#:]", text, maxsplit=1)[0])
+    elif kind == "repeat":
+        reader.repeat(re.sub(r"\s", "", text))
+    elif kind in ("bar", "open", "close"):
+        {"bar": reader.bar, "open": reader.open, "close": reader.close}[kind]()
+    elif kind != "space":
+        reader.add(_item(kind, text, reader), terminal=kind != "token")
+
+
+def _item(kind: str | None, text: str, reader: _Reader) -> str | tuple[str]:
+    """What can be repeated, as a piece of a rule."""
+    if kind == "name":
+        return (text,)
+    if kind == "token":
+        return text.replace("!<[", "<[^")
+    if kind == "any":
+        return _ANY
+    return _literal(text[1:-1], reader) if kind == "literal" else _class(text[1:-1], reader)
+
+
+# --- characters ----------------------------------------------------------------------------------------
+
+
+def _characters(text: str, reader: _Reader) -> str:
+    """The text with its escapes replaced by what they stand for."""
+
+    def replaced(escape: re.Match[str]) -> str:
+        digits = escape[1] or escape[2] or escape[3]
+        if digits is not None:
+            return _code_point(digits, reader)
+        if escape[4] not in _PLAIN:
+            raise reader.wrong(f"There is no escape \\{escape[4]}")
+        return _PLAIN[escape[4]]
+
+    return _ESCAPE.sub(replaced, text)
+
+
+def _code_point(digits: str, reader: _Reader) -> str:
+    if not re.fullmatch("[0-9a-fA-F]+", digits):
+        raise reader.wrong(f"Expected {len(digits)} hexadecimal digits instead of {digits!r}")
+    number = int(digits, 16)
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        raise reader.wrong(f"U+{number:04X} is no character")
+    return chr(number)
+
+
+def _literal(text: str, reader: _Reader) -> str:
+    return '"' + "".join(map(_in_literal, _characters(text, reader))) + '"'
+
+
+def _in_literal(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0xA0 else character
+
+
+def _class(text: str, reader: _Reader) -> str:
+    """A set of characters as a regex. A `-` is a range between two characters, unless it is escaped."""
+    negated = text.startswith("^")
+    parts: list[str] = []
+    characters = re.findall(r"\\(?:x..|u.{4}|U.{8}|.)|.", text[negated:], re.DOTALL)
+    place = 0
+    while place < len(characters):
+        first = last = _characters(characters[place], reader)
+        if place + 2 < len(characters) and characters[place + 1] == "-":
+            last = _characters(characters[place + 2], reader)
+            place += 2
+        if last < first:
+            raise reader.wrong(f"The range {first}-{last} is empty")
+        parts.append(_in_class(first) if first == last else f"{_in_class(first)}-{_in_class(last)}")
+        place += 1
+    if not parts:
+        return _ANY if negated else "/[a&&b]/"
+    return f"/[{'^' if negated else ''}{''.join(parts)}]/"
+
+
+def _in_class(character: str) -> str:
+    return character if character.isalnum() else f"\\x{{{ord(character):x}}}"
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+
+def _names(rules: dict[str, _Rule]) -> dict[str, str]:
+    """Lark's names for rules: `start` for `root`, terminals in upper case, no two alike."""
+    _find_terminals(rules)
+    names: dict[str, str] = {"root": "start"}
+    taken = {"start"}
+    for name, rule in rules.items():
+        if name == "root":
+            continue
+        base = re.sub(r"\W", "_", name, flags=re.ASCII).lower().strip("_") or "rule"
+        base = base if base[0].isalpha() else f"r{base}"
+        chosen, number = base, 2
+        while chosen in taken:
+            chosen, number = f"{base}_{number}", number + 1
+        taken.add(chosen)
+        names[name] = chosen.upper() if rule.terminal else chosen
+    return names
+
+
+def _find_terminals(rules: dict[str, _Rule]) -> None:
+    """A rule with itself somewhere below it is none; neither is `root`, or one with a token."""
+    users: dict[str, list[str]] = {}
+    missing: dict[str, int] = {}
+    for name, rule in rules.items():
+        used = set(rule.names)
+        missing[name] = len(used)
+        for other in used:
+            users.setdefault(other, []).append(name)
+    found = {name for name, rule in rules.items() if rule.terminal and not missing[name]}
+    waiting = list(found)
+    while waiting:
+        for user in users.get(waiting.pop(), ()):
+            missing[user] -= 1
+            if not missing[user] and rules[user].terminal:
+                found.add(user)
+                waiting.append(user)
+    for name, rule in rules.items():
+        rule.terminal = name in found and name != "root"
+
+
+def _wrong(reason: str) -> RequestError:
+    return RequestError(
+        f"The grammar cannot be used. {reason}.",
+        hint="GBNF is written as llama.cpp's grammars/README.md says.",
+    )

@@ -1,0 +1,79 @@
+"""Whether a value can fit two JSON schemas at once, as far as types, constants and properties tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Any
+
+_KINDS = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
+_ALL = frozenset({"null", "boolean", "number", "string", "array", "object"})
+
+
+def are_disjoint(schemas: list[Any], resolved: Callable[[Any], Any]) -> bool:
+    """Whether no value fits two of them. `resolved` gives the schema that a `$ref` leads to."""
+    seen = [resolved(schema) for schema in schemas]
+    return all(_disjoint(one, other, resolved) for one, other in combinations(seen, 2))
+
+
+def _disjoint(one: Any, other: Any, resolved: Callable[[Any], Any]) -> bool:
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return one is False or other is False
+    if not _types(one) & _types(other):
+        return True
+    values, others = _constants(one), _constants(other)
+    if values is not None and others is not None:
+        return not values & others
+    mine, theirs = _properties(one), _properties(other)
+    required = {*_names(one.get("required")), *_names(other.get("required"))}
+    return any(
+        _disjoint(resolved(mine[name]), resolved(theirs[name]), resolved)
+        for name in mine.keys() & theirs.keys() & required
+        if "$ref" not in mine[name] or "$ref" not in theirs[name]  # no circles
+    )
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    given = schema.get("properties")
+    items = given.items() if isinstance(given, Mapping) else ()
+    return {name: part for name, part in items if isinstance(part, Mapping)}
+
+
+def _names(given: object) -> list[str]:
+    return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+
+
+def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+    given, constants = schema.get("type"), _given_constants(schema)
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, list):
+        return frozenset("number" if name == "integer" else str(name) for name in given)
+    return _ALL if constants is None else frozenset(map(_type_of, constants))
+
+
+def _type_of(value: object) -> str:
+    kinds = {
+        type(None): "null",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        str: "string",
+        list: "array",
+    }
+    return kinds.get(type(value), "object")
+
+
+def _constants(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
+    values = _given_constants(schema)
+    return None if values is None else {(_type_of(value), _text(value)) for value in values}
+
+
+def _text(value: object) -> str:
+    """Equal for equal values: 1 and 1.0 are, in JSON."""
+    return repr(float(value)) if type(value) in (int, float) and abs(value) < 2**53 else repr(value)  # type: ignore[arg-type]
+
+
+def _given_constants(schema: Mapping[str, Any]) -> list[Any] | None:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else None

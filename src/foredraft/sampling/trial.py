@@ -1,0 +1,145 @@
+"""llguidance tried out on a constraint: `try_out` runs in a child process, which may crash.
+
+It uses a vocabulary of single bytes in place of the model's. A step with a token of twelve bytes is twelve
+steps here, so a walk of `STEPS` sees as much of the grammar; nothing of the model's 50,000 to 250,000 tokens
+has to be handed over and kept in each child; and what was found out holds for all models. Only a grammar that
+names tokens by their numbers gets as many tokens as the model has.
+
+It has a stack of its own, smaller than that of any thread that may compile the constraint afterwards: what
+has room here has room there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+Form: TypeAlias = Literal["json", "regex", "lark"]
+
+MAX_GRAMMAR = 100_000
+"""Symbols of a compiled grammar (llguidance's own limit is five times as high)."""
+
+MAX_LEXER_STATES = 50_000
+"""States of a grammar's lexer, of 1 to 2 kB each (llguidance's own limit: 250,000)."""
+
+WHITESPACE = r"( |\n[ \t]{0,32})"
+"""What may stand between the tokens of JSON, at most once: a space, or a new line with its indentation. With
+any amount allowed small models may write spaces until the context is full. A schema may say otherwise in
+`x-guidance`."""
+
+STEPS = 64
+STACK = 1 << 20
+BYTES = 256
+_CLOSING = frozenset(b'"}],:{[')
+
+
+def llguidance_grammar(form: Form, text: str) -> str:
+    """A grammar as LLMatcher takes it. Raises ValueError."""
+    from llguidance import LLMatcher
+
+    if form == "regex":
+        return LLMatcher.grammar_from_regex(text)
+    if form == "lark":
+        return LLMatcher.grammar_from_lark(text)
+    return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
+
+
+def limits() -> LLParserLimits:
+    """What llguidance may use up."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_grammar_size=MAX_GRAMMAR, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
+    )
+
+
+def try_out(form: Form, text: str, vocab_size: int) -> str:
+    """Why a constraint cannot be used; nothing if it can, as far as its first bytes go. May crash."""
+    found: list[str | BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(_complaint(form, text, vocab_size))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            found.append(error)
+
+    threading.stack_size(STACK)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def _complaint(form: Form, text: str, vocab_size: int) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        grammar = llguidance_grammar(form, text)
+    except ValueError as error:
+        return str(error)
+    matcher = LLMatcher(_bytes(vocab_size), grammar, log_level=0, limits=limits())
+    if not matcher.is_error():
+        _walk(matcher)
+    return error_text(matcher)
+
+
+def _walk(matcher: LLMatcher) -> None:
+    """Some text of the grammar, one byte after another, with what ends a value more often than by chance."""
+    chance = random.Random(0)  # noqa: S311 - the same every time
+    for _ in range(STEPS):
+        choices = _allowed(matcher.compute_bitmask())
+        if matcher.is_error() or not choices:
+            return
+        closing = [byte for byte in choices if byte in _CLOSING]
+        matcher.consume_token(chance.choice(closing if closing and chance.random() < 0.5 else choices))
+        matcher.compute_ff_tokens()
+        if matcher.is_error() or matcher.is_stopped():
+            return
+
+
+def _allowed(mask: bytes) -> list[int]:
+    """Bytes that may come next; other tokens where no byte may. Not the end."""
+    first = range(BYTES // 8)
+    found = _set_bits(mask, first)
+    return found or [token for token in _set_bits(mask, range(BYTES // 8, len(mask))) if token > BYTES]
+
+
+def _set_bits(mask: bytes, places: range) -> list[int]:
+    return [8 * place + bit for place in places if mask[place] for bit in range(8) if mask[place] >> bit & 1]
+
+
+def error_text(matcher: LLMatcher) -> str:
+    """Why a matcher cannot go on; nothing if it can."""
+    text = matcher.get_error().split("<backtrace>")[0].split("<non-verbose/>")[0]
+    text = " ".join(text.split())
+    return "no token of this vocabulary may follow" if text.startswith("NoExtension") else text
+
+
+class _Bytes:
+    """A vocabulary of the 256 bytes, an end, and control tokens up to a size."""
+
+    bos_token_id = None
+    eos_token_id = BYTES
+
+    def __init__(self, vocab_size: int) -> None:
+        self.special_token_ids = list(range(BYTES, vocab_size))
+        control = [f"<|{token}|>".encode() for token in self.special_token_ids]
+        self.tokens = [bytes([byte]) for byte in range(BYTES)] + control
+
+    def __call__(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=2)
+def _bytes(vocab_size: int) -> LLTokenizer:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    vocabulary = _Bytes(max(vocab_size, BYTES + 1))
+    return LLTokenizer(TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), slices=[])

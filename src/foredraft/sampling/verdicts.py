@@ -1,0 +1,81 @@
+"""Whether a constraint can be used, found out in a child process before this one's llguidance sees it.
+
+llguidance is native code in the server's own process, and a constraint comes from a client: one that makes it
+crash, or compile for minutes, is to cost its own request, not everybody's. What was found out is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from hashlib import sha256
+from threading import Lock
+
+from foredraft.errors import (
+    CapacityError,
+    ChildDiedError,
+    ChildError,
+    ChildMemoryError,
+    ChildTimeoutError,
+)
+from foredraft.isolation.pool import ChildPool
+from foredraft.sampling.grammar import Source, unusable
+from foredraft.types import Constraint
+
+SECONDS = 2.0
+"""For compiling, and for the first steps."""
+
+MEMORY = 512 << 20
+
+REMEMBERED = 1024
+"""Verdicts: a hash and a line of text each."""
+
+_SIMPLER = "Use a simpler one: fewer rules or levels within each other, fewer alternatives, smaller counts."
+_LIMITS = ("crashes on it", "runs out of memory", "Too many items", "Current row has", "too many", "too deep")
+_TRY_OUT = "foredraft.sampling.trial:try_out"
+
+_pool = ChildPool(memory=MEMORY)
+_verdicts: OrderedDict[bytes, str] = OrderedDict()
+_remembering = Lock()
+
+
+def check(constraint: Constraint, source: Source, vocab_size: int) -> None:
+    """Raises RequestError for a constraint that cannot be used, saying why; CapacityError where too many are
+    being tried out.
+    """
+    names_tokens = source.form == "lark" and ("<[" in source.text or "<|" in source.text)
+    size = vocab_size if names_tokens else 0
+    key = sha256(f"{source.form} {size} {source.text}".encode("utf-8", "surrogatepass")).digest()
+    with _remembering:
+        reason = _verdicts.get(key)
+    if reason is None:
+        reason = _found_out(constraint, source, size)
+    with _remembering:
+        _verdicts[key] = reason
+        _verdicts.move_to_end(key)
+        if len(_verdicts) > REMEMBERED:
+            _verdicts.popitem(last=False)
+    if reason:
+        raise unusable(constraint, reason, hint=_SIMPLER if _is_limit(reason) else None)
+
+
+def get_ready() -> None:
+    """Start a child, so that the first constraint does not wait for it."""
+    with suppress(ChildError, CapacityError):
+        _pool.call(_TRY_OUT, "regex", "a", 0, seconds=SECONDS)
+
+
+def _found_out(constraint: Constraint, source: Source, vocab_size: int) -> str:
+    try:
+        reason: str = _pool.call(_TRY_OUT, source.form, source.text, vocab_size, seconds=SECONDS)
+    except ChildDiedError as error:
+        return f"llguidance crashes on it. {error.message}"
+    except ChildMemoryError as error:
+        return f"llguidance runs out of memory on it. {error.message}"
+    except ChildTimeoutError as error:  # perhaps the machine is busy: not remembered
+        raise unusable(constraint, f"it is too complex. {error.message}", hint=_SIMPLER) from None
+    return reason
+
+
+def _is_limit(reason: str) -> bool:
+    return any(words in reason for words in _LIMITS)
