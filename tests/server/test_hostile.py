@@ -12,6 +12,7 @@ import pytest
 
 from foredraft import Engine
 from foredraft.sampling.constraint import _Compiler
+from foredraft.sampling.grammar import Source
 from foredraft.server.auth import hash_key
 from foredraft.server.settings import KeySettings, Limits, SamplingDefaults, ServerSettings
 from foredraft.types import Constraint, Event
@@ -269,9 +270,9 @@ def test_a_constraint_is_compiled_before_the_engine_hears_of_it() -> None:
     with pytest.MonkeyPatch.context() as patch, serving() as server:
         compile_ = _Compiler._compile
 
-        def spying(self: _Compiler, constraint: Constraint) -> Any:
+        def spying(self: _Compiler, constraint: Constraint, source: Source) -> Any:
             threads.append(threading.current_thread().name)
-            return compile_(self, constraint)
+            return compile_(self, constraint, source)
 
         patch.setattr(_Compiler, "_compile", spying)
         assert post(server, "/v1/chat/completions", body).status_code == 200

@@ -195,11 +195,11 @@ class RoundRunner:
             verdict = verify(request, draft, rows)
             events += accept_tokens(request, draft, verdict, rows)
             self._roll_back(request, draft, verdict)
-        except NoNextTokenError as error:
-            request.end_early(str(error))
-            return None
         except ForedraftError as error:
-            request.fail(str(error))
+            if isinstance(error, NoNextTokenError) and request.params.constraint is not None:
+                request.end_early(str(error))
+            else:
+                request.fail(str(error))
             return None
         return verdict
 

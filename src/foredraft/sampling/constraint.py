@@ -7,9 +7,7 @@ lives. A compiled constraint is kept too: most callers send the same schema agai
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -26,8 +24,6 @@ from foredraft.types import Constraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-logger = logging.getLogger(__name__)
 
 KEPT = 32
 """Compiled constraints kept for each vocabulary."""
@@ -94,7 +90,6 @@ class _Compiler:
         from llguidance import LLMatcher
 
         verdicts.check(constraint, source, self._vocab_size)
-        _tell(source.unenforced)
         grammar = llguidance_grammar(source.form, source.text)
         matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits())
         begun = matcher.deep_copy()
@@ -107,20 +102,6 @@ class _Compiler:
 
 _compilers: WeakKeyDictionary[Tokenizer, _Compiler] = WeakKeyDictionary()
 _building = Lock()
-_told: set[str] = set()
-
-
-def unenforced(constraint: Constraint) -> tuple[str, ...]:
-    """The keywords of a schema that are not enforced. Raises RequestError for one that cannot be used."""
-    return source_of(constraint).unenforced
-
-
-def _tell(keywords: Iterable[str]) -> None:
-    """Log keywords that are not enforced: each once."""
-    new = sorted(set(keywords) - _told)
-    if new:
-        _told.update(new)
-        logger.warning("A JSON schema has what is not enforced, and left to the model: %s.", ", ".join(new))
 
 
 # --- the vocabulary ------------------------------------------------------------------------------------

@@ -38,11 +38,10 @@ _NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A constraint in one of the forms that llguidance reads, and what of a schema is not enforced."""
+    """A constraint in one of the forms that llguidance reads."""
 
     form: Form
     text: str
-    unenforced: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +54,7 @@ def source_of(constraint: Constraint) -> Source:
         return Source("json", '{"type": "object"}')
     if constraint.kind == "json_schema":
         prepared = prepare(json.loads(constraint.source), strict=constraint.strict)
-        return Source("json", json.dumps(prepared.schema), prepared.unenforced)
+        return Source("json", json.dumps(prepared.schema))
     gbnf = is_gbnf(constraint.source)
     lark = lark_of(constraint.source) if gbnf else _with_prepared_schemas(constraint.source.lstrip("\ufeff"))
     _check_chain(lark)

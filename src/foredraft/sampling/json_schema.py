@@ -10,6 +10,7 @@ A `default` is an annotation: it demands nothing.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from foredraft.sampling.schema_places import (
     target,
     too_deep,
 )
+
+logger = logging.getLogger(__name__)
+_told: set[str] = set()
 
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"]
@@ -77,7 +81,20 @@ def prepare(schema: Mapping[str, Any], *, strict: bool) -> Prepared:
         prepared = {"enum": []}
     preparer.finish(prepared)
     check_levels(prepared)
+    _tell(preparer.unenforced)
     return Prepared(prepared, tuple(sorted(preparer.unenforced)))
+
+
+def _tell(keywords: set[str]) -> None:
+    """Log keywords that are not enforced: each once."""
+    new = keywords - _told
+    if new:
+        _told.update(new)
+        logger.warning(
+            'A JSON schema asks for what is not enforced, but left to the model: %s. With "strict": true '
+            "it would be refused.",
+            ", ".join(sorted(new)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

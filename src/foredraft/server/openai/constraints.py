@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from foredraft.errors import RequestError
+from foredraft.sampling.json_schema import prepare
 from foredraft.server.openai.schemas import ResponseFormat
 from foredraft.server.openai.tool_use import ToolUse
 from foredraft.types import Constraint
@@ -65,8 +66,7 @@ def _with_calls(asked: Constraint | None, use: ToolUse, most_bytes: int) -> Cons
 def _schema_of(json_constraint: Constraint) -> dict[str, Any]:
     if json_constraint.kind == "json_object":
         return {"type": "object"}
-    schema: dict[str, Any] = json.loads(json_constraint.source)
-    return schema
+    return prepare(json.loads(json_constraint.source), strict=json_constraint.strict).schema
 
 
 def _of_format(wanted: ResponseFormat | None) -> Constraint | None:
@@ -80,4 +80,5 @@ def _of_format(wanted: ResponseFormat | None) -> Constraint | None:
         return Constraint("json_object")
     if wanted.json_schema is None:
         raise RequestError("response_format: the type 'json_schema' needs json_schema.")
-    return Constraint("json_schema", json.dumps(wanted.json_schema.schema_))
+    schema, strict = wanted.json_schema.schema_, wanted.json_schema.strict is True
+    return Constraint("json_schema", json.dumps(schema), strict)

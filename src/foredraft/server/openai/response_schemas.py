@@ -36,7 +36,7 @@ _NO_SUMMARY = "there is no reasoning to summarise; leave it out"
 
 
 class TextFormat(Body):
-    """What the text must be. A schema is always followed, `strict` or not."""
+    """What the text must be. A schema is always followed; see `JsonSchema` about `strict`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
@@ -56,7 +56,8 @@ class TextFormat(Body):
         """The same as chat completions have it."""
         if self.name is None or self.schema_ is None:
             return ResponseFormat(type=self.type)
-        return ResponseFormat(type=self.type, json_schema=JsonSchema(name=self.name, schema_=self.schema_))
+        schema = JsonSchema(name=self.name, schema_=self.schema_, strict=self.strict)
+        return ResponseFormat(type=self.type, json_schema=schema)
 
 
 class TextConfig(Body):

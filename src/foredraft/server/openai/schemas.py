@@ -258,7 +258,9 @@ def _bias(bias: dict[str, float]) -> dict[int, float]:
 
 
 class JsonSchema(Body):
-    """OpenAI's `json_schema` object. `strict` makes no difference: a schema is always followed."""
+    """OpenAI's `json_schema` object. A schema is always followed; what of it cannot be enforced is refused
+    with `strict`, and left to the model without it.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 

@@ -127,7 +127,9 @@ def tool_use(
 
 def _check_parameters(tool: Tool, tokenizer: Tokenizer) -> None:
     try:
-        compile_constraint(Constraint("json_schema", json.dumps(dict(tool.parameters))), tokenizer)
+        compile_constraint(
+            Constraint("json_schema", json.dumps(dict(tool.parameters)), tool.strict), tokenizer
+        )
     except RequestError as error:
         raise RequestError(
             f"The parameters of the function {tool.name!r} cannot be followed. {error.message}",

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from foredraft.errors import RequestError
+from foredraft.sampling.json_schema import prepare
 from foredraft.sampling.trial import WHITESPACE
 from foredraft.server.tools.choice import Tool
 
@@ -44,8 +46,20 @@ def embedded(schema: Mapping[str, Any]) -> str:
 
 
 def definitions(tools: Sequence[Tool]) -> dict[str, Any]:
-    """Each function's parameters under its name. References inside them still lead to the same place."""
-    return {tool.name: _moved(tool.parameters, f"{_DEFINITIONS}/{tool.name}") for tool in tools}
+    """Each function's parameters under its name, prepared for the grammar. References inside them still lead
+    to the same place. Raises RequestError for parameters that cannot be followed.
+    """
+    return {tool.name: _moved(_prepared(tool), f"{_DEFINITIONS}/{tool.name}") for tool in tools}
+
+
+def _prepared(tool: Tool) -> dict[str, Any]:
+    try:
+        return prepare(tool.parameters, strict=tool.strict).schema
+    except RequestError as error:
+        raise RequestError(
+            f"The parameters of the function {tool.name!r} cannot be followed. {error.message}",
+            hint=error.hint,
+        ) from None
 
 
 def _moved(schema: object, place: str) -> Any:
