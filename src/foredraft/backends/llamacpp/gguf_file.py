@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from foredraft.backends.llamacpp.file_types import file_type_name
 from foredraft.backends.llamacpp.gguf_native import Array, Header, Tensor, Value, read_header
+from foredraft.backends.llamacpp.gguf_values import check_values
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError
 from foredraft.library.catalogue import stem_of
 from foredraft.library.display import display_name
@@ -73,8 +74,8 @@ def read_gguf(path: Path) -> GGUFSummary:
     """Summarise a GGUF file; of a split model any part will do, and all parts are read.
 
     Raises ModelNotFoundError if it or one of its parts is not there, ModelFormatError if a file is not GGUF,
-    has a damaged header or ends before its weights do, MissingDependencyError without llama-cpp-python.
-    A file with a vocabulary only is no error here.
+    has a damaged header or a value in it that cannot be, or ends before its weights do,
+    MissingDependencyError without llama-cpp-python. A file with a vocabulary only is no error here.
     """
     files = model_files(path)
     for file in files:
@@ -87,6 +88,7 @@ def read_gguf(path: Path) -> GGUFSummary:
     architecture = _text(metadata, "general.architecture")
     if not architecture:
         raise ModelFormatError(f"{path} does not say what architecture it is (general.architecture).")
+    check_values(path, architecture, metadata, tensors)
     quantization = type_shares((tensor.type, tensor.size_bytes) for tensor in tensors)
     return GGUFSummary(
         path=files[0],

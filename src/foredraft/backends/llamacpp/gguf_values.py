@@ -1,0 +1,108 @@
+"""What the values of a GGUF header may be. Most of what is wrong here would end the process: llama.cpp asserts
+where it should refuse. What only opening the file can find is found by `trial`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from foredraft.backends.llamacpp.gguf_native import Array, Tensor, Value
+from foredraft.errors import ModelFormatError
+
+Metadata = Mapping[str, Value | Array]
+
+MOST_LAYERS, MOST_EXPERTS = 512, 1024
+"""As many as llama.cpp has room for (llama-hparams.h)."""
+
+LARGEST = 2**31 - 1
+"""Sizes are C ints further on."""
+
+ALIGNED = 32
+"""Bytes that the weights' place in the file has to be a multiple of, for they are computed with where they lie."""
+
+ONE_EXPERT_IS_NONE = ("hunyuan-dense", "hunyuan_vl")
+"""Architectures whose dense models are written as ones of a single expert."""
+
+ROPE_SCALING = ("none", "linear", "yarn", "longrope")
+
+_WHOLE: dict[str, tuple[int, int]] = {
+    "block_count": (1, MOST_LAYERS),
+    "context_length": (1, LARGEST),
+    "embedding_length": (1, LARGEST),
+    "vocab_size": (1, LARGEST),
+    "expert_count": (0, MOST_EXPERTS),
+}
+"""The least and the most of whole numbers, by the key after the architecture's name."""
+
+_EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon")
+
+
+def check_values(path: Path, architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> None:
+    """Raises ModelFormatError that names the first key whose value cannot be, and what it may be."""
+    for found in _wrong(architecture, metadata, tensors):
+        raise ModelFormatError(
+            f"{path} cannot be loaded: {found}.",
+            hint="The file is damaged or was written wrongly: download or convert it again.",
+        )
+
+
+def _wrong(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
+    """What is wrong, in words."""
+    for name, (least, most) in _WHOLE.items():
+        key = f"{architecture}.{name}"
+        if key in metadata and not _whole(metadata[key], least, most):
+            yield f"{key} is {metadata[key]}, not a whole number from {least} to {most:,}"
+    for name in _EPSILONS:
+        key = f"{architecture}.{name}"
+        if key in metadata and not _share(metadata[key]):
+            yield f"{key} is {metadata[key]}, not a number from 0 to 1"
+    key = f"{architecture}.rope.scaling.type"
+    if metadata.get(key, ROPE_SCALING[0]) not in ROPE_SCALING:
+        yield f"{key} is {metadata[key]!r}, not one of {', '.join(ROPE_SCALING)}"
+    yield from _layers(architecture, metadata)
+    yield from _experts(architecture, metadata, tensors)
+    yield from _places(metadata, tensors)
+
+
+def _layers(architecture: str, metadata: Metadata) -> Iterator[str]:
+    """Layers that predict tokens further on are some of all."""
+    layers, key = metadata.get(f"{architecture}.block_count"), f"{architecture}.nextn_predict_layers"
+    if key in metadata and isinstance(layers, int) and not _whole(metadata[key], 0, layers - 1):
+        yield f"{key} is {metadata[key]}, not a whole number from 0 to {layers - 1}, below {architecture}.block_count"
+
+
+def _experts(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
+    """A model of experts says how many there are, how many of them are used, and has their weights."""
+    experts = metadata.get(f"{architecture}.expert_count", 0)
+    assert isinstance(experts, int)  # it was looked at before
+    if architecture in ONE_EXPERT_IS_NONE and experts <= 1:
+        return
+    key = f"{architecture}.expert_used_count"
+    used = metadata.get(key, 0)
+    each = used.head if isinstance(used, Array) else (used,)
+    if experts and tensors and not any("_exps" in tensor.name for tensor in tensors):
+        yield f"{architecture}.expert_count is {experts}, but the file has no weights of experts"
+    if experts and not (all(_whole(one, 0, experts) for one in each) and any(each)):
+        yield f"{key} is {used}, not a whole number from 1 to {experts}, which is {architecture}.expert_count"
+    if not experts and any(each):
+        yield f"{key} is {used}, but {architecture}.expert_count says that there are none"
+
+
+def _places(metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
+    first = min((tensor.offset for tensor in tensors), default=0)
+    if first % ALIGNED:
+        stated = metadata.get("general.alignment", "not stated")
+        yield f"its weights begin at byte {first:,}, not at a multiple of {ALIGNED} (general.alignment is {stated})"
+
+
+def _whole(value: Value | Array, least: int, most: int) -> bool:
+    """Whether it is such a number, or a number of that kind for each layer."""
+    if isinstance(value, Array):
+        return all(_whole(one, least, most) for one in value.head)
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _share(value: Value | Array) -> bool:
+    """Whether it is a number from 0 to 1; NaN is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
