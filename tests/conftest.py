@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from foredraft import compiled
+from foredraft.backends.llamacpp import trial
+from foredraft.isolation.pool import ChildPool
 from foredraft.library import default_model, elsewhere
 
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
@@ -56,6 +60,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setattr(elsewhere, "_home", lambda: folder)
     monkeypatch.setattr(elsewhere, "OLLAMA_SERVICE", folder / "ollama")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_child() -> Iterator[None]:
+    """Model files are tried in one child: there are hundreds of small ones."""
+    with ChildPool(size=1, memory=trial.MEMORY) as children, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "start_children", lambda: nullcontext(children))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from gguf_tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import gguf
@@ -67,6 +67,7 @@ def tiny_llama(
     chat_template: str | None = CHAT_TEMPLATE,
     infill: tuple[int, int, int] | None = None,
     split_tensors: int = 0,
+    edit: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> Path:
     """Write a Llama that llama.cpp loads and runs (about 0.5 MB with f32 weights), and return its path.
 
@@ -75,6 +76,7 @@ def tiny_llama(
     falls into loops with variations, so that drafters find something; at 1 it hardly repeats at all.
     `infill` are the tokens around a gap. With q8_0 and q4_0 weights `embd` must be a multiple of 32.
     `split_tensors` > 0 writes a split model with that many tensors in a file and returns the first part.
+    `edit` changes what the header will hold.
     """
     writer = new_writer(
         path,
@@ -91,6 +93,8 @@ def tiny_llama(
     _add_attention(writer, embd, heads, kv_heads)
     for place, token in zip(("pre", "suf", "mid"), infill or (), strict=False):
         writer.add_uint32(f"tokenizer.ggml.fim_{place}_token_id", token)
+    if edit is not None:
+        edit(writer)
     weights, kv = Weights(embd, seed, mixing), embd // heads * kv_heads
 
     def layer(number: int) -> Iterator[Tensor]:

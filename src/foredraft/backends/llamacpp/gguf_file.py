@@ -28,7 +28,8 @@ class GGUFSummary:
     Counts that the file does not state are 0, names it does not state are empty; `name` is the file's where
     the stated one says nothing. Models that differ by layer
     give the largest head counts. `quantization` maps tensor types to their share, largest first;
-    `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is that of all files.
+    `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is that of all files, `header_bytes`
+    what each has before its weights.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class GGUFSummary:
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Value | Array]
     size_bytes: int
+    header_bytes: tuple[int, ...]
 
     @property
     def is_vocab_only(self) -> bool:
@@ -110,6 +112,7 @@ def read_gguf(path: Path) -> GGUFSummary:
         tensors=tensors,
         metadata=metadata,
         size_bytes=sum(file.stat().st_size for file in files),
+        header_bytes=tuple(header.bytes for header in headers),
     )
 
 

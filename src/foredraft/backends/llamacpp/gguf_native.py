@@ -73,11 +73,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one GGUF file says before its weights begin."""
+    """What one GGUF file says before its weights begin, which takes so many `bytes`."""
 
     version: int
     metadata: dict[str, Value | Array]
     tensors: tuple[Tensor, ...]
+    bytes: int
 
 
 def read_header(path: Path) -> Header:
@@ -97,7 +98,7 @@ def read_header(path: Path) -> Header:
         start = lib.gguf_get_data_offset(handle)
         count = lib.gguf_get_n_tensors(handle)
         tensors = tuple(_read_tensor(lib, handle, index, start) for index in range(count))
-        return Header(lib.gguf_get_version(handle), metadata, tensors)
+        return Header(lib.gguf_get_version(handle), metadata, tensors, start)
     finally:
         lib.gguf_free(handle)
 

@@ -1,5 +1,5 @@
-"""What the values of a GGUF header may be. Most of what is wrong here would end the process: llama.cpp asserts
-where it should refuse. What only opening the file can find is found by `trial`.
+"""What the values of a GGUF header may be. Most of what is wrong here would end the process: llama.cpp
+asserts where it should refuse. What only opening the file can find is found by `trial`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ LARGEST = 2**31 - 1
 """Sizes are C ints further on."""
 
 ALIGNED = 32
-"""Bytes that the weights' place in the file has to be a multiple of, for they are computed with where they lie."""
+"""Bytes of which the weights' place in the file is a multiple: they are computed with where they lie."""
 
 ONE_EXPERT_IS_NONE = ("hunyuan-dense", "hunyuan_vl")
 """Architectures whose dense models are written as ones of a single expert."""
 
 ROPE_SCALING = ("none", "linear", "yarn", "longrope")
+
+_LONGEST = 100
 
 _WHOLE: dict[str, tuple[int, int]] = {
     "block_count": (1, MOST_LAYERS),
@@ -35,7 +37,11 @@ _WHOLE: dict[str, tuple[int, int]] = {
 }
 """The least and the most of whole numbers, by the key after the architecture's name."""
 
-_EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon")
+_EPSILONS = (
+    "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "attention.group_norm_epsilon",
+)
 
 
 def check_values(path: Path, architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> None:
@@ -52,14 +58,14 @@ def _wrong(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> 
     for name, (least, most) in _WHOLE.items():
         key = f"{architecture}.{name}"
         if key in metadata and not _whole(metadata[key], least, most):
-            yield f"{key} is {metadata[key]}, not a whole number from {least} to {most:,}"
+            yield f"{key} is {_shown(metadata[key])}, not a whole number from {least} to {most:,}"
     for name in _EPSILONS:
         key = f"{architecture}.{name}"
         if key in metadata and not _share(metadata[key]):
-            yield f"{key} is {metadata[key]}, not a number from 0 to 1"
+            yield f"{key} is {_shown(metadata[key])}, not a number from 0 to 1"
     key = f"{architecture}.rope.scaling.type"
     if metadata.get(key, ROPE_SCALING[0]) not in ROPE_SCALING:
-        yield f"{key} is {metadata[key]!r}, not one of {', '.join(ROPE_SCALING)}"
+        yield f"{key} is {_shown(metadata[key])}, not one of {', '.join(ROPE_SCALING)}"
     yield from _layers(architecture, metadata)
     yield from _experts(architecture, metadata, tensors)
     yield from _places(metadata, tensors)
@@ -69,7 +75,8 @@ def _layers(architecture: str, metadata: Metadata) -> Iterator[str]:
     """Layers that predict tokens further on are some of all."""
     layers, key = metadata.get(f"{architecture}.block_count"), f"{architecture}.nextn_predict_layers"
     if key in metadata and isinstance(layers, int) and not _whole(metadata[key], 0, layers - 1):
-        yield f"{key} is {metadata[key]}, not a whole number from 0 to {layers - 1}, below {architecture}.block_count"
+        most = f"{layers}, which is {architecture}.block_count"
+        yield f"{key} is {_shown(metadata[key])}, not a whole number below {most}"
 
 
 def _experts(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
@@ -84,16 +91,16 @@ def _experts(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -
     if experts and tensors and not any("_exps" in tensor.name for tensor in tensors):
         yield f"{architecture}.expert_count is {experts}, but the file has no weights of experts"
     if experts and not (all(_whole(one, 0, experts) for one in each) and any(each)):
-        yield f"{key} is {used}, not a whole number from 1 to {experts}, which is {architecture}.expert_count"
+        yield f"{key} is {_shown(used)}, not a whole number from 1 to {experts}, which is {architecture}.expert_count"
     if not experts and any(each):
-        yield f"{key} is {used}, but {architecture}.expert_count says that there are none"
+        yield f"{key} is {_shown(used)}, but {architecture}.expert_count says that there are none"
 
 
 def _places(metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
     first = min((tensor.offset for tensor in tensors), default=0)
     if first % ALIGNED:
         stated = metadata.get("general.alignment", "not stated")
-        yield f"its weights begin at byte {first:,}, not at a multiple of {ALIGNED} (general.alignment is {stated})"
+        yield f"its weights do not begin at a multiple of {ALIGNED} bytes (general.alignment is {_shown(stated)})"
 
 
 def _whole(value: Value | Array, least: int, most: int) -> bool:
@@ -106,3 +113,9 @@ def _whole(value: Value | Array, least: int, most: int) -> bool:
 def _share(value: Value | Array) -> bool:
     """Whether it is a number from 0 to 1; NaN is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _shown(value: Value | Array) -> str:
+    """As it is put into a message: texts in quotes, and not the whole of a long one."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

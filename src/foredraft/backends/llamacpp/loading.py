@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import amx, graphs, kernels, log
+from foredraft.backends.llamacpp import amx, graphs, kernels, log, trial
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -88,9 +88,19 @@ def _besides() -> Iterator[str]:
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
     check_file(path)
+    trial.admit(read_gguf(path), options)
+    return open_weights(path, options)
+
+
+def open_weights(
+    path: Path, options: ModelOptions, *, as_they_lie: bool = False
+) -> LlamaCppModel | RewindingModel:
+    """Load a GGUF that was tried, or for trial. `as_they_lie`: its weights are not laid out anew for kernels.
+    Raises as `load_model` does.
+    """
     log.install()
     device, types = _device(options), named_types(options.kv_type)
-    weights = _load_weights(path, options)
+    weights = _load_weights(path, options, as_they_lie=as_they_lie)
     try:
         types = types or automatic_types(
             device,
@@ -175,10 +185,10 @@ class _Progress:
         return self.raised is None
 
 
-def _load_weights(path: Path, options: ModelOptions) -> Any:
+def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> Any:
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
-    params.use_extra_bufts = amx.admit(path)
+    params.use_extra_bufts = not as_they_lie and amx.admit(path)
     params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
     progress = _Progress(options.progress)
     callback = lib.llama_progress_callback(progress.report)

@@ -15,6 +15,8 @@ import llama_cpp.llama_cpp as lib
 logger = logging.getLogger("foredraft.llamacpp")
 _CONTINUATION = 5
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
+LONGEST = 300
+
 _captured: list[list[str]] = []
 _installed: list[object] = []
 
@@ -50,11 +52,18 @@ def capture() -> Iterator[list[str]]:
     try:
         yield sink
     finally:
-        _captured.remove(sink)
+        _captured[:] = [other for other in _captured if other is not sink]  # one in it may be equal
 
 
 def last_error(lines: list[str]) -> str:
-    """The most telling line of a captured log: the first that speaks of an error, without its prefix."""
+    """The most telling line of a captured log: the first that speaks of an error, without its prefix. It may
+    quote the file: what cannot be printed is replaced, and what is long is cut.
+    """
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in _telling(lines))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _telling(lines: list[str]) -> str:
     for line in lines:
         text = line.strip()
         if "error loading model:" in text:

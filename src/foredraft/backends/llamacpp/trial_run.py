@@ -1,0 +1,67 @@
+"""What `trial` has a child process do with a model file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from foredraft.backends.llamacpp.loading import open_weights
+from foredraft.config import ModelOptions
+from foredraft.errors import BackendError, ForedraftError, ModelFormatError
+from foredraft.protocols import Model, Tokenizer
+from foredraft.types import Rows
+
+_CONTEXT, _ROWS = 256, 16
+_TEXT = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x55), *range(0x10000, 0x110000, 0x3FF))))
+"""Every byte that text can have, and some of every script."""
+
+
+def open_model(path: str, kv_type: str, flash_attention: Any) -> None:
+    """Load the file as `loading` does, and use all that it has: each token, all bytes, one row and several.
+
+    What is refused in words is refused again where it is loaded. Raises ModelFormatError for what only fails
+    when it is used.
+    """
+    os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger
+    options = ModelOptions(
+        context_at_most=_CONTEXT,
+        sequences=2,
+        threads=1,  # several wait for one another where the machine is busy
+        batch=_ROWS,
+        ubatch=_ROWS,
+        gpu_layers=0,
+        kv_type=kv_type,
+        flash_attention=flash_attention,
+        probe=False,
+    )
+    try:
+        model = open_weights(Path(path), options, as_they_lie=True)
+    except ForedraftError:
+        return
+    try:
+        _read(model.tokenizer)
+        _compute(model)
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        model.close()
+
+
+def _read(tokenizer: Tokenizer) -> None:
+    tokenizer.encode(_TEXT)
+    tokenizer.encode(_TEXT, special=True, add_bos=True)
+    for token in range(tokenizer.vocab_size):
+        tokenizer.token_bytes(token)
+
+
+def _compute(model: Model) -> None:
+    """The first token and the last, as few rows and as one, beside another sequence; and take rows back."""
+    room = model.info.context_length
+    tokens = [0, model.info.vocab_size - 1, model.info.vocab_size // 2][:room]
+    model.forward([Rows(0, 0, tokens, len(tokens))])
+    if room <= len(tokens):
+        return
+    model.forward([Rows(0, len(tokens), tokens[:1], 1), Rows(1, 0, tokens, 1)])
+    model.restore(1, model.snapshot(0))
+    model.release(0)
