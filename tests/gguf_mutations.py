@@ -138,11 +138,10 @@ def _tokenizers() -> Iterator[Mutation]:
     count = len(header["tokenizer.ggml.tokens"].value)
     tokens, merges = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
     array = GGUFValueType.ARRAY
-    yield named("tokens that are no UTF-8", setting(tokens, [b"\xff%d" % i for i in range(count)], array))
-    yield named(
-        "tokens that are half of UTF-8", setting(tokens, [b"\xf0\x9f%d" % i for i in range(count)], array)
-    )
-    yield named("tokens with zeros in them", setting(tokens, [b"\0%d" % i for i in range(count)], array))
+    for start in (b"\xff", b"\xf0\x9f", b"\0"):  # no UTF-8, half of it, and what ends a C string
+        begun = [start + b"%d" % i for i in range(count)]
+        yield named(f"tokens that begin with {start!r}", setting(tokens, begun, array))
+    yield named("all tokens the same", setting(tokens, ["a"] * count, array))
     yield named("long tokens", setting(tokens, ["y" * 3000 + str(i) for i in range(count)], array))
     yield named("empty tokens", setting(tokens, [""] * count, array))
     for model in ("llama", "bert", "t5", "rwkv", "plamo2", "gemma4"):

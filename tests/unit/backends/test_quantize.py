@@ -12,7 +12,6 @@ from foredraft.backends.llamacpp.file_types import file_type_name, file_type_num
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.quantize import default_name, quantizable_types, quantize
 from foredraft.errors import (
-    BackendError,
     CapacityError,
     ConfigError,
     ModelFormatError,
@@ -168,7 +167,7 @@ def test_other_failures_say_what_llama_cpp_said(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foredraft.backends.llamacpp.quantize._type_number", lambda _name: 999)
-    with pytest.raises(BackendError, match=r"could not quantise .*invalid output file type 999"):
+    with pytest.raises(ModelFormatError, match=r"could not quantise .*invalid output file type 999"):
         quantize(tiny, tmp_path / "out.gguf", "q8_0", threads=1)
 
 

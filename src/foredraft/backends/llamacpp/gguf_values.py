@@ -87,11 +87,12 @@ def _experts(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -
         return
     key = f"{architecture}.expert_used_count"
     used = metadata.get(key, 0)
-    each = used.head if isinstance(used, Array) else (used,)
+    each = used.head if isinstance(used, Array) else (used,)  # some have others for each layer
     if experts and tensors and not any("_exps" in tensor.name for tensor in tensors):
         yield f"{architecture}.expert_count is {experts}, but the file has no weights of experts"
     if experts and not (all(_whole(one, 0, experts) for one in each) and any(each)):
-        yield f"{key} is {_shown(used)}, not a whole number from 1 to {experts}, which is {architecture}.expert_count"
+        most = f"{experts}, which is {architecture}.expert_count"
+        yield f"{key} is {_shown(used)}, not a whole number from 1 to {most}"
     if not experts and any(each):
         yield f"{key} is {_shown(used)}, but {architecture}.expert_count says that there are none"
 
@@ -99,14 +100,12 @@ def _experts(architecture: str, metadata: Metadata, tensors: Sequence[Tensor]) -
 def _places(metadata: Metadata, tensors: Sequence[Tensor]) -> Iterator[str]:
     first = min((tensor.offset for tensor in tensors), default=0)
     if first % ALIGNED:
-        stated = metadata.get("general.alignment", "not stated")
-        yield f"its weights do not begin at a multiple of {ALIGNED} bytes (general.alignment is {_shown(stated)})"
+        stated = metadata.get("general.alignment", 0)
+        yield f"its weights begin at no multiple of {ALIGNED} bytes (general.alignment is {_shown(stated)})"
 
 
 def _whole(value: Value | Array, least: int, most: int) -> bool:
-    """Whether it is such a number, or a number of that kind for each layer."""
-    if isinstance(value, Array):
-        return all(_whole(one, least, most) for one in value.head)
+    """Whether it is such a number, for all layers."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from foredraft.backends.llamacpp import trial
 from foredraft.backends.llamacpp.file_types import file_type_name, file_type_number, file_types
 from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.config import ModelOptions
 from foredraft.errors import (
-    BackendError,
     CapacityError,
     ConfigError,
     ForedraftError,
@@ -69,7 +70,7 @@ def quantize(
     warned of. `dst` appears only when it is complete.
 
     Raises ConfigError (unknown type, `dst` exists without `force`, or is `src`), what `read_gguf` raises,
-    UnsupportedModelError, CapacityError when the disk is full, BackendError.
+    UnsupportedModelError, CapacityError when the disk is full.
     """
     number = _type_number(type_name)
     _check_output(src, dst, force=force)
@@ -79,6 +80,7 @@ def quantize(
     already = sorted(set(source.quantization) - _UNQUANTIZED - {"i32"})
     if already:
         _requantizing(source, already, allowed=allow_requantize)
+    trial.admit(source, ModelOptions())
     # A folder of its own on the same disk: llama.cpp names a file's parts itself, and os.replace is atomic.
     try:
         folder = Path(mkdtemp(prefix=".quantize-", dir=dst.parent))
@@ -192,4 +194,6 @@ def _failure(src: Path, dst: Path, log: list[str]) -> ForedraftError:
         )
     if "architecture" in reason:
         return UnsupportedModelError(f"llama.cpp cannot quantise {src}: {reason}.")
-    return BackendError(f"llama.cpp could not quantise {src}: {reason}.")
+    return ModelFormatError(
+        f"llama.cpp could not quantise {src}: {reason}.", hint="The file may be damaged: download it again."
+    )

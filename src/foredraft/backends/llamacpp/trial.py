@@ -62,35 +62,35 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
     if fault is None:
         fault = _read(kept)
     if fault is None:
-        fault = _try(summary, options)
-        _write(kept, fault)
+        try:
+            fault = _try(summary, options)
+            _write(kept, fault)
+        except (ChildTimeoutError, ChildMemoryError) as error:  # as busy or as full as the machine is now
+            fault = f"it was tried first. {error.message.rstrip('.')}"
     _known[identity] = fault
     if fault:
-        raise _refused(summary.path, fault)
+        raise ModelFormatError(
+            f"{summary.path} cannot be loaded: {fault}.",
+            hint="The file is damaged, or made for another llama.cpp: download or convert it again.",
+        )
 
 
 def _try(summary: GGUFSummary, options: ModelOptions) -> str:
-    """What is wrong with the file; nothing if it can be opened. Raises ModelFormatError for what need not be
-    wrong another time.
-    """
-    seconds = SECONDS + summary.size_bytes / BYTES_PER_SECOND
+    """What is wrong with the file; empty if it can be opened. Raises ChildTimeoutError, ChildMemoryError."""
+    seconds = SECONDS + summary.size_bytes // BYTES_PER_SECOND
     try:
         with start_children() as children:
             children.call(
-                _FUNCTION,
-                str(summary.path),
-                options.kv_type,
-                options.flash_attention,
-                seconds=seconds,
+                _FUNCTION, str(summary.path), options.kv_type, options.flash_attention, seconds=seconds
             )
     except ChildDiedError as error:
         return f"llama.cpp ends its process with it ({_last_words(error)})"
-    except (ChildTimeoutError, ChildMemoryError) as error:
-        raise _refused(
-            summary.path, f"a trial in a child process failed. {error.message}".rstrip(".")
-        ) from None
+    except (ChildTimeoutError, ChildMemoryError):
+        raise
     except ChildError as error:
         return f"it cannot be used ({error.message.rstrip('.')})"
+    except ModelFormatError as error:
+        return error.message.rstrip(".")
     return ""
 
 
@@ -98,13 +98,6 @@ def _last_words(error: ChildDiedError) -> str:
     """What llama.cpp, or C++, said at the end; how it ended where they said nothing."""
     found = _THROWN.findall(error.last_words) or _ASSERTION.findall(error.last_words)
     return found[-1].strip() if found else error.message.partition(": ")[2].rstrip(".")
-
-
-def _refused(path: Path, fault: str) -> ModelFormatError:
-    return ModelFormatError(
-        f"{path} cannot be loaded: {fault}.",
-        hint="The file is damaged, or made for another llama.cpp: download or convert it again.",
-    )
 
 
 def _identity(summary: GGUFSummary, options: ModelOptions) -> str:

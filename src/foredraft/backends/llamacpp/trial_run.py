@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
+import sys
 from pathlib import Path
 from typing import Any
+
+import llama_cpp.llama_cpp as lib
 
 from foredraft.backends.llamacpp.loading import open_weights
 from foredraft.config import ModelOptions
@@ -17,13 +20,22 @@ _TEXT = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x55), *range(
 """Every byte that text can have, and some of every script."""
 
 
+def _say(message: bytes) -> None:
+    """What llama.cpp says before it ends the process."""
+    sys.stderr.write(message.decode("utf-8", "replace") + "\n")
+    sys.stderr.flush()
+
+
+_said = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_say)
+
+
 def open_model(path: str, kv_type: str, flash_attention: Any) -> None:
     """Load the file as `loading` does, and use all that it has: each token, all bytes, one row and several.
 
     What is refused in words is refused again where it is loaded. Raises ModelFormatError for what only fails
     when it is used.
     """
-    os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger
+    lib._lib.ggml_set_abort_callback(_said)  # without one a debugger would be started
     options = ModelOptions(
         context_at_most=_CONTEXT,
         sequences=2,
