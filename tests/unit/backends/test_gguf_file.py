@@ -116,7 +116,7 @@ def test_every_kind_of_value(tmp_path: Path) -> None:
     assert str(summary.metadata["test.words"]) == "2 × str [a, ü]"
     assert str(summary.metadata["test.long"]) == "100 × i32 [0, 1, 2, 3, 4, 5, 6, 7, …]"
     assert summary.head_count == 8
-    assert (summary.name, summary.context_length, summary.file_type) == ("", 0, "")
+    assert (summary.name, summary.context_length, summary.file_type) == ("values", 0, "")
 
 
 def test_quantization_histogram(tmp_path: Path) -> None:
