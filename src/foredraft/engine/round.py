@@ -228,7 +228,7 @@ class RoundRunner:
                 request.finish = FinishReason.LENGTH  # nothing was to be generated
             elif self._accept(request, None, rows[-1:], events) is not None:
                 committed, last = tuple(request.view.tokens[kept:]), request.view.tokens[kept - 1]
-                successors = verified_successors(last, None, rows, most) if most else ()
+                successors = verified_successors(last, None, rows[-1:], most) if most else ()
                 outcome = Outcome(kept, committed, successors=successors)
                 self.setup.drafters.observe(request.view, outcome)
         return events
