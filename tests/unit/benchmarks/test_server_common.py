@@ -149,7 +149,7 @@ def test_a_server_that_answers_anything_is_there(server: ChatServer) -> None:
     check_server(server.url)
 
 
-@pytest.mark.parametrize("script", ["server_schemas.py", "server_hostile.py"])
+@pytest.mark.parametrize("script", ["server_schemas.py", "server_hostile.py", "server_stalls.py"])
 def test_without_a_server_a_script_says_so_and_what_to_do(script: str) -> None:
     command = [sys.executable, str(BENCHMARKS / script), "--url", free_address()]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
