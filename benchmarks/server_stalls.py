@@ -4,7 +4,7 @@ A client streams an answer all the time, in a process of its own that writes dow
 Another sends each hostile body in turn: lists, texts, stop strings and predictions as large as the server
 lets in, or larger; and connections that send without end. For each is printed what the server answered, how
 long that took, the longest gap between two pieces of the stream, and that gap divided by the longest one
-while nobody else sent anything. Pieces cross over every 50 ms (server/frames.py), so that is the least there is.
+while nobody else sent anything. Pieces cross over every 50 ms (server/frames.py): that is the least there is.
 
 Nobody else should use the machine: gaps of a busy one say nothing. A large model has long gaps of its own, in
 which stalls hide. Exit code 1 if something that was accepted made the stream wait longer than `--most`
