@@ -100,8 +100,9 @@ def fitted(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> lis
 def _with_system_told(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     waiting: list[str] = []
+    asked = any(message["role"] == "user" for message in messages)  # some write the system's words into those
     for place, message in enumerate(messages):
-        fits = traits.system == "anywhere" or (traits.system == "first" and place == 0)
+        fits = traits.system == "anywhere" or (traits.system == "first" and place == 0 and asked)
         if message["role"] == "system" and not fits:
             waiting.append(message["content"])
         elif message["role"] == "user" and waiting:
