@@ -31,7 +31,7 @@ MISTRAL = """{%- if messages[0]['role'] == 'system' %}
 {%- for message in rest %}
 {%- if message.role == 'user' %}
 {%- set last = message == users[-1] %}
-{%- if last and tools is not none %}{{ '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}{% endif %}
+{{- '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' if last and tools is not none }}
 {{- '[INST] ' + (system + '\\n\\n' if last and system is defined else '') + message.content + '[/INST]' }}
 {%- elif message.tool_calls is defined %}
 {{- '[TOOL_CALLS] [' }}
