@@ -145,7 +145,7 @@ def history(*contents: Any) -> dict[str, Any]:
         (history("x", [{**USE, "id": ""}], [RESULT]), "messages.1.content.0.id"),
         (history("x", [USE], [{**RESULT, "content": 3}]), "messages.2.content.0.content: must be text or a"),
         (history([{"type": "image", "source": {}}]), "'image'; only 'text' and 'tool_use' and 'tool_result'"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: only .*disabled"),
+        ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
         ({"service_tier": "priority"}, "service_tier: .*'auto' or 'standard_only'"),
         ({"extra_body": {"speed": "fast"}}, "speed: .*'standard'"),
         ({"output_config": {"effort": "low"}}, "output_config.effort: .*'high'"),

@@ -60,7 +60,7 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, None, "'g'"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, None, "not name a function"),
         ({"tools": [FUNCTION], "tool_choice": {**ALLOWED, "tools": []}}, None, "does not list functions"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort", "no effort"),
+        ({"reasoning": {"effort": "extreme"}}, "reasoning.effort", "'none', 'minimal'"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "no reasoning"),
         ({"service_tier": "flex"}, "service_tier", "one tier"),
         ({"max_tool_calls": 0}, "max_tool_calls", "greater than or equal to 1"),

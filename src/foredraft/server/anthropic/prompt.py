@@ -20,14 +20,14 @@ def encode_messages(body: CountTokensRequest, use: ToolUse, info: ModelInfo) -> 
     turns = as_turns(body)
     use.check_size(turns, info)
     if turns[-1]["role"] != "assistant":
-        return use.encode(turns)
+        return use.encode(turns, wishes=body.wishes)
     begun = turns.pop()
     if "tool_calls" in begun:
         raise RequestError(
             "messages: the last one calls tools, and nothing answers it.",
             hint="Send a message of the user with a tool_result for each call.",
         )
-    return use.encode(turns, begun["content"])
+    return use.encode(turns, begun["content"], body.wishes)
 
 
 def is_begun(body: CountTokensRequest) -> bool:

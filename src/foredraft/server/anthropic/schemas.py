@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foredraft.server.anthropic.output import OutputConfig
 from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
 from foredraft.server.openai.schemas import MOST_MESSAGES, MOST_WHOLE, WHOLE, Body, MostTokens, only
+from foredraft.server.template_variables import TemplateKwargs, Wishes
 from foredraft.types import Constraint, SamplingParams
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)]
@@ -22,27 +22,28 @@ class Metadata(Body):
     user_id: str | None = None
 
 
-def _not_enabled(thinking: object) -> object:
-    kind = thinking.get("type") if isinstance(thinking, Mapping) else None
-    if thinking is not None and kind not in ("disabled", "adaptive"):
-        raise ValueError('only the types "disabled" and "adaptive" are supported; or leave it out')
-    return thinking
-
-
 class NoThinking(Body):
-    """No block of an answer is set apart for thinking."""
+    """The answer comes at once."""
 
     type: Literal["disabled"]
 
 
+class EnabledThinking(Body):
+    """The model thinks first. No block of an answer is set apart for it; the budget is a hint."""
+
+    type: Literal["enabled"]
+    budget_tokens: MostTokens | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
 class AdaptiveThinking(Body):
-    """The model decides whether it thinks. Those here never do, so there is nothing to display."""
+    """The model decides whether it thinks."""
 
     type: Literal["adaptive"]
     display: Literal["summarized", "omitted"] | None = None
 
 
-Thinking = Annotated[NoThinking | AdaptiveThinking, Field(discriminator="type")]
+Thinking = Annotated[NoThinking | EnabledThinking | AdaptiveThinking, Field(discriminator="type")]
 _NOT_SHORTENED = "prompts are never shortened here; leave it out"
 _NO_SERVERS = "no MCP servers are asked from here; send their tools as tools of your own"
 
@@ -57,10 +58,21 @@ class CountTokensRequest(Body):
     tools: Tools | None = None
     tool_choice: ToolChoiceParam | None = None
     output_config: OutputConfig | None = None
-    thinking: Annotated[Thinking | None, BeforeValidator(_not_enabled)] = None
+    thinking: Thinking | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     speed: Literal["standard"] | None = None
     context_management: Annotated[None, only([None], why=_NOT_SHORTENED)] = None
     mcp_servers: Annotated[list[None] | None, Field(max_length=0), only([None, []], why=_NO_SERVERS)] = None
+
+    @property
+    def wishes(self) -> Wishes:
+        """What it says to the chat template."""
+        match self.thinking:
+            case NoThinking():
+                return Wishes(thinks=False, variables=self.chat_template_kwargs)
+            case EnabledThinking(budget_tokens=budget):
+                return Wishes(thinks=True, budget=budget, variables=self.chat_template_kwargs)
+        return Wishes(variables=self.chat_template_kwargs)
 
 
 class MessagesRequest(CountTokensRequest):

@@ -64,7 +64,7 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
         raise RequestError("max_tokens and max_completion_tokens are not the same.", hint="Send one of them.")
     messages = as_messages(body.messages)
     use.check_size(messages, served.info)
-    prompt = use.encode(messages)
+    prompt = use.encode(messages, wishes=body.wishes)
     prediction = _text(body.prediction.content) if body.prediction else ""
     constraint = constraint_of(
         body.response_format,

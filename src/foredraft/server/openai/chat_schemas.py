@@ -23,6 +23,7 @@ from foredraft.server.openai.schemas import (
     SamplingBody,
     only,
 )
+from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
 
 _TEXT_ONLY = "this engine reads and writes text only; leave it out"
 _NO_REASONING = "answers have no reasoning apart from it here; leave it out, or put it into content"
@@ -106,10 +107,9 @@ class ChatRequest(SamplingBody, Hints):
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Annotated[
-        Literal["none"] | None,
-        only([None, "none"], why="this server's models have no effort to set; leave it out, or 'none'"),
-    ] = None
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     verbosity: Annotated[
         Literal["medium"] | None,
         only([None, "medium"], why="it cannot be set here ('medium' changes nothing); ask in a message"),
@@ -120,6 +120,11 @@ class ChatRequest(SamplingBody, Hints):
     function_call: Annotated[None, only([None], why="send it as tool_choice, and functions as tools")] = None
     moderation: Annotated[None, only([None], why="nothing is moderated here; leave it out")] = None
     web_search_options: Annotated[None, only([None], why="there is no web search here; leave it out")] = None
+
+    @property
+    def wishes(self) -> Wishes:
+        """What it says to the chat template."""
+        return Wishes(self.enable_thinking, self.reasoning_effort, None, self.chat_template_kwargs)
 
     @property
     def most_tokens(self) -> int | None:

@@ -27,11 +27,11 @@ from foredraft.server.openai.schemas import (
     Scheduling,
     only,
 )
+from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
 from foredraft.types import Constraint, SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
 
-_NO_EFFORT = "this server's models have no effort to set; leave it out, or 'none'"
 _NO_SUMMARY = "there is no reasoning to summarise; leave it out"
 
 
@@ -71,9 +71,9 @@ class TextConfig(Body):
 
 
 class Reasoning(Body):
-    """`reasoning`: nothing of it can be chosen here."""
+    """`reasoning`: how much of it. Answers have no summary of it."""
 
-    effort: Annotated[Literal["none"] | None, only([None, "none"], why=_NO_EFFORT)] = None
+    effort: Effort | None = None
     summary: Annotated[None, only([None], why=_NO_SUMMARY)] = None
     generate_summary: Annotated[None, only([None], why=_NO_SUMMARY)] = None
 
@@ -115,6 +115,7 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     max_tool_calls: MostTokens | None = None
     """The most calls of OpenAI's own tools: there are never any. Functions do not count."""
     reasoning: Reasoning | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     truncation: Annotated[
         Literal["disabled"] | None,
         only([None, "disabled"], why="input is never shortened here; only 'disabled' is valid"),
@@ -132,6 +133,12 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     def logprobs(self) -> int | None:
         """How many alternatives to report beside each token; None: no log-probabilities at all."""
         return self.top_logprobs or 0 if self.include else None
+
+    @property
+    def wishes(self) -> Wishes:
+        """What it says to the chat template."""
+        effort = self.reasoning.effort if self.reasoning else None
+        return Wishes(effort=effort, variables=self.chat_template_kwargs)
 
     @property
     def format(self) -> ResponseFormat | None:

@@ -57,7 +57,7 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[Too
     use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
     messages = body.messages()
     use.check_size(messages, served.info)
-    prompt = use.encode(messages)
+    prompt = use.encode(messages, wishes=body.wishes)
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(body.format, None, None, use, most_bytes=most_bytes)
     params = with_defaults(body.sampling(constraint), served, body)

@@ -16,6 +16,7 @@ from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.server.openai.logprobs import AnswerText
+from foredraft.server.template_variables import Wishes, template_variables
 from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
 from foredraft.server.tools.deltas import CallEnd, CallStart, Delta, TextDelta, joined
 from foredraft.server.tools.detect import dialect_for
@@ -52,16 +53,14 @@ class ToolUse:
         strict = any(tool.strict for tool in self.offered)
         return bool(self.offered) and (self.choice.forced or strict or not self.choice.parallel)
 
-    def encode(
-        self, messages: Sequence[Message], begun: str = "", variables: Mapping[str, object] | None = None
-    ) -> list[int]:
-        """The prompt, with the beginning of the answer. `variables` are further ones of the template's.
-
-        Raises RequestError for what the model's template rejects.
+    def encode(self, messages: Sequence[Message], begun: str = "", wishes: Wishes | None = None) -> list[int]:
+        """The prompt, with the beginning of the answer. Raises RequestError for what the model's template
+        rejects, and for wishes that it cannot honour.
         """
         tokenizer, offered, given = self.tokenizer, self.offered, normalised(messages)
-        variables = dict(variables or {})
-        if "tools" in tokenizer.template_traits.variables:
+        traits = tokenizer.template_traits
+        variables = template_variables(traits, wishes or Wishes())
+        if "tools" in traits.variables:
             given = template_messages(given, self.dialect)
             if offered:
                 variables["tools"] = [tool.as_message() for tool in offered]
