@@ -29,6 +29,7 @@ from foredraft.engine.warmup import measure_costs
 from foredraft.planner import profile as profiles
 from foredraft.protocols import Model
 from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
+from foredraft.templates.traits import REASONING
 
 if TYPE_CHECKING:
     from foredraft.backends.llamacpp.amx import Amx
@@ -171,6 +172,33 @@ def model_file(path: Path) -> ModelFile:
         quantization=summary.file_type,
         parameters=summary.parameters,
         context=summary.context_length,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """What a model's chat template can do; `error`: why it cannot be used. `reasoning`: its variables that
+    turn reasoning on and off, or say how much.
+    """
+
+    present: bool
+    error: str | None
+    system: str
+    alternates: bool
+    tools: bool
+    reasoning: list[str]
+
+
+def chat_template(model: Model) -> ChatTemplate:
+    """Of a loaded model. Raises ChildError, CapacityError if it cannot be tried."""
+    traits = model.tokenizer.template_traits
+    return ChatTemplate(
+        present=model.tokenizer.chat_template is not None,
+        error=traits.error,
+        system=traits.system,
+        alternates=traits.alternates,
+        tools="tools" in traits.variables,
+        reasoning=sorted(traits.variables & set(REASONING)),
     )
 
 

@@ -233,6 +233,8 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
         with load_engine(file.path, Speculation(adaptive=False), options, stderr_console()) as engine:
             info, able = engine.model.info, engine.model.capabilities
             report.section("Loaded", info, _loaded_rows(info))
+            template = diagnosis.chat_template(engine.model)
+            report.section("Chat template", template, _template_rows(template))
             exactness = Exactness(able.batch_invariant, able.invariance_note)
             report.section("Exactness", exactness, _exactness_rows(exactness, able))
             speculation = diagnosis.speculation(engine.model)
@@ -256,6 +258,27 @@ def _loaded_rows(info: ModelInfo) -> Iterator[Row]:
     yield "context", f"{info.context_length:,} tokens"
     for label, value in info.settings.items():
         yield label.replace("_", " "), escape(value)
+
+
+def _template_rows(template: diagnosis.ChatTemplate) -> Iterator[Row]:
+    if not template.present:
+        yield "messages", "[yellow]none[/]: it has no chat template and takes plain text only (run --raw)"
+        return
+    if template.error is not None:
+        yield "messages", f"[red]none[/]: its chat template cannot be used. {escape(template.error)}"
+        yield (
+            "what to do",
+            "give it plain text (run --raw, /v1/completions), or use another file of the model",
+        )
+        return
+    yield "messages", "[green]yes[/]" + (", in turns of user and assistant" if template.alternates else "")
+    places = {"anywhere": "anywhere", "first": "at the beginning", "nowhere": "told by the user"}
+    yield "system prompt", places[template.system]
+    yield "tools", "described by it" if template.tools else "described in the system prompt"
+    yield (
+        "reasoning",
+        escape(f"set by {', '.join(template.reasoning)}" if template.reasoning else "no switch"),
+    )
 
 
 def _exactness_rows(exactness: Exactness, able: Capabilities) -> Iterator[Row]:

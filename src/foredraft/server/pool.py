@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from foredraft.engine.engine import Engine
 from foredraft.engine.heap import thaw_heap
-from foredraft.errors import CapacityError, ModelNotFoundError
+from foredraft.errors import CapacityError, ForedraftError, ModelNotFoundError
 from foredraft.protocols import Model, Tokenizer
 from foredraft.sampling.constraint import get_ready
 from foredraft.server.settings import Limits, ModelSettings, ServerSettings
@@ -155,6 +155,7 @@ class ModelPool:
             model = await worker.call(self._set_up)
             await self._make_room(model.info.size_bytes)
             await asyncio.wrap_future(self._threads.submit(get_ready, model.tokenizer))
+            await asyncio.wrap_future(self._threads.submit(look_at_template, name, model.tokenizer))
         except BaseException:
             await worker.close()
             raise
@@ -235,6 +236,20 @@ class ModelPool:
             for served in list(self._loaded.values()):
                 await self._stop(served)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def look_at_template(name: str, tokenizer: Tokenizer) -> None:
+    """Find out what a model's chat template can do, and tell in the log if it cannot be used."""
+    try:
+        error = tokenizer.template_traits.error
+    except ForedraftError as failed:  # of the child process, not of the template: requests will tell
+        error = failed.message
+    if error is not None:
+        logger.warning(
+            "The chat template of %s cannot be used, so the model takes prompts, but no messages. %s",
+            name,
+            error,
+        )
 
 
 def _no_room() -> CapacityError:

@@ -17,14 +17,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BeforeValidator
 
 from foredraft.errors import RequestError
-from foredraft.templates.traits import TemplateTraits
+from foredraft.templates.traits import BUDGET, EFFORT, SWITCHES, TemplateTraits
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-SWITCHES: Final = ("enable_thinking", "thinking")
-"""What templates call the variable that turns reasoning on and off."""
-_EFFORT: Final = "reasoning_effort"
-_BUDGET: Final = "thinking_budget"
 
 MOST_VARIABLES: Final = 32
 MOST_CHARACTERS: Final = 1 << 16
@@ -106,15 +101,15 @@ def template_variables(traits: TemplateTraits, wishes: Wishes) -> dict[str, Any]
 
 
 def _turned_on(traits: TemplateTraits, wishes: Wishes) -> dict[str, Any]:
-    wanted = {**dict.fromkeys(SWITCHES, True), _EFFORT: wishes.effort, _BUDGET: wishes.budget}
+    wanted = {**dict.fromkeys(SWITCHES, True), EFFORT: wishes.effort, BUDGET: wishes.budget}
     return {name: value for name, value in wanted.items() if value is not None and name in traits.variables}
 
 
 def _turned_off(traits: TemplateTraits) -> dict[str, Any]:
     found: dict[str, Any] = {name: False for name in SWITCHES if name in traits.variables}
-    if _EFFORT in traits.variables and "none" in traits.literals:
-        found[_EFFORT] = "none"
-    if not found and (traits.thinks or _EFFORT in traits.variables):
+    if EFFORT in traits.variables and "none" in traits.literals:
+        found[EFFORT] = "none"
+    if not found and (traits.thinks or EFFORT in traits.variables):
         raise RequestError(
             "This model always reasons: its chat template has nothing that turns it off.",
             hint="Leave the wish out (reasoning_effort, thinking), or use a model that can answer at once.",

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+SWITCHES: Final = ("enable_thinking", "thinking")
+"""What templates call the variable that turns reasoning on and off."""
+
+EFFORT: Final = "reasoning_effort"
+BUDGET: Final = "thinking_budget"
+REASONING: Final = (*SWITCHES, EFFORT, BUDGET)
 
 
 @dataclass(frozen=True, slots=True)

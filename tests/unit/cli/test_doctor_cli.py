@@ -24,7 +24,8 @@ from foredraft.testing import FakeModel
 from foredraft.types import Rollback
 
 SECTIONS = [
-    *("Software", "Machine", "PyTorch", "Model", "Loaded", "Exactness", "Speculation", "Drafters", "Storage"),
+    *("Software", "Machine", "PyTorch", "Model", "Loaded", "Chat template", "Exactness", "Speculation"),
+    *("Drafters", "Storage"),
 ]
 
 
@@ -341,3 +342,40 @@ def test_a_cache_that_cannot_be_read(foredraft: Command, tiny: Path, monkeypatch
     ran = foredraft("doctor", tiny, "-t", 1)
     assert ran.code == 0
     assert "Permission denied" in ran.out
+
+
+# --- chat templates ------------------------------------------------------------------------------------
+
+
+def test_what_the_chat_template_can_do(foredraft: Command, tiny: Path) -> None:
+    told = as_json(foredraft, tiny)["chat template"]
+    assert told == {
+        "present": True,
+        "error": None,
+        "system": "anywhere",
+        "alternates": False,
+        "tools": False,
+        "reasoning": [],
+    }
+
+
+def test_a_chat_template_that_cannot_be_compiled_is_told(foredraft: Command, tmp_path: Path) -> None:
+    model = gguf_factory.tiny_llama(tmp_path / "broken.gguf", chat_template="a\n{% nonsense %}")
+    told = as_json(foredraft, model)["chat template"]
+    assert told["error"] == "It cannot be compiled: line 2: Encountered unknown tag 'nonsense'."
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ({"present": False}, "takes plain text only"),
+        ({"error": "It [b]s."}, "cannot be used. It \\[b]s."),
+        ({"alternates": True, "system": "nowhere"}, "in turns of user and assistant|told by the user"),
+        ({"tools": True, "reasoning": ["enable_thinking"]}, "described by it|set by enable_thinking"),
+    ],
+)
+def test_chat_templates_in_words(template: dict[str, Any], says: str) -> None:
+    usual = {"present": True, "error": None, "system": "first", "alternates": False, "tools": False}
+    found = diagnosis.ChatTemplate(**{**usual, "reasoning": [], **template})
+    text = "\n".join(value for _, value in doctor._template_rows(found))
+    assert all(part in text for part in says.split("|"))

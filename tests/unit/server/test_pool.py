@@ -12,10 +12,11 @@ import pytest
 
 from foredraft import Engine
 from foredraft.engine.heap import freeze_heap
-from foredraft.errors import CapacityError
+from foredraft.errors import CapacityError, ChildError
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
-from foredraft.testing import FakeModel
+from foredraft.templates.traits import TemplateTraits
+from foredraft.testing import FakeModel, FakeTokenizer
 
 SIZES = {"small": 1, "middle": 2, "huge": 100}
 
@@ -128,3 +129,47 @@ def test_what_is_being_prepared_ends_before_the_model_is_freed() -> None:
         assert alive == [True]
 
     run(scenario)
+
+
+# --- chat templates ------------------------------------------------------------------------------------
+
+
+class Templated(FakeTokenizer):
+    """A tokenizer whose chat template has these traits, or cannot be tried."""
+
+    def __init__(self, traits: TemplateTraits | None) -> None:
+        super().__init__()
+        self._traits = traits
+
+    @property
+    def template_traits(self) -> TemplateTraits:  # type: ignore[override]
+        if self._traits is None:
+            raise ChildError("A child process could not be started.")
+        return self._traits
+
+
+@pytest.mark.parametrize(
+    ("traits", "told"),
+    [
+        (TemplateTraits(), []),
+        (TemplateTraits(error="It cannot be compiled: line 1: no."), ["It cannot be compiled: line 1: no."]),
+        (None, ["A child process could not be started."]),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_told_when_the_model_is_loaded(
+    traits: TemplateTraits | None, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(_: ModelSettings) -> Engine:
+        model = FakeModel()
+        model.tokenizer = Templated(traits)
+        return Engine(model)
+
+    async def main() -> None:
+        pool = ModelPool(ServerSettings(models={"m": ModelSettings(path="m")}), load)
+        await pool.get("m")
+        await pool.close()
+
+    asyncio.run(main())
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    start = "The chat template of m cannot be used, so the model takes prompts, but no messages. "
+    assert warnings == [start + line for line in told]
