@@ -13,23 +13,19 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(shared) if a[i] != b[i])
 
 
-def looping_tail(tokens: Sequence[int], *, copies: int = 2, least: int = 64) -> int:
-    """How many tokens at the end are exact copies of one period, of any length: the most there are.
+def repeated_length(
+    tokens: Sequence[int], *, copies: int, least: int, longest: int, begin: int = 0
+) -> int | None:
+    """The length of the passage that `tokens[begin:]` ends with copies of; None if it does not end so.
 
-    0 where they are fewer than `copies` periods or fewer than `least` tokens. Takes linear time: whoever asks
-    again and again hands in the last few thousand tokens only.
+    The copies are exact, at least `copies`, and together at least `least` tokens; the shortest passage of at
+    most `longest` tokens is found. The last copy may be cut.
     """
-    backwards = tokens[::-1]
-    # Z-function: how far the sequence agrees with itself `period` tokens on (Gusfield 1997, section 1.4).
-    agreeing = [0] * len(backwards)
-    left = right = longest = 0
-    for period in range(1, len(backwards)):
-        length = min(right - period, agreeing[period - left]) if period < right else 0
-        while period + length < len(backwards) and backwards[length] == backwards[period + length]:
-            length += 1
-        agreeing[period] = length
-        if period + length > right:
-            left, right = period, period + length
-        if period + length >= max(copies * period, least):
-            longest = max(longest, period + length)
-    return longest
+    have = len(tokens) - begin
+    for length in range(1, longest + 1):
+        span = max(least, copies * length)
+        if span > have:
+            return None
+        if tokens[-1] == tokens[-1 - length] and tokens[-span:-length] == tokens[length - span :]:
+            return length
+    return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foredraft import sequences
+
 LEAST_TOKENS = 768
 """What has to be copies. Fifty rows of a dozen tokens that somebody asked for are fewer."""
 
@@ -22,14 +24,9 @@ def repeated_length(tokens: Sequence[int], begin: int = 0) -> int | None:
     The copies are exact, at least `LEAST_COPIES`, and together at least `LEAST_TOKENS`. It depends on the
     tokens alone: not on how many of them came in one round.
     """
-    have = len(tokens) - begin
-    for length in range(1, LONGEST + 1):
-        span = max(LEAST_TOKENS, LEAST_COPIES * length)
-        if span > have:
-            return None
-        if tokens[-1] == tokens[-1 - length] and tokens[-span:-length] == tokens[length - span :]:
-            return length
-    return None
+    return sequences.repeated_length(
+        tokens, copies=LEAST_COPIES, least=LEAST_TOKENS, longest=LONGEST, begin=begin
+    )
 
 
 def due(generated: int) -> bool:
