@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from foredraft.bench.report import Report
-from foredraft.bench.results import ALL, Summary
+from foredraft.bench.results import ALL, WITHOUT_LOOPS, Summary
 
 NONE = "–"
 
@@ -92,9 +92,14 @@ def overall(report: Report) -> list[Summary]:
     return [summary for summary in report.summaries if summary.category == ALL]
 
 
+def without_loops(report: Report) -> list[Summary]:
+    """Each setting over the prompts whose answers do not loop; nothing where that is all of them, or none."""
+    return [summary for summary in report.summaries if summary.category == WITHOUT_LOOPS]
+
+
 def by_category(report: Report) -> list[Summary]:
     """Each setting over each category; nothing where there is only one category."""
-    found = [summary for summary in report.summaries if summary.category != ALL]
+    found = [summary for summary in report.summaries if summary.category not in (ALL, WITHOUT_LOOPS)]
     return found if len({summary.category for summary in found}) > 1 else []
 
 

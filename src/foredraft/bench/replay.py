@@ -14,6 +14,7 @@ from statistics import geometric_mean
 from foredraft.bench.curves import Curve
 from foredraft.bench.hindsight import clairvoyant_cost, hindsight_cost
 from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.results import loops
 from foredraft.bench.toll import Toll, charge
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.config import parse_speculation
@@ -30,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
     """One trace's replay. Costs are in plain rounds (V(1) and the overhead of a round); `asking` is the part
-    of `cost` that went into asking drafters, which the bounds do without.
+    of `cost` that went into asking drafters, which the bounds do without. `looping`: the answer loops.
     """
 
     id: str
@@ -44,6 +45,7 @@ class ReplayRow:
     hindsight_cost: float
     clairvoyant_cost: float
     asking: float = 0.0
+    looping: bool = False
 
     @property
     def speedup(self) -> float:
@@ -202,4 +204,5 @@ def _replay_one(engine: Engine, toll: Toll, trace: Trace, curve: Curve, overhead
         hindsight_cost=hindsight_cost(trace, real),
         clairvoyant_cost=clairvoyant_cost(trace, real),
         asking=1e3 * (toll.seconds - asked) / round_ms,
+        looping=loops(trace.output),
     )

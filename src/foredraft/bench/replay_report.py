@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foredraft.bench.replay import ReplayResult
 from foredraft.bench.report import Report
-from foredraft.bench.results import Score
+from foredraft.bench.results import Score, loop_notes
 from foredraft.bench.trace import TraceSet
 from foredraft.config import parse_speculation
 from foredraft.engine.assembly import AUTO_STAGES
@@ -32,6 +32,7 @@ def replay_report(
                 rounds=row.rounds,
                 drafted=row.drafted,
                 accepted=row.accepted,
+                looping=row.looping,
             )
             for row in result.rows
         ]
@@ -59,6 +60,7 @@ def replay_report(
         scores=scores,
         facts=facts,
         reliability=reliability,
+        notes=loop_notes(scores),
     )
 
 

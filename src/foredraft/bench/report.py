@@ -14,6 +14,7 @@ from foredraft.bench.results import (
     acceptance_by_depth,
     broken_promises,
     fastest,
+    loop_notes,
     scores,
     summaries,
 )
@@ -94,19 +95,20 @@ def live_report(
 ) -> Report:
     """The report of answers that were measured. An incomplete one says so in its title."""
     settings = list(dict.fromkeys(row.setting for row in rows))
+    found = scores(rows, baseline)
     depths = {name: acceptance_by_depth(row for row in rows if row.setting == name) for name in settings}
     return Report(
         title=title if complete else f"{title} (incomplete)",
         baseline=baseline,
         about=about,
-        scores=scores(rows, baseline),
+        scores=found,
         rows=rows,
         depths={name: depth for name, depth in depths.items() if depth},
         timeline=_timeline(rows, settings),
         cost_curve=cost_curve or {},
         facts=facts or {},
         sweeps=sweeps or {},
-        notes=notes,
+        notes=[*notes, *loop_notes(found)],
         complete=complete,
     )
 

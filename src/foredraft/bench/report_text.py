@@ -13,7 +13,7 @@ from rich.text import Text
 
 from foredraft.bench import figures
 from foredraft.bench.report import Report
-from foredraft.bench.results import Summary
+from foredraft.bench.results import WITHOUT_LOOPS, Summary
 
 GAP = 2
 """Columns of the terminal between two of a table."""
@@ -40,6 +40,9 @@ def _parts(report: Report) -> Iterator[RenderableType]:
             yield _summaries(report, categories, "category")
         yield Text()
         yield _summaries(report, figures.overall(report), "")
+        if without := figures.without_loops(report):
+            yield Text()
+            yield _summaries(report, without, "", whole=WITHOUT_LOOPS)
         yield Text("\n" + "; ".join(figures.explanations(report)) + ".", style="dim")
     if report.facts:
         yield Text()
@@ -66,15 +69,19 @@ def _about(report: Report) -> Table:
     return table
 
 
-def _summaries(report: Report, found: Sequence[Summary], first: str) -> FigureTable:
-    """A row for each summary, with its category in front if `first` is that column's name."""
+def _summaries(
+    report: Report, found: Sequence[Summary], first: str, *, whole: str = "all prompts"
+) -> FigureTable:
+    """A row for each summary, with its category in front if `first` is that column's name; else `whole` is
+    what they are of.
+    """
     names = figures.columns(report)
     rows, before = [], ""
     for summary in found:
         start = [summary.category if summary.category != before else ""] if first else []
         rows.append([*start, summary.setting, *figures.cells(report, summary)])
         before = summary.category
-    lead = [first, "setting"] if first else ["all prompts"]
+    lead = [first, "setting"] if first else [whole]
     return FigureTable([*lead, *names], rows, lead=len(lead), left=(*lead, "worst prompt"))
 
 

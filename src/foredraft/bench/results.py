@@ -12,8 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 
+from foredraft.sequences import repeated_length
+
 ALL = "all"
 """The name of the group of all categories."""
+
+WITHOUT_LOOPS = "without loops"
+"""The name of the group of all prompts whose answers do not loop, where some do."""
+
+LOOP_COPIES = 2
+LOOP_TOKENS = 64
+"""An answer loops that ends with so many copies of a passage, which are so many tokens together: a small
+model writes them until its limit, and nothing is copied better.
+"""
 
 SHORTEST = 4
 """Answers of fewer tokens have no rate: one interval of the clock would decide it."""
@@ -88,7 +99,7 @@ class Score:
     what follows it are of the fastest pass; `passes` are the speedups of all.
 
     `different`: some repeat's text was not the baseline's; None where there was nothing to compare.
-    `exact`: they were claimed to be the same.
+    `exact`: they were claimed to be the same. `looping`: the baseline's answer `loops`.
     """
 
     prompt: str
@@ -104,6 +115,7 @@ class Score:
     spent_ms: Mapping[str, float] = field(default_factory=dict)
     different: bool | None = None
     exact: bool = False
+    looping: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +138,12 @@ class Summary:
     acceptance_length: float | None
     ms_per_token: Mapping[str, float]
     different: int | None
+
+
+def loops(answer: Sequence[int]) -> bool:
+    """Whether an answer, its end token included if it has one, ends in a loop that only its limit stopped."""
+    longest = len(answer) // LOOP_COPIES
+    return repeated_length(answer, copies=LOOP_COPIES, least=LOOP_TOKENS, longest=longest) is not None
 
 
 def scores(rows: Iterable[Row], baseline: str) -> list[Score]:
@@ -181,14 +199,19 @@ def _score(group: Sequence[Row], plain: Sequence[Row]) -> Score:
         if comparable
         else None,
         exact=sample.exact,
+        looping=any(loops(row.sample.tokens) for row in plain),
     )
 
 
 def summaries(found: Sequence[Score]) -> list[Summary]:
-    """Category after category, each with all settings in order; `ALL` at the end."""
+    """Category after category, each with all settings in order; `ALL` at the end, and before it
+    `WITHOUT_LOOPS` where some answers loop and some do not.
+    """
     settings = list(dict.fromkeys(score.setting for score in found))
     categories = list(dict.fromkeys(score.category for score in found))
     groups = [(name, [score for score in found if score.category == name]) for name in categories]
+    others = [score for score in found if not score.looping]
+    groups += [(WITHOUT_LOOPS, others)] if 0 < len(others) < len(found) else []
     return [
         _summary(name, setting, chosen)
         for name, group in [*groups, (ALL, list(found))]
@@ -224,6 +247,16 @@ def _summary(category: str, setting: str, group: Sequence[Score]) -> Summary:
         else {},
         different=sum(bool(score.different) for score in compared) if compared else None,
     )
+
+
+def loop_notes(found: Sequence[Score]) -> list[str]:
+    """What a reader must know of answers that loop; nothing where there are none."""
+    asked = dict.fromkeys(score.prompt for score in found)
+    looping = list(dict.fromkeys(score.prompt for score in found if score.looping))
+    if not looping:
+        return []
+    said = f"{len(looping)} of {len(asked)} answers loop until their limit, which is what copying is best at"
+    return [f"{said}; figures {WITHOUT_LOOPS} leave them out: {', '.join(looping)}"]
 
 
 def acceptance_by_depth(rows: Iterable[Row]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from foredraft.bench.curves import Curve, find_curve
 from foredraft.bench.hindsight import clairvoyant_cost, copyable, hindsight_cost
 from foredraft.bench.replay import replay
 from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.replay_report import replay_report
 from foredraft.bench.static_drafters import rank_static, shipped_traces, static_settings
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.config import parse_speculation
@@ -156,6 +157,20 @@ def test_the_shipped_traces_replay_and_auto_knows_how_reliable_it_is() -> None:
     assert result.calibration_error < 0.1
     assert 0 < result.share <= 1
     assert result.share < result.forwards_share <= 1, "asking takes time"
+
+
+def test_a_replay_says_which_answers_loop() -> None:
+    recorded = traces((noise(60, 3), noise(40, 1)), (noise(60, 4), noise(9, 2) * 20))
+    result = replay(recorded, find_curve("flat"), "auto")
+    assert [row.looping for row in result.rows] == [False, True]
+    report = replay_report([result], source="x", traces=recorded, overhead_ms=0)
+    assert [score.looping for score in report.scores] == [False, True]
+    assert report.notes[0].startswith("1 of 2 answers loop")
+    without, whole = report.summaries[-2:]
+    assert (without.prompts, whole.prompts) == (1, 2)
+    assert without.speedup is not None
+    assert whole.speedup is not None
+    assert without.speedup < whole.speedup
 
 
 def test_static_settings_are_valid_and_ranked() -> None:

@@ -359,3 +359,28 @@ def test_the_worst_prompt_comes_with_what_it_was_in_each_pass() -> None:
     report = live_report(rows, title="Three passes", baseline="off", about={})
     assert "1.00 (0.50–1.20)  chat/1" in printed(report)
     assert "0.50  edit/1" in printed(live()), "one pass has no range"
+
+
+def test_answers_that_loop_are_counted_with_and_without() -> None:
+    loop = (7,) * 80
+    rows = [
+        row("chat/1", "off", 10, tokens=loop),
+        row("chat/1", "auto", 40, tokens=loop),
+        row("chat/2", "off", 10),
+        row("chat/2", "auto", 10),
+    ]
+    report = live_report(rows, title="Live", baseline="off", about={}, notes=["odd"])
+    console = Console(width=120, file=io.StringIO())
+    console.print(report_text(report))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    overall, without = (line for line in text.splitlines() if line.startswith("auto"))
+    assert "2.00" in overall
+    assert "1.00" in without
+    assert "without loops" in text
+    assert "Note: 1 of 2 answers loop until their limit" in text
+    page = report_html(report)
+    assert "Without answers that loop" in page
+    assert "1 of 2 answers loop" in page
+    categories = [(summary["category"], summary["setting"]) for summary in report_dict(report)["summary"]]
+    assert ("without loops", "auto") in categories
+    assert "loop" not in report_html(live())

@@ -8,12 +8,15 @@ from bench_rows import row, two_settings
 from foredraft.bench.results import (
     ALL,
     SHORTEST,
+    WITHOUT_LOOPS,
     Sample,
     Score,
     Summary,
     acceptance_by_depth,
     answered_by_all,
     broken_promises,
+    loop_notes,
+    loops,
     noise,
     scores,
     speedup_noise,
@@ -175,3 +178,52 @@ def test_noise_is_what_passes_of_the_same_setting_differ_by() -> None:
     ]
     assert noise(rows, "off") == pytest.approx(0.1)
     assert noise(rows[:1], "off") is None
+
+
+LOOP = (*range(30), *range(50, 80), *range(50, 80), *range(50, 60))
+
+
+@pytest.mark.parametrize(
+    ("answer", "looping"),
+    [
+        (LOOP, True),
+        ((*LOOP, 2), False),  # ended by itself, if 2 ends answers
+        (LOOP[:-10], False),  # two copies of 30
+        ((7,) * 64, True),
+        ((7,) * 63, False),
+        ((), False),
+        (tuple(range(200)), False),
+    ],
+)
+def test_what_loops(answer: tuple[int, ...], looping: bool) -> None:
+    assert loops(answer) is looping
+
+
+def test_figures_without_answers_that_loop() -> None:
+    rows = [
+        row("chat/1", "off", 10, tokens=LOOP),
+        row("chat/1", "auto", 90, tokens=LOOP),
+        row("edit/1", "off", 10),
+        row("edit/1", "auto", 11),
+        row("edit/2", "off", 10),
+        row("edit/2", "auto", 9, tokens=LOOP),  # not what plain decoding says
+    ]
+    found = scores(rows, "off")
+    assert {score.prompt for score in found if score.looping} == {"chat/1"}
+    groups = [
+        (summary.category, summary.prompts) for summary in summaries(found) if summary.setting == "auto"
+    ]
+    assert groups == [("chat", 1), ("edit", 2), (WITHOUT_LOOPS, 2), (ALL, 3)]
+    assert summary_of(summaries(found), WITHOUT_LOOPS, "auto").speedup == pytest.approx(0.99**0.5)
+    [note] = loop_notes(found)
+    assert note.startswith("1 of 3 answers loop")
+    assert note.endswith(": chat/1")
+
+
+def test_no_second_figures_where_nothing_loops_or_everything_does() -> None:
+    none = scores(two_settings(), "off")
+    assert loop_notes(none) == []
+    every = scores([row("chat/1", "off", 10, tokens=LOOP), row("chat/1", "auto", 20)], "off")
+    assert loop_notes(every)
+    for found in (none, every):
+        assert WITHOUT_LOOPS not in {summary.category for summary in summaries(found)}
