@@ -47,7 +47,9 @@ def _grid() -> Iterator[str]:
 
 
 def shipped_traces() -> TraceSet:
-    """Recorded answers of the default model to the prompts that ship."""
+    """Recorded answers of the default model to the prompts that ship: `foredraft bench --record FILE
+    --temperature 0.7`, since at temperature 0 some of a small model's loop until their limit.
+    """
     with as_file(files("foredraft.bench").joinpath(SHIPPED_TRACES)) as path:
         return read_traces(path)
 

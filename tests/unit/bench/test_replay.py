@@ -14,6 +14,7 @@ from foredraft.bench.hindsight import clairvoyant_cost, copyable, hindsight_cost
 from foredraft.bench.replay import replay
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.bench.replay_report import replay_report
+from foredraft.bench.results import loops
 from foredraft.bench.static_drafters import rank_static, shipped_traces, static_settings
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.config import parse_speculation
@@ -145,6 +146,13 @@ def test_what_can_be_copied_equals_brute_force(prompt: list[int], output: list[i
 def test_the_bounds_are_in_order(prompt: list[int], output: list[int]) -> None:
     trace, curve = Trace("x", "", tuple(prompt), tuple(output)), find_curve("steep")
     assert clairvoyant_cost(trace, curve) <= hindsight_cost(trace, curve) <= len(output) - 1
+
+
+def test_no_shipped_answer_loops() -> None:
+    recorded = shipped_traces()
+    assert not [trace.id for trace in recorded.traces if loops(trace.output)]
+    assert len(recorded.traces) == 32
+    assert sum(len(trace.output) for trace in recorded.traces) > 4000
 
 
 def test_the_shipped_traces_replay_and_auto_knows_how_reliable_it_is() -> None:
