@@ -38,6 +38,10 @@ MIN_SURVIVAL = 0.3
 """A draft named in a speculation string is verified whole, so it ends where the estimate that all of it is
 right falls below this."""
 
+MOST_READ = 1 << 15
+"""Tokens of a prompt that are learnt, from its end: 100 ms, for which every stream waits. What came before would
+hardly be left in the table."""
+
 BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""
 LARGEST_DRAFT = 64
@@ -89,7 +93,7 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
 
     def build(self, request: RequestView) -> _Reading:
         number, scope = next(self._numbers), self._scopes.of(request.scope)
-        self._table.follow_all(request.tokens, scope, number)
+        self._table.follow_all(request.tokens[-MOST_READ:], scope, number)
         return _Reading(len(request.tokens), number, scope, Reader(self._table, scope, number))
 
     def extend(self, state: _Reading, request: RequestView, outcome: Outcome) -> None:

@@ -18,6 +18,10 @@ from foredraft.types import FinishReason, Load
 PATIENCE_S = 0.005
 """How long a round without anything to do waits for the disk: so long a new request may have to wait, too."""
 
+STARTED_TOKENS = 1 << 15
+"""Tokens of prompts that are admitted in one round, but for the first of them: drafters read a prompt when it is
+admitted, 100,000 tokens in 200 ms, and every stream waits for it."""
+
 
 class Scheduler:
     """Higher priority first, then first come, first served; as many at once as the model has sequences.
@@ -63,9 +67,9 @@ class Scheduler:
                 self._admit(on_admitted)
 
     def _admit(self, on_admitted: Callable[[Request], None]) -> None:
-        places = self.places
+        places, started = self.places, 0
         for request in self.waiting:
-            if not places or (self._full and self.running):
+            if not places or started >= STARTED_TOKENS or (self._full and self.running):
                 return
             places -= 1
             if not self._has_fetched(request):
@@ -80,6 +84,7 @@ class Scheduler:
                 request.cached = request.computed
                 request.admitted_at = perf_counter()
                 on_admitted(request)
+                started += len(request.view.tokens)
 
     def _has_fetched(self, request: Request) -> bool:
         """Whether all that the disk has for a request, if anything, is read."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from foredraft.drafters.lookup.recycle_table import SuccessorTable
-from foredraft.drafters.recycle import BULK, RecycleDrafter, create
+from foredraft.drafters.recycle import BULK, MOST_READ, RecycleDrafter, create
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, RequestView
 from foredraft.testing import FakeModel, drafter_context, run_drafter
@@ -65,6 +65,15 @@ def test_the_prompt_is_learned() -> None:
     assert found.parents is None
     assert dict(found.features) == {"match_length": 2, "count": 1, "own": 1}
     assert len(found.confidence) == 8
+
+
+def test_of_a_very_long_prompt_the_end_is_learned() -> None:
+    """Reading it holds every stream up."""
+    drafter = new()
+    request = started(drafter, [7, 8, 9] + [1] * MOST_READ + [3, 4, 5, 3, 4])
+    assert drafted(drafter, request, 1) == (5,)
+    change(drafter, request, [7, 8])
+    assert drafted(drafter, request, 1) == ()
 
 
 def test_two_tokens_are_asked_before_one() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from foredraft.engine.prefill import PREFILL_ROWS
 from foredraft.engine.request import Request, make_request
-from foredraft.engine.scheduler import Scheduler
+from foredraft.engine.scheduler import STARTED_TOKENS, Scheduler
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel
 from foredraft.types import Rows, SamplingParams
@@ -54,6 +54,15 @@ def test_requests_are_admitted_in_order_as_far_as_there_are_sequences(model: Fak
     scheduler.remove(requests[1], keep=True)
     assert admit(scheduler) == [3]
     assert requests[2].seq == 1
+
+
+def test_long_prompts_are_admitted_one_in_a_round() -> None:
+    """Drafters read each of them while every stream waits."""
+    model = FakeModel(sequences=4)
+    scheduler, _ = scheduler_of(model, [1] * STARTED_TOKENS, [2], [3] * (STARTED_TOKENS - 1), [4])
+    assert admit(scheduler) == [1]
+    assert admit(scheduler) == [2, 3]
+    assert admit(scheduler) == [4]
 
 
 def test_a_request_begins_with_what_is_cached(model: FakeModel) -> None:
