@@ -39,8 +39,9 @@ MIN_SURVIVAL = 0.3
 right falls below this."""
 
 MOST_READ = 1 << 15
-"""Tokens of a prompt that are learnt, from its end: 100 ms, for which every stream waits. What came before would
-hardly be left in the table."""
+"""Tokens of a prompt that are learnt, from its end: 100 ms, for which every stream waits. What came before
+would hardly be left in the table.
+"""
 
 BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""

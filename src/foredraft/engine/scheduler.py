@@ -19,8 +19,9 @@ PATIENCE_S = 0.005
 """How long a round without anything to do waits for the disk: so long a new request may have to wait, too."""
 
 STARTED_TOKENS = 1 << 15
-"""Tokens of prompts that are admitted in one round, but for the first of them: drafters read a prompt when it is
-admitted, 100,000 tokens in 200 ms, and every stream waits for it."""
+"""Tokens of prompts after which no more are admitted in a round: drafters read a prompt when it is admitted,
+100,000 tokens in 200 ms, and every stream waits for it.
+"""
 
 
 class Scheduler:
