@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import string
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from zlib import crc32
@@ -79,13 +79,18 @@ def serving(
     reload: Reload | None = None,
     settings: ServerSettings | None = None,
     sampling: SamplingDefaults | None = None,
+    recommended: Mapping[str, float] | None = None,
     **options: int | float,
 ) -> Iterator[Running]:
-    """A server with a model for each name ("fake" if none), stopped at the end."""
+    """A server with a model for each name ("fake" if none), stopped at the end.
+
+    `recommended` is what the models' files say about sampling.
+    """
     running = Running("")
 
     def load(model: ModelSettings) -> Engine:
         made = writing_model(**options) if script is None else FakeModel(258, logits=scripted_logits(script))  # type: ignore[arg-type]
+        made.info = replace(made.info, recommended=recommended or {})
         engine = Engine(made)
         engine.set_speculation(model.speculation())
         running.engines[model.path] = engine

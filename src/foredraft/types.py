@@ -266,6 +266,11 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # the caller gave up
     ERROR = "error"  # this request failed; the engine goes on
 
+    @property
+    def cut(self) -> bool:
+        """Whether the answer was ended where the model would have gone on, and nothing went wrong."""
+        return self in (FinishReason.LENGTH, FinishReason.REPETITION)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -71,6 +71,16 @@ async def _merged(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequenc
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def openai_finish(reason: FinishReason) -> str:
+    """OpenAI's `finish_reason`, whose readers are strict: an answer that repeats itself was cut."""
+    return str(FinishReason.LENGTH if reason.cut else reason)
+
+
+def stop_reason(reason: FinishReason) -> dict[str, str]:
+    """What vLLM's `stop_reason` of a choice says, where `openai_finish` does not say it all."""
+    return {"stop_reason": str(reason)} if reason is FinishReason.REPETITION else {}
+
+
 async def sound(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:
     """The same events, without a last one that says that the request failed.
 

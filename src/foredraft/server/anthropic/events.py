@@ -63,8 +63,8 @@ def _message_start(model: str, prompt_tokens: int) -> Event:
 
 def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called: bool) -> Event:
     """Why the message ended."""
-    if end.reason is FinishReason.LENGTH:
-        used_up = end.usage.completion_tokens == max_tokens
+    if end.reason.cut:
+        used_up = end.usage.completion_tokens == max_tokens or end.reason is FinishReason.REPETITION
         reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
     elif stop is not None:
         reason = "stop_sequence"

@@ -9,7 +9,7 @@ from pydantic import Field
 from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foredraft.server.anthropic.output import OutputConfig
 from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
-from foredraft.server.openai.schemas import MOST_MESSAGES, MOST_WHOLE, WHOLE, Body, MostTokens, only
+from foredraft.server.openai.schemas import MOST_MESSAGES, MOST_WHOLE, WHOLE, Body, MostTokens, Switch, only
 from foredraft.server.template_variables import TemplateKwargs, Wishes
 from foredraft.types import Constraint, SamplingParams
 
@@ -83,6 +83,8 @@ class MessagesRequest(CountTokensRequest):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = None
     stop_sequences: Stops | None = None
+    stop_repetition: Switch = False
+    """End an answer that only repeats one passage any more."""
     stream: bool | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
@@ -97,5 +99,6 @@ class MessagesRequest(CountTokensRequest):
             top_k=self.top_k or 0,
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences or ()),
+            stop_repetition=self.stop_repetition,
             constraint=constraint,
         )

@@ -14,7 +14,7 @@ from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.server import report
 from foredraft.server.caller import visit_of
-from foredraft.server.generation import choices, several
+from foredraft.server.generation import choices, openai_finish, several, stop_reason
 from foredraft.server.jobs import make_job, with_defaults
 from foredraft.server.openai.chat_schemas import ChatRequest, as_messages
 from foredraft.server.openai.chunks import Chunk, chunks_of, respond
@@ -131,7 +131,8 @@ class ChoiceWriter:
         end = events[-1]
         if isinstance(end, FinishEvent):
             called = self._reader is not None and self._reader.called and end.reason is FinishReason.STOP
-            yield self._choice({}, finish="tool_calls" if called else str(end.reason))
+            finish = "tool_calls" if called else openai_finish(end.reason)
+            yield self._choice({}, finish=finish) | stop_reason(end.reason)
 
     def _choice(
         self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
@@ -178,4 +179,5 @@ def add_chat_choice(before: Chunk | None, choice: Chunk) -> Chunk:
         answer["logprobs"] = answer["logprobs"] or {"content": [], "refusal": None}
         answer["logprobs"]["content"] += logprobs["content"]
     answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+    answer |= {key: choice[key] for key in ("stop_reason",) if key in choice}
     return answer

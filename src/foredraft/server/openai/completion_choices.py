@@ -8,6 +8,7 @@ from typing import Any
 
 from foredraft.engine.scoring import PromptEvent
 from foredraft.protocols import Tokenizer
+from foredraft.server.generation import openai_finish, stop_reason
 from foredraft.server.openai.chunks import Chunk
 from foredraft.server.openai.logprobs import AnswerText, completion_logprobs, joined, unscored
 from foredraft.types import Event, FinishEvent, TokenEvent
@@ -62,9 +63,11 @@ class CompletionWriter:
         if isinstance(event, TokenEvent) and event.logprob is not None:
             place = self._places.add(event.token)
             logprobs = completion_logprobs(self._tokenizer, event, place)
-        finish = str(event.reason) if isinstance(event, FinishEvent) else None
-        if event.text or finish or logprobs:
-            yield choice_of(self._index, event.text, finish=finish, logprobs=logprobs)
+        if isinstance(event, FinishEvent):
+            choice = choice_of(self._index, event.text, finish=openai_finish(event.reason), logprobs=logprobs)
+            yield choice | stop_reason(event.reason)
+        elif event.text or logprobs:
+            yield choice_of(self._index, event.text, logprobs=logprobs)
 
     def _echoed(self) -> Iterator[Chunk]:
         self._begun = True
@@ -84,5 +87,6 @@ def add_choice(before: Chunk | None, choice: Chunk) -> Chunk:
     answer = before or choice_of(choice["index"], "")
     answer["text"] += choice["text"]
     answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]
+    answer |= {key: choice[key] for key in ("stop_reason",) if key in choice}
     answer["logprobs"] = joined(answer["logprobs"], choice["logprobs"])
     return answer

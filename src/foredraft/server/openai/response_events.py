@@ -21,7 +21,7 @@ from foredraft.server.openai.tool_use import ToolUse, deltas
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, Delta, TextDelta
 from foredraft.types import Event as EngineEvent
-from foredraft.types import FinishEvent, FinishReason, SamplingParams
+from foredraft.types import FinishEvent, SamplingParams
 
 Event = dict[str, Any]
 
@@ -120,7 +120,7 @@ class ResponseWriter:
 
     def _finish(self, end: FinishEvent) -> Iterator[Event]:
         """The events after the last of the text, which has gone out before."""
-        cut = end.reason is FinishReason.LENGTH
+        cut = end.reason.cut
         if self._open is None:  # an answer always has an item
             yield from self._begin_item(MessageItem())
         yield from self._end_item(cut=cut)

@@ -154,6 +154,8 @@ class Choosing(Body):
     repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE), WHOLE] | None = None
     stop: Stop | None = None
+    stop_repetition: Switch = False
+    """End an answer that only repeats one passage any more."""
 
     def chosen(self) -> SamplingParams:
         """The engine's parameters for these fields; 1 is the default temperature."""
@@ -168,6 +170,7 @@ class Choosing(Body):
             frequency_penalty=self.frequency_penalty or 0.0,
             seed=self.seed,
             stop=tuple(stops),
+            stop_repetition=self.stop_repetition,
         )
 
 

@@ -23,7 +23,7 @@ from foredraft.server.tools.detect import dialect_for
 from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
-from foredraft.types import Constraint, Event, FinishReason, Message, ModelInfo, TokenEvent
+from foredraft.types import Constraint, Event, Message, ModelInfo, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +241,5 @@ def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
         if isinstance(event, TokenEvent):
             found += reader.read(event)
         else:
-            found += reader.end(event.text, cut=event.reason is FinishReason.LENGTH)
+            found += reader.end(event.text, cut=event.reason.cut)
     return joined(found)
