@@ -23,15 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.backends.llamacpp.loading import load_model
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.backends.llamacpp.streams import Streams
 from foredraft.bench.workloads import load_prompts, select
-from foredraft.cache_folder import default_cache_dir
 from foredraft.config import ModelOptions
-from foredraft.library import models_dir, resolve
 from foredraft.types import FinishEvent
 
 PROMPTS = 48
@@ -144,7 +142,7 @@ def measured(args: argparse.Namespace, sides: Sequence[Side]) -> Iterator[dict[s
 def main() -> None:
     """Run the benchmark; the last line of output is one JSON object."""
     args = arguments()
-    file = resolve(args.model, models_dir(default_cache_dir()))
+    file = Path(args.model or model_path(None))
     together = Together(args.sequences)
     with ExitStack() as stack:
         sides = [opened(file, args, streams) for streams in (together, Apart(args.sequences))]
@@ -158,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

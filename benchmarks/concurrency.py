@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
-from common import parser, progress
+from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.bench.curves import find_curve
 from foredraft.bench.replay_model import ReplayModel
@@ -215,4 +215,4 @@ def sizes_until(engine: Engine, model: ScriptedModel, *, left: int) -> list[int]
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

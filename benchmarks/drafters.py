@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from common import run_benchmark
 from foredraft.config import Stage
 from foredraft.protocols import Drafter, RequestView
 from foredraft.registry import create_drafter, drafter_names
@@ -183,4 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

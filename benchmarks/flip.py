@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
-from common import parser, progress
+from common import parser, progress, run_benchmark
 from foredraft import Engine
 from foredraft.bench.phases import FlippingText, Phases, flipping_text
 from foredraft.bench.scripted import ScriptedModel
@@ -113,4 +113,4 @@ def report(title: str, kinds: Sequence[str], times: Times, length: int) -> dict[
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

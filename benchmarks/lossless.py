@@ -13,10 +13,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft import Completion, Engine, SamplingParams
 from foredraft.bench.workloads import PromptCase, load_prompts, select
-from foredraft.library import default_model
 from foredraft.registry import drafter_names
 
 LONG = 1000
@@ -30,7 +29,7 @@ def main() -> None:
     arguments.add_argument("--only", nargs="*", help="these speculation strings instead of all")
     args = arguments.parse_args()
     cases = select(load_prompts(args.prompts), limit=args.limit or 40)
-    model = args.model or str(default_model())
+    model = args.model or model_path(None)
     specs = args.only or ["auto", *map(stage_for(model), drafter_names())]
     prompts = encode_all(model, args.threads, cases)
     report: dict[str, dict[str, float]] = {}
@@ -117,4 +116,4 @@ def compare(
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from common import parser
+from common import parser, run_benchmark
 from foredraft import Engine, SamplingParams
 
 PROMPT = "Explain how a steam engine works, from the fire to the wheels."
@@ -77,4 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -27,7 +27,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from common import progress
+from common import model_path, progress, run_benchmark
 from foredraft import Engine, ForedraftError, SamplingParams
 from foredraft.backends.torch.loading import load_model
 from foredraft.backends.torch.offload_cpu import CpuDevice
@@ -59,7 +59,9 @@ class Side:
 
 def arguments() -> argparse.Namespace:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--model", type=Path, default=None, help="folder with config.json and safetensors")
+    made.add_argument(
+        "--model", type=model_path, default=None, help="a folder of safetensors; a made-up one if absent"
+    )
     made.add_argument("--resident", type=int, default=0, help="layers that stay; half of them if absent")
     made.add_argument("--tokens", type=int, default=64)
     made.add_argument("--repeat", type=int, default=2)
@@ -166,7 +168,11 @@ def main() -> None:
     """Run the benchmark; the last line of output is one JSON object."""
     args = arguments()
     with ExitStack() as stack:
-        folder = args.model or make_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        folder = (
+            Path(args.model)
+            if args.model
+            else make_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        )
         sides = list(load_sides(folder, args))
         for side in sides:
             stack.enter_context(side.engine)
@@ -181,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -18,7 +18,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from statistics import fmean, median, quantiles
 
-from common import parser, progress
+from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.bench.curves import find_curve
 from foredraft.bench.replay_model import ReplayModel
@@ -126,4 +126,4 @@ def report(level: int, rounds: Sequence[Timed]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -35,7 +35,7 @@ from itertools import count
 from statistics import median
 from typing import Any
 
-from common import parser, progress
+from common import parser, progress, run_benchmark
 from foredraft.bench.workloads import load_prompts, select
 from server_client import Answer, chat_body, left_over, new_client, stream_chat
 from server_common import (
@@ -321,4 +321,4 @@ def closing(
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

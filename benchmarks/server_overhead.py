@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from common import parser, progress
+from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
 from foredraft.bench.workloads import PromptCase, load_prompts, select
@@ -153,4 +153,4 @@ def closing(args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -36,12 +36,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft.backends.cpu import physical_cores
 from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
 from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.cli.units import counted
-from foredraft.library import default_model
 from server_client import Answer, chat_body, new_client, stream_chat
 from server_common import (
     FOREDRAFT_READY,
@@ -161,7 +160,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run all levels; the last line of output is one JSON object."""
     args = arguments()
-    model = str(args.model or default_model())
+    model = args.model or model_path(None)
     cases = select(load_prompts(args.prompts), limit=args.limit)
     idle: dict[str, float] = {}
     turns: dict[int, list[Turn]] = {}
@@ -201,4 +200,4 @@ def closing(args: argparse.Namespace, turns: Mapping[int, Sequence[Turn]], idle:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

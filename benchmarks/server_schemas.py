@@ -18,7 +18,7 @@ from typing import Any
 
 import openai
 
-from common import progress
+from common import progress, run_benchmark
 from server_common import check_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -91,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

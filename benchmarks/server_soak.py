@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from common import parser
+from common import parser, run_benchmark
 from foredraft.bench.plots import check_plotting
 from foredraft.bench.workloads import load_prompts, select
 from server_client import left_over, new_client
@@ -184,4 +184,4 @@ def closing(args: argparse.Namespace, soak: Soak) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from common import model_path, run_benchmark
 from server_common import check_server, serve_command, started, table
 
 ALONE_S = 5.0
@@ -272,7 +273,7 @@ def main() -> None:
     )
     arguments.add_argument("--read", metavar="URL", help=argparse.SUPPRESS)
     arguments.add_argument("--url", default=None, help="a running server; one of its own if absent")
-    arguments.add_argument("--model", default=None, help="GGUF file or pulled name; default model if absent")
+    arguments.add_argument("--model", type=model_path, default=None, help="a path or the name of a model")
     arguments.add_argument("--speculate", default="auto")
     arguments.add_argument("--context", type=int, default=8192)
     arguments.add_argument("--threads", type=int, default=0)
@@ -302,4 +303,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft import Engine
-from foredraft.cache_folder import default_cache_dir
-from foredraft.library import models_dir, resolve
 
 SENTENCE = "The grey cat sat on the old stone wall and watched the boats come home in the rain. "
 REPEATED = 12
@@ -63,7 +61,7 @@ def main() -> None:
     arguments.add_argument("--runs", type=int, default=9)
     arguments.add_argument("--busy", type=int, default=4, help="processes that spin meanwhile")
     args = arguments.parse_args()
-    model = resolve(args.model, models_dir(default_cache_dir()))
+    model = Path(args.model or model_path(None))
     rows = []
     with busy(args.busy):
         for number in range(args.runs):
@@ -75,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

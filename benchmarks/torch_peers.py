@@ -34,18 +34,16 @@ from tempfile import TemporaryDirectory
 import torch
 import transformers
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft.backends.cpu import physical_cores
 from foredraft.bench.live import measure, turn_ids, warm_up
 from foredraft.bench.passes import Passes
 from foredraft.bench.results import Row, broken_promises, scores
 from foredraft.bench.sides import Messages, Side
 from foredraft.bench.workloads import PromptCase, load_prompts, select
-from foredraft.cache_folder import default_cache_dir
 from foredraft.config import AUTO as AUTO_SPECULATION
 from foredraft.config import OFF as OFF_SPECULATION
 from foredraft.engine.prompt import encode_chat
-from foredraft.library import models_dir, resolve
 from foredraft.types import SamplingParams
 from server_common import add_results, write_json
 from torch_peers_report import (
@@ -134,7 +132,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     cases = select(load_prompts(args.prompts), limit=args.limit)
-    model = Path(args.model) if args.model else resolve(None, models_dir(default_cache_dir()))
+    model = Path(args.model or model_path(None))
     with TemporaryDirectory() as temporary:
         kept = args.weights or Path(temporary)
         weights = weights_folder(model, kept / "target")
@@ -171,4 +169,4 @@ def closing(args: argparse.Namespace, rows: Sequence[Row]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

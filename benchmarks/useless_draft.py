@@ -23,16 +23,14 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from common import parser, progress
+from common import model_path, parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.bench.live import measure, turn_ids, warm_up
 from foredraft.bench.passes import Passes
 from foredraft.bench.sides import EngineSide
 from foredraft.bench.workloads import load_prompts, select
-from foredraft.cache_folder import default_cache_dir
 from foredraft.config import AUTO, OFF
 from foredraft.engine.heap import freeze_heap
-from foredraft.library import models_dir, resolve
 
 HEADS = 4
 SEED = 7
@@ -47,7 +45,7 @@ def main() -> None:
     args = arguments.parse_args()
     cases = select(load_prompts(args.prompts), limit=args.limit or 16)
     with TemporaryDirectory() as folder:
-        target = resolve(args.model, models_dir(default_cache_dir()))
+        target = Path(args.model or model_path(None))
         draft = random_draft(target, Path(folder) / "random.gguf", args.layers, args.width)
         beside = f"{AUTO};draft-model:model={draft}"
         sides = load((OFF, AUTO, beside), target, args)
@@ -151,4 +149,4 @@ def add_weights(writer: gguf.GGUFWriter, layers: int, width: int, vocabulary: in
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)
