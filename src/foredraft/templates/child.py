@@ -45,13 +45,14 @@ def examine(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
     """The fields of `TemplateTraits` for a template, as plain values. `tokens`: bos_token and the like."""
     try:
         tree = _environment().parse(source)
+        texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        # This also computes what is constant in the tree, and leaves the results in it.
         read = jinja2.meta.find_undeclared_variables(tree) - _environment().globals.keys()
         _compiled(source)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler fails in many ways too
         return {"error": f"It cannot be compiled: {_told(error)}"}
-    texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     return {
         "variables": set(read),
         "literals": {text for text in texts if len(text) <= _LITERAL_CHARACTERS},

@@ -191,3 +191,9 @@ def test_a_template_that_refuses_everything_is_taken_as_it_is() -> None:
     with pytest.raises(RequestError, match="rejects these messages: never"):
         encode_prompt(tokenizer, [user("Hi")])
     assert ChatTemplate(None).traits == TemplateTraits()
+
+
+def test_the_texts_that_a_template_compares_with_are_plain_and_its_own() -> None:
+    traits = ChatTemplate("{% if x == 'none'|e or x == 'a' * 3 %}{{ 'b' ~ 'c' }}{% endif %}text").traits
+    assert traits.literals == {"none", "a", "b", "c"}
+    assert {type(text) for text in traits.literals} == {str}
