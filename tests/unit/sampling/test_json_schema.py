@@ -20,7 +20,7 @@ from foredraft.types import Constraint
 
 TOKENIZER = FakeTokenizer()
 [END] = TOKENIZER.end_tokens
-STRING = {"type": "string"}
+STRING: dict[str, Any] = {"type": "string"}
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 
 
@@ -249,7 +249,7 @@ def test_what_is_not_enforced_is_named_once(caplog: pytest.LogCaptureFixture) ->
     [-(2**63), -(2**63) + 512, 2**63 - 1, 2**63, 2**53 + 1, -(2**53) - 1, 2**64, 10**400, float("inf")],
 )
 def test_a_constant_that_would_come_out_as_another_is_refused(where: str, number: float) -> None:
-    schemas = {
+    schemas: dict[str, dict[str, Any]] = {
         "const": {"const": number},
         "enum": {"enum": [1, number]},
         "inside": {"const": [{"a": number}]},
@@ -287,7 +287,7 @@ def test_bounds_that_can_be_held_are_exact(
 
 
 @pytest.mark.parametrize("value", [0, -3, True, "3", None])
-def test_a_multiple_of_nothing_is_refused(value: object) -> None:
+def test_a_multiple_of_nothing_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match="multipleOf"):
         prepare({"type": "integer", "multipleOf": value}, strict=False)
 
