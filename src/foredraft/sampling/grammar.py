@@ -31,8 +31,12 @@ _HINTS = {
 }
 _MESSAGE_LENGTH = 300
 
-_NOT_NAMES = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/|%\w+|<[^>\n]*>')
-_DEFINED = re.compile(r"(?m)^[ \t]*[?!]*([A-Za-z_][\w-]*)(?:::\w+|\{[^}]*\}|\[[^\]]*\]|\.-?\d+)*[ \t]*:")
+# What is not closed ends with its line, and nothing is tried twice ("*+"): a client's text of 60,000 quotes
+# would hold the interpreter for minutes.
+_NOT_NAMES = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])++/?|%\w+|<[^>\n]*+>?')
+_DEFINED = re.compile(
+    r"(?m)^[ \t]*+[?!]*+([A-Za-z_][\w-]*+)(?:::\w++|\{[^}\n]*+\}|\[[^\]\n]*+\]|\.-?\d++)*+[ \t]*+:"
+)
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 
@@ -147,6 +151,6 @@ def _rules(lark: str) -> dict[str, list[str]]:
     ends = [definition.start() for definition in found[1:]] + [len(bare)]
     rules = {
         definition[1]: _NAME.findall(bare, definition.end(), end)
-        for definition, end in zip(found, ends, strict=True)
+        for definition, end in zip(found, ends, strict=False)
     }
     return {name: rules[name] for name in sorted(rules, key=lambda name: name != "start")}
