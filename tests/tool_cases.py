@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 
+from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deltas import Answer, Delta, collect
 from foredraft.server.tools.dialect import Dialect
 
 NAMES = ("get_weather", "add", "now")
+
+
+def tools_named(names: Iterable[str] = NAMES) -> list[Tool]:
+    """Functions of which nothing but the names is known."""
+    return [Tool(name, parameters={}) for name in names]
 
 
 def numbered() -> Callable[[], str]:
@@ -21,7 +27,7 @@ def deltas(
     dialect: Dialect, pieces: Iterable[str], names: Sequence[str] = NAMES, *, limit: bool = False
 ) -> list[Delta]:
     """Everything a parser gives for an answer in these pieces; `limit`: the token limit has ended it."""
-    parser = dialect.parser(names, numbered())
+    parser = dialect.parser(tools_named(names), numbered())
     found = [delta for piece in pieces for delta in parser.feed(piece)]
     return [*found, *parser.finish(cut=limit)]
 

@@ -100,7 +100,7 @@ class ToolUse:
         """For one answer; None where nothing can be called, and text is just text."""
         if not self.offered:
             return None
-        parser = self.dialect.parser([tool.name for tool in self.offered])
+        parser = self.dialect.parser(self.offered)
         reader = AnswerReader(parser, self.markers, self.tokenizer, forced=self.forced is not None)
         if self.forced is not None and self.forced.prefix:
             reader.begin(self.forced.prefix)

@@ -16,6 +16,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model thinks before it answers, where its form sets that apart. Never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     """A call begins. `index` counts the answer's calls from 0."""
 
@@ -39,7 +46,7 @@ class CallEnd:
     index: int
 
 
-Delta: TypeAlias = TextDelta | CallStart | ArgumentsDelta | CallEnd
+Delta: TypeAlias = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class Answer:
 
     text: str
     calls: tuple[Call, ...]
+    reasoning: str = ""
 
 
 def joined(deltas: Iterable[Delta]) -> list[Delta]:
@@ -65,8 +73,8 @@ def joined(deltas: Iterable[Delta]) -> list[Delta]:
     whole: list[Delta] = []
     for _, neighbours in groupby(deltas, _kind):
         first, *others = neighbours
-        if others and isinstance(first, TextDelta):
-            first = TextDelta("".join(_piece(delta) for delta in (first, *others)))
+        if others and isinstance(first, TextDelta | ReasoningDelta):
+            first = replace(first, text="".join(_piece(delta) for delta in (first, *others)))
         elif others and isinstance(first, ArgumentsDelta):
             first = replace(first, json_text="".join(_piece(delta) for delta in (first, *others)))
         whole.append(first)
@@ -74,12 +82,12 @@ def joined(deltas: Iterable[Delta]) -> list[Delta]:
 
 
 def _kind(delta: Delta) -> tuple[type[Delta], int]:
-    return type(delta), 0 if isinstance(delta, TextDelta) else delta.index
+    return type(delta), 0 if isinstance(delta, TextDelta | ReasoningDelta) else delta.index
 
 
 def _piece(delta: Delta) -> str:
     match delta:
-        case TextDelta(text):
+        case TextDelta(text) | ReasoningDelta(text):
             return text
         case ArgumentsDelta(_, json_text):
             return json_text
@@ -90,6 +98,7 @@ def _piece(delta: Delta) -> str:
 def collect(deltas: Iterable[Delta]) -> Answer:
     """The answer that a stream of deltas adds up to."""
     text: list[str] = []
+    reasoning: list[str] = []
     starts: list[CallStart] = []
     arguments: list[list[str]] = []
     whole: set[int] = set()
@@ -97,6 +106,8 @@ def collect(deltas: Iterable[Delta]) -> Answer:
         match delta:
             case TextDelta(piece):
                 text.append(piece)
+            case ReasoningDelta(piece):
+                reasoning.append(piece)
             case CallStart():
                 starts.append(delta)
                 arguments.append([])
@@ -108,7 +119,7 @@ def collect(deltas: Iterable[Delta]) -> Answer:
         Call(start.id, start.name, "".join(pieces), start.index in whole)
         for start, pieces in zip(starts, arguments, strict=True)
     )
-    return Answer("".join(text), tuple(calls))
+    return Answer("".join(text), tuple(calls), "".join(reasoning))
 
 
 class DeltaLog:
@@ -123,6 +134,11 @@ class DeltaLog:
         """Add text; the empty string is nothing."""
         if text:
             self._waiting.append(TextDelta(text))
+
+    def reasoning(self, text: str) -> None:
+        """Add to what the model thinks; the empty string is nothing."""
+        if text:
+            self._waiting.append(ReasoningDelta(text))
 
     def start(self, name: str) -> None:
         """Begin the next call."""

@@ -1,10 +1,10 @@
-"""The seam of tool calling: what each dialect (Hermes, Llama 3, Mistral) has to offer."""
+"""The seam of tool calling: what each dialect (Hermes, Llama 3, Mistral, …) has to offer."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -53,7 +53,7 @@ class Calls:
 
     `calls` in `rules` is what follows the `marker`; `once`: only one of them. `bare`: rules for calls that
     begin without a marker, in an answer that is JSON else; `bare_in_text`, with `text_rules` for them, in one
-    that is text else. `text`: the terminal for text outside calls.
+    that is text else. `text`: the terminal for text outside calls. `layout`: markers that may stand in text.
     """
 
     marker: str
@@ -63,6 +63,7 @@ class Calls:
     bare_in_text: Sequence[str] = ()
     text_rules: Sequence[str] = ()
     text: str = ANY_TEXT
+    layout: Sequence[str] = ()
 
 
 class ToolParser(Protocol):
@@ -96,8 +97,13 @@ class Dialect(Protocol):
         """Whether templates of this dialect refuse a message with several calls."""
         ...
 
-    def parser(self, names: Collection[str], new_id: Callable[[], str] = ...) -> ToolParser:
-        """A parser for one answer, in which only functions in `names` can be called."""
+    @property
+    def always_read(self) -> bool:
+        """Whether answers have structure, such as channels, even where nothing can be called."""
+        ...
+
+    def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = ...) -> ToolParser:
+        """A parser for one answer, in which only these functions can be called."""
         ...
 
     def grammar(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +35,11 @@ class Hermes:
     name: str = "hermes"
     markers: tuple[str, ...] = (OPEN, CLOSE)
     one_call_a_message: bool = False
+    always_read: bool = False
 
-    def parser(self, names: Collection[str], new_id: Callable[[], str] = new_call_id) -> ToolParser:
+    def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = new_call_id) -> ToolParser:
         """See Dialect."""
-        return CallParser(LAYOUT, names, new_id)
+        return CallParser(LAYOUT, tools, new_id)
 
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL

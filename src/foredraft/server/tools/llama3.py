@@ -8,7 +8,7 @@ follows the tag is a call, and so is an answer that begins like one, with an obj
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foredraft.server.tools.parser import CallParser, Layout
 from foredraft.server.tools.readers import ObjectCall
-from foredraft.server.tools.schema import call_schema, definitions, embedded
+from foredraft.server.tools.schema import argument_rules, call_schema, embedded
 
 PYTHON_TAG: Final = "<|python_tag|>"
 
@@ -44,10 +44,11 @@ class Llama3:
     name: str = "llama3"
     markers: tuple[str, ...] = (PYTHON_TAG,)
     one_call_a_message: bool = True
+    always_read: bool = False
 
-    def parser(self, names: Collection[str], new_id: Callable[[], str] = new_call_id) -> ToolParser:
+    def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = new_call_id) -> ToolParser:
         """See Dialect."""
-        return CallParser(LAYOUT, names, new_id)
+        return CallParser(LAYOUT, tools, new_id)
 
     def grammar(
         self,
@@ -74,24 +75,19 @@ class Llama3:
             for index, tool in enumerate(tools)
         ]
         rest = f'rest: ({" | ".join(named)}) SPACE "}}"'
-        arguments = [f"arguments_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
         return Calls(
             marker=PYTHON_TAG,
             rules=["calls: SPACE body", f"body: %json {body}"],
             once=True,
             bare=["body"],
             bare_in_text=["begun rest"],
-            text_rules=[begun, rest, *arguments],
+            text_rules=[begun, rest, *argument_rules(tools)],
             text=_NO_CALL,
         )
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates do not look at ids."""
         return call_id
-
-
-def _arguments(tool: Tool) -> str:
-    return embedded({"$ref": f"#/$defs/{tool.name}", "$defs": definitions([tool])})
 
 
 LLAMA3: Final = Llama3()

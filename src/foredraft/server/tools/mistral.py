@@ -8,19 +8,31 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
+from foredraft.server.tools.headed import NAME, SPACE, Head, HeadedCall, Part, literal, optional, sequence
 from foredraft.server.tools.parser import CallParser, Layout
-from foredraft.server.tools.readers import NamedCall, ObjectCall
-from foredraft.server.tools.schema import call_schema, definitions, embedded
+from foredraft.server.tools.readers import ObjectCall
+from foredraft.server.tools.schema import argument_rules, arguments_schema, call_schema, embedded
 
 TOOL_CALLS: Final = "[TOOL_CALLS]"
 ARGS: Final = "[ARGS]"
 CALL_ID: Final = "[CALL_ID]"
+
+# Some vocabularies hide `[ARGS]`.
+_HEAD: Final = Head(
+    sequence(
+        NAME,
+        optional(literal(CALL_ID), Part("[a-zA-Z0-9_-]{0,64}", "[a-zA-Z0-9_-]{0,64}")),
+        optional(literal(ARGS)),
+        SPACE,
+    )
+)
 
 LAYOUT: Final = Layout(
     start="text",
@@ -30,7 +42,7 @@ LAYOUT: Final = Layout(
         "item": {"{": "call"},
         "after": {",": "item", "]": "text", TOOL_CALLS: "open"},
     },
-    readers={"call": ObjectCall, "named": NamedCall},
+    readers={"call": ObjectCall, "named": partial(HeadedCall, head=_HEAD)},
 )
 
 _ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
@@ -44,10 +56,11 @@ class Mistral:
     named: bool = False
     markers: tuple[str, ...] = (TOOL_CALLS, ARGS, CALL_ID)
     one_call_a_message: bool = False
+    always_read: bool = False
 
-    def parser(self, names: Collection[str], new_id: Callable[[], str] = new_call_id) -> ToolParser:
+    def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = new_call_id) -> ToolParser:
         """See Dialect."""
-        return CallParser(LAYOUT, names, new_id)
+        return CallParser(LAYOUT, tools, new_id)
 
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
@@ -84,7 +97,9 @@ def _array(tools: Sequence[Tool], *, once: bool) -> dict[str, Any]:
 
 def _named_calls(tools: Sequence[Tool], control: ControlTokens, *, once: bool) -> Forced:
     if once and len(tools) == 1:
-        return Forced("json_schema", json.dumps(_arguments(tools[0])), f"{TOOL_CALLS}{tools[0].name}{ARGS}")
+        return Forced(
+            "json_schema", json.dumps(arguments_schema(tools[0])), f"{TOOL_CALLS}{tools[0].name}{ARGS}"
+        )
     more = "" if once else f" ({control.spelled(TOOL_CALLS)} call)*"
     source = "\n".join([f"start: call{more}", *_named_rules("call", tools, control), ""])
     return Forced("grammar", source, TOOL_CALLS)
@@ -93,12 +108,7 @@ def _named_calls(tools: Sequence[Tool], control: ControlTokens, *, once: bool) -
 def _named_rules(rule: str, tools: Sequence[Tool], control: ControlTokens) -> list[str]:
     """Lark rules for one call of any of the tools."""
     calls = [f'"{tool.name}" {control.spelled(ARGS)} arguments_{index}' for index, tool in enumerate(tools)]
-    bodies = [f"arguments_{index}: %json {embedded(_arguments(tool))}" for index, tool in enumerate(tools)]
-    return [f"{rule}: {' | '.join(calls)}", *bodies]
-
-
-def _arguments(tool: Tool) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{tool.name}", "$defs": definitions([tool])}
+    return [f"{rule}: {' | '.join(calls)}", *argument_rules(tools)]
 
 
 MISTRAL: Final = Mistral()

@@ -42,7 +42,8 @@ def _text_with(calls: Calls, control: ControlTokens) -> str:
     opened = ["opened calls", *calls.bare_in_text]
     if calls.marker in control.markers:
         opened.append(f"TEXT {control.spelled(calls.marker)} calls")
-    others = [f"TEXT <[{_ranges(control.others)}]>"] if control.others else []
+    beside = [*control.others, *(control.markers[name] for name in calls.layout if name in control.markers)]
+    others = [f"TEXT <[{_ranges(beside)}]>"] if beside else []
     if calls.once:
         before = f"({' | '.join(others)})* " if others else ""
         start = f"{before}(TEXT | {' | '.join(opened)})"

@@ -10,10 +10,11 @@ follows as text. White space that stands alone before, between or after calls is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deltas import Delta, DeltaLog
 from foredraft.server.tools.readers import CallReader, ReaderFactory
 
@@ -21,8 +22,6 @@ _SPACE: Final = re.compile(r"\s+")
 TEXT: Final = "text"
 AFTER: Final = "after"
 BROKEN: Final = "broken"
-SEARCHED: Final = frozenset({TEXT, BROKEN})
-"""States in which text is shown, and the literals are searched for in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +30,29 @@ class Layout:
 
     `steps[state]` maps the literals that may come next to the state they lead to, or to one of `readers`,
     which then reads a call from that literal on and leaves the state `AFTER`, or `BROKEN` if the call breaks.
-    The literal "" stands for anything else. White space between them is skipped. In the states `SEARCHED` the
-    literals are searched for; in any other state, what fits none of them is text.
+    The literal "" stands for anything else. White space between them is skipped. In the states `TEXT`,
+    `BROKEN` and `reasoning` the literals are searched for, and what stands before them is shown, in the last
+    as what the model thinks; in any other state, what fits none of them is text. In the states `quiet` it is
+    certain that what came before them was layout.
     """
 
     start: str
     steps: Mapping[str, Mapping[str, str]]
     readers: Mapping[str, ReaderFactory]
+    reasoning: frozenset[str] = frozenset()
+    quiet: frozenset[str] = frozenset({AFTER})
+
+    def searched(self, state: str) -> bool:
+        """Whether text is shown in this state, and the literals are searched for in it."""
+        return state in (TEXT, BROKEN) or state in self.reasoning
 
 
 class CallParser:
-    """Reads one answer by its layout. Only functions in `names` can be called."""
+    """Reads one answer by its layout. Only these functions can be called."""
 
-    def __init__(self, layout: Layout, names: Collection[str], new_id: Callable[[], str]) -> None:
+    def __init__(self, layout: Layout, tools: Sequence[Tool], new_id: Callable[[], str]) -> None:
         self._layout = layout
-        self._names = frozenset(names)
+        self._tools = {tool.name: tool for tool in tools}
         self._log = DeltaLog(new_id)
         self._state = layout.start
         self._reader: CallReader | None = None
@@ -67,7 +74,7 @@ class CallParser:
         held back would have been markup.
         """
         if self._reader is None:
-            self._log.text(self._rest(cut=cut))
+            self._show(self._rest(cut=cut))
         elif self._reader.started:
             self._end_call(self._reader)
         elif not cut:
@@ -81,16 +88,17 @@ class CallParser:
         """What was held back outside a call and is text after all."""
         held = "".join(self._held)
         rest = held if cut else held + self._pending[self._at :]
-        if cut and self._state not in SEARCHED:
+        searched = self._layout.searched(self._state)
+        if cut and not searched:
             return ""
-        layout = self._state == AFTER or (self._log.calls and self._state in SEARCHED and not rest.strip())
+        layout = self._state in self._layout.quiet or (self._log.calls and searched and not rest.strip())
         return "" if layout else rest
 
     def _advance(self) -> bool:
         """Take one step. False when only more text can tell how to go on."""
         if self._reader is not None:
             return self._read(self._reader)
-        return self._search() if self._state in SEARCHED else self._match()
+        return self._search() if self._layout.searched(self._state) else self._match()
 
     # --- in a call -------------------------------------------------------------------------------------
 
@@ -119,10 +127,16 @@ class CallParser:
 
     def _give_back(self, state: str = TEXT) -> None:
         """What was held is text, and so is what comes."""
-        self._log.text("".join(self._held))
+        self._state = state
+        self._show("".join(self._held))
         self._held.clear()
         self._only_space = False
-        self._state = state
+
+    def _show(self, text: str) -> None:
+        if self._state in self._layout.reasoning:
+            self._log.reasoning(text)
+        else:
+            self._log.text(text)
 
     # --- between calls ---------------------------------------------------------------------------------
 
@@ -149,11 +163,11 @@ class CallParser:
 
     def _follow(self, literal: str, target: str) -> None:
         if target in self._layout.readers:
-            self._reader = self._layout.readers[target](self._names, self._log)
+            self._reader = self._layout.readers[target](self._tools, self._log)
             return
         self._take(self._at + len(literal))
         self._state = target
-        if target in SEARCHED:
+        if self._layout.searched(target) or target in self._layout.quiet:
             self._held.clear()
             self._only_space = True
 

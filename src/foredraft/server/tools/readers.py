@@ -1,4 +1,4 @@
-"""Readers of one call each: the JSON object that names function and arguments, and `name[ARGS]{…}`.
+"""What reads one call, and the commonest reader: of a JSON object that names the function and its arguments.
 
 A reader is fed text from the place where a call may begin. It announces the call as soon as the name is known
 and the arguments have begun; before that everything can still be given back as text.
@@ -7,13 +7,13 @@ and the arguments have begun; before that everything can still be given back as 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from foredraft.server.tools.arguments import NO_ARGUMENTS, Arguments
+from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deltas import DeltaLog
-from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
+from foredraft.server.tools.scan import ObjectScanner, Run
 
 
 class CallReader(Protocol):
@@ -38,21 +38,23 @@ class CallReader(Protocol):
         ...
 
 
-ReaderFactory: TypeAlias = Callable[[Collection[str], DeltaLog], CallReader]
+ReaderFactory: TypeAlias = Callable[[Mapping[str, Tool], DeltaLog], CallReader]
+"""A reader for the functions that can be called, by their names."""
 
-_NAME: Final = "name"
 _ARGUMENTS: Final = ("arguments", "parameters")
-_IGNORED: Final = ("id", "type")
+_IGNORED: Final = ("id", "type", "tool_call_id")
 
 
 class ObjectCall:
-    """`{"name": …, "arguments": {…}}`, in either order; `parameters` is another word for the arguments.
+    """`{"name": …, "arguments": {…}}`, in either order; `parameters` is another word for the arguments, and
+    `name_key` what the function's name stands under.
 
-    Before the call is announced any key besides those, `id` and `type` means that this is not a call; after
+    Before the call is announced any key besides those, ids and `type` means that this is not a call; after
     that, unknown members are skipped. A function that was not offered is not a call either.
     """
 
-    def __init__(self, names: Collection[str], log: DeltaLog) -> None:
+    def __init__(self, names: Collection[str], log: DeltaLog, *, name_key: str = "name") -> None:
+        self._name_key = name_key
         self.started = False
         self.done = False
         self.failed = False
@@ -99,7 +101,7 @@ class ObjectCall:
             self._between(piece)
         elif depth == 1 and run is Run.KEY:
             self._key.append(piece)
-        elif self._member == _NAME:
+        elif self._member == self._name_key:
             self.failed = not self._name_json and piece != '"'
             self._name_json.append(piece)
         elif self._member in _ARGUMENTS and self._arguments:
@@ -113,7 +115,7 @@ class ObjectCall:
         if piece == ":":
             self._begin_member()
             return
-        if self._member == _NAME:
+        if self._member == self._name_key:
             self._read_name()
         self._member = None
         if piece == "}" and not self.failed:
@@ -122,7 +124,7 @@ class ObjectCall:
     def _begin_member(self) -> None:
         self._member = json.loads("".join(self._key), strict=False)
         self._key.clear()
-        if self._member == _NAME:
+        if self._member == self._name_key:
             self.failed = bool(self._name_json)
         elif self._member in _ARGUMENTS:
             self.failed = self._arguments is not None
@@ -157,73 +159,3 @@ class ObjectCall:
             self._log.arguments(NO_ARGUMENTS)
             self.started = True
         self.done = True
-
-
-def _beginnings(literal: str) -> str:
-    """A regular expression for every beginning of `literal`, the empty one and itself included."""
-    pattern = ""
-    for char in reversed(literal):
-        pattern = f"(?:{re.escape(char)}{pattern})?"
-    return pattern
-
-
-_CALL_ID: Final = r"\[CALL_ID\][a-zA-Z0-9_-]{0,64}"
-_HEAD: Final = re.compile(rf"([a-zA-Z0-9_-]{{1,64}})(?:{_CALL_ID})?(?:\[ARGS\])?\s*")
-_HEAD_SO_FAR: Final = re.compile(
-    rf"[a-zA-Z0-9_-]{{1,64}}(?:{_beginnings('[CALL_ID]')}|(?:{_CALL_ID})?{_beginnings('[ARGS]')}"
-    rf"|(?:{_CALL_ID})?\[ARGS\]\s{{0,8}})"
-)
-
-
-class NamedCall:
-    """`name[ARGS]{…}`, also with `[CALL_ID]…` in between or without `[ARGS]` (some vocabularies hide it)."""
-
-    def __init__(self, names: Collection[str], log: DeltaLog) -> None:
-        self.started = False
-        self.done = False
-        self.failed = False
-        self.unread = ""
-        self._names = names
-        self._log = log
-        self._head = ""
-        self._scanner = ObjectScanner()
-
-    @property
-    def complete(self) -> bool:
-        """See CallReader."""
-        return self._scanner.complete
-
-    def feed(self, text: str, at: int) -> int:
-        """See CallReader."""
-        while at < len(text) and not self.started:
-            if text[at] == "{":
-                self._start()
-            elif _HEAD_SO_FAR.fullmatch(self._head + text[at]):
-                self._head += text[at]
-                at += 1
-            else:
-                self.failed = True
-            if self.failed:
-                return at
-        return self._read_arguments(text, at)
-
-    def _start(self) -> None:
-        head = _HEAD.fullmatch(self._head)
-        if head is None or head[1] not in self._names:
-            self.failed = True
-            return
-        self._log.start(head[1])
-        self.started = True
-
-    def _read_arguments(self, text: str, at: int) -> int:
-        while at < len(text) and not self.done:
-            end = self._scanner.step(text, at)
-            if end == at:
-                self.failed = True
-                return at
-            piece = text[at:end]
-            inside = self._scanner.run in (Run.STRING, Run.KEY)
-            self._log.arguments(escape_controls(piece) if inside else piece)
-            self.done = self._scanner.complete
-            at = end
-        return at

@@ -1,4 +1,4 @@
-"""JSON schemas for calls: the schemas of all functions put together into one, with their references."""
+"""JSON schemas for calls: those of functions put together into one, with their references, and rules."""
 
 from __future__ import annotations
 
@@ -15,19 +15,34 @@ _DEFINITIONS: Final = "#/$defs"
 _BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
+_OF_MEMBERS: Final = frozenset(
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "description", "title"}
+    | {"$schema", "$id", "$comment", "x-guidance"}
+)
 _NOT_SCHEMAS: Final = frozenset({"const", "enum", "default", "example", "examples"})
 
 
-def call_schema(tools: Sequence[Tool], *, arguments: str) -> dict[str, Any]:
-    """The schema of one call of any of `tools`: name first, then the arguments under the key `arguments`.
+def call_schema(
+    tools: Sequence[Tool],
+    *,
+    arguments: str,
+    name: str = "name",
+    extra: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The schema of one call of any of `tools`: `extra` members, the name under the key `name`, then the
+    arguments under the key `arguments`.
 
     The name comes first because the parser can announce a call only when it knows the name.
     """
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.name}, arguments: {"$ref": f"{_DEFINITIONS}/{tool.name}"}},
-            "required": ["name", arguments],
+            "properties": {
+                **(extra or {}),
+                name: {"const": tool.name},
+                arguments: {"$ref": f"{_DEFINITIONS}/{tool.name}"},
+            },
+            "required": [*(extra or {}), name, arguments],
             "additionalProperties": False,
         }
         for tool in tools
@@ -43,6 +58,51 @@ def embedded(schema: Mapping[str, Any]) -> str:
     own = schema.get("x-guidance")
     options = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, Mapping) else {})}
     return json.dumps({**schema, "x-guidance": options})
+
+
+def arguments_schema(tool: Tool) -> dict[str, Any]:
+    """The schema of a function's arguments, as one by itself."""
+    return {"$ref": f"{_DEFINITIONS}/{tool.name}", "$defs": definitions([tool])}
+
+
+def argument_rules(tools: Sequence[Tool]) -> list[str]:
+    """Lark rules `arguments_0`, `arguments_1`, … for the arguments of these functions as JSON."""
+    bodies = (embedded(arguments_schema(tool)) for tool in tools)
+    return [f"arguments_{index}: %json {body}" for index, body in enumerate(bodies)]
+
+
+def members(must: Sequence[str], may: Sequence[str], comma: str) -> str:
+    """Lark for members in this order with commas between them: all of `must`, and any of `may`."""
+    between = json.dumps(comma)
+    if must:
+        return f"{f' {between} '.join(must)} {_further(may, between)}"
+    begun = [f"{member} {_further(may[place + 1 :], between)}" for place, member in enumerate(may)]
+    return f"({' | '.join(begun)})?" if begun else ""
+
+
+def _further(may: Sequence[str], between: str) -> str:
+    return " ".join(f"({between} {member})?" for member in may)
+
+
+def properties_of(tool: Tool) -> Mapping[str, Any] | None:
+    """The schemas of a function's arguments by their names; None where they are not listed, so that any are.
+
+    Raises RequestError for a strict function that says more about its arguments as a whole.
+    """
+    schema = tool.parameters
+    if tool.strict and (odd := sorted(set(schema) - _OF_MEMBERS)):
+        raise unfollowable(tool, f"they have {odd[0]!r}")
+    properties = schema.get("properties") or {}
+    return None if not properties and schema.get("additionalProperties") is not False else properties
+
+
+def unfollowable(tool: Tool, why: str) -> RequestError:
+    """The error for a strict function whose schema says what no grammar of its dialect can."""
+    return RequestError(
+        f"The parameters of the function {tool.name!r} cannot be followed in the form that this model writes "
+        f"calls in: {why}.",
+        hint='With "strict": false they are left to the model.',
+    )
 
 
 def definitions(tools: Sequence[Tool]) -> dict[str, Any]:

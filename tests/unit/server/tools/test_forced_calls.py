@@ -15,7 +15,7 @@ from foredraft.server.tools.hermes import HERMES
 from foredraft.server.tools.llama3 import LLAMA3
 from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
 from foredraft.server.tools.schema import call_schema
-from tool_cases import called, deltas
+from tool_cases import called, deltas, tools_named
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TREE = {
@@ -132,7 +132,7 @@ def test_nothing_is_forced_unless_asked(dialect: Dialect, mode: Any) -> None:
 def test_the_prefix_shows_nothing_by_itself_until_a_call_begins(dialect: Dialect) -> None:
     forced = dialect.grammar(TOOLS, NAMED)
     assert forced is not None
-    assert dialect.parser(["grow"]).feed(forced.prefix) == []
+    assert dialect.parser(tools_named(["grow"])).feed(forced.prefix) == []
 
 
 def test_references_keep_leading_to_the_same_place() -> None:

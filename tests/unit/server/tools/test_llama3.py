@@ -6,7 +6,7 @@ import pytest
 
 from foredraft.server.tools.deltas import TextDelta
 from foredraft.server.tools.llama3 import LLAMA3
-from tool_cases import NAMES, called, read
+from tool_cases import called, read, tools_named
 
 ADD = '{"name": "add", "parameters": {"a": 1}}'
 NOW = '{"name": "now", "parameters": {}}'
@@ -36,6 +36,6 @@ def test_reads(text: str, shown: str, calls: list[tuple[str, str]]) -> None:
 
 
 def test_json_that_is_no_call_streams_from_its_first_key() -> None:
-    parser = LLAMA3.parser(NAMES)
+    parser = LLAMA3.parser(tools_named())
     assert parser.feed('{"city": ') == [TextDelta('{"city": ')]
     assert parser.feed('"Par') == [TextDelta('"Par')]

@@ -14,7 +14,7 @@ from foredraft.server.tools.dialect import Dialect, new_call_id
 from foredraft.server.tools.hermes import HERMES
 from foredraft.server.tools.llama3 import LLAMA3
 from foredraft.server.tools.mistral import MISTRAL, MISTRAL_NAMED
-from tool_cases import NAMES, called, cut, deltas, numbered, read
+from tool_cases import NAMES, called, cut, deltas, numbered, read, tools_named
 
 DIALECTS: list[Dialect] = [HERMES, LLAMA3, MISTRAL, MISTRAL_NAMED]
 IDS = ["hermes", "llama3", "mistral", "mistral-named"]
@@ -93,7 +93,7 @@ def test_characters_stay_in_order(dialect: Dialect, text: str) -> None:
 @given(dialects, plain_texts)
 def test_plain_text_streams_at_once(dialect: Dialect, text: str) -> None:
     """Only white space at the start may wait, for the text that follows it."""
-    parser = dialect.parser(NAMES)
+    parser = dialect.parser(tools_named())
     shown = collect(parser.feed(text)).text
     assert shown == (text if text.strip() else "")
     assert shown + collect(parser.finish()).text == text
@@ -138,7 +138,7 @@ def test_an_answer_that_breaks_off_loses_nothing(
 def test_arguments_stream_as_they_come(dialect: Dialect) -> None:
     text = every_form(dialect, "get_weather", '{"city": "Reykjavík"}')[0]
     before = text[: text.index("Rey")]
-    parser = dialect.parser(NAMES, numbered())
+    parser = dialect.parser(tools_named(), numbered())
     assert parser.feed(before) == [CallStart(0, "id0", "get_weather"), ArgumentsDelta(0, '{"city": "')]
     assert parser.feed("Reyk") == [ArgumentsDelta(0, "Reyk")]
     assert parser.feed("javík") == [ArgumentsDelta(0, "javík")]
@@ -148,7 +148,7 @@ def test_arguments_stream_as_they_come(dialect: Dialect) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
 def test_text_around_a_marker_streams_at_once(dialect: Dialect) -> None:
     marker = dialect.markers[0]
-    parser = dialect.parser(NAMES)
+    parser = dialect.parser(tools_named())
     assert parser.feed(f"Hello {marker[:3]}") == [TextDelta("Hello ")]
     assert parser.feed("!") == [TextDelta(f"{marker[:3]}!")]
     assert parser.feed(" more") == [TextDelta(" more")]
@@ -221,7 +221,7 @@ def test_broken_arguments_inside_a_string(inside: str, arguments: str, text: str
 @pytest.mark.parametrize("body", ['{"arguments": {"a": 1}}', '{"name": "other"}', "{}", '{"note":'])
 def test_what_cannot_become_a_call_any_more_is_not_held_back(body: str) -> None:
     text = f"<tool_call>{body}"
-    parser = HERMES.parser(NAMES)
+    parser = HERMES.parser(tools_named())
     assert collect(parser.feed(text)).text == text
 
 

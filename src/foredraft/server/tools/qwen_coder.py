@@ -1,0 +1,27 @@
+"""Qwen 3 Coder and 3.5: `<tool_call>`, in it `<function=NAME>` with a `<parameter=KEY>` for each argument.
+
+Each tag and each value stands on a line of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foredraft.server.tools.hermes import CLOSE, OPEN
+from foredraft.server.tools.tagged import Tags
+from foredraft.server.tools.tagged_form import Tagged
+
+FUNCTION: Final = "<function="
+
+QWEN_CODER: Final = Tagged(
+    name="qwen-coder",
+    tags=Tags(
+        name=(FUNCTION, ">"),
+        key=("<parameter=", ">"),
+        value=("", "</parameter>"),
+        end="</function>",
+        lines=True,
+    ),
+    opening=OPEN,
+    closing=CLOSE,
+)

@@ -1,0 +1,345 @@
+"""The contract of all dialects: what a model of each writes is read, whole or in any pieces, cut or broken."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from call_forms import FORMS, Form
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.server.tools.choice import Tool, ToolChoice
+from foredraft.server.tools.deltas import Answer, ArgumentsDelta, collect
+from foredraft.server.tools.dialect import ControlTokens
+from foredraft.server.tools.history import template_messages
+from foredraft.server.tools.offered import offered_grammar
+from foredraft.testing import FakeTokenizer
+from foredraft.types import Constraint
+from tool_cases import numbered
+
+FIND = Tool(
+    "find",
+    parameters={
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "deep": {"type": "object"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "exact": {"type": "boolean"},
+            "most": {"type": ["number", "null"]},
+        },
+    },
+)
+NOW = Tool("now", parameters={"type": "object", "properties": {}, "additionalProperties": False})
+TOOLS = [FIND, NOW]
+DEEP = {"a": [1, {"b": "x, } ] y"}, None, -2.5e3], "c": {"d": True}}
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("now", {}),
+    ("find", {"city": "Oslo"}),
+    ("find", {"city": "Zürich 🙂 日本\n\n  two lines\t", "days": 3}),
+    ("find", {"days": -7, "exact": True, "most": None}),
+    ("find", {"most": 1.5, "deep": DEEP, "tags": ["a", "b c", ""], "city": ""}),
+    ("find", {"city": 'say "it" \\ {"name": "now"} [1, 2] (x=\'y\') 12 true'}),
+    ("find", {"city": "</tool_call> <tool_call> </parameter> <function=now> </arg_value> ``` [TOOL_CALLS]"}),
+    ("find", {"city": "<|tool_call|> <|channel|>final<|message|> <|call|> <end_function_call> <tool_call|>"}),
+]
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+every_call = pytest.mark.parametrize("call", CALLS, ids=range(len(CALLS)))
+
+
+def read(form: Form, pieces: Iterable[str], *, limit: bool = False, tools: list[Tool] = TOOLS) -> Answer:
+    parser = form.dialect.parser(tools, numbered())
+    found = [delta for piece in pieces for delta in parser.feed(piece)]
+    return collect([*found, *parser.finish(cut=limit)])
+
+
+def made(answer: Answer) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in answer.calls]
+
+
+@every_form
+@every_call
+def test_a_call_is_read_however_it_is_cut(form: Form, call: tuple[str, dict[str, Any]]) -> None:
+    text = form.write([call])
+    whole = read(form, [text])
+    assert (whole.text, made(whole)) == ("", [call])
+    assert whole.calls[0].whole
+    assert read(form, text) == whole, "a character at a time"
+    for place in range(len(text)):
+        assert read(form, [text[:place], text[place:]]) == whole, text[:place]
+
+
+@every_form
+@every_call
+def test_a_call_that_ends_anywhere_shows_no_markup(form: Form, call: tuple[str, dict[str, Any]]) -> None:
+    text = form.write([call])
+    written = read(form, [text]).calls[0].arguments
+    for place in range(len(text)):
+        cut = read(form, [text[:place]], limit=True)
+        assert cut == read(form, text[:place], limit=True)
+        assert cut.text == ""
+        for part in cut.calls:
+            assert written.startswith(part.arguments)
+            assert part.whole == (part.arguments == written), text[:place]
+
+
+@every_form
+@every_call
+def test_what_an_answer_held_is_taken_back(form: Form, call: tuple[str, dict[str, Any]]) -> None:
+    """Wherever it was cut: its calls, with a result for each, are a history."""
+    text = form.write([CALLS[0], call])
+    for place in range(len(text)):
+        answer = read(form, [text[:place]], limit=True)
+        calls = [
+            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
+            for each in answer.calls
+        ]
+        results = [{"role": "tool", "tool_call_id": each.id, "content": "4"} for each in answer.calls]
+        said = {"role": "assistant", "content": answer.text, **({"tool_calls": calls} if calls else {})}
+        back = template_messages([{"role": "user", "content": "x"}, said, *results], form.dialect)
+        given = [each for message in back for each in message.get("tool_calls", ())]
+        assert len(given) == len(calls)
+        assert all(isinstance(each["function"]["arguments"], dict) for each in given)
+
+
+@every_form
+def test_several_calls_with_text_around_them(form: Form) -> None:
+    calls = CALLS[:5]
+    text = form.say("Let me look.") + form.write(calls)
+    for pieces in ([text], text):
+        answer = read(form, pieces)
+        assert made(answer) == calls
+        assert answer.text == "Let me look."
+        assert all(call.whole for call in answer.calls)
+    if form.dialect.name in ("harmony", "llama3"):
+        return  # a call ends the message
+    answer = read(form, [text + form.say(" That was it.")])
+    assert answer.text == "Let me look. That was it."
+    assert made(answer) == calls
+
+
+@every_form
+def test_a_function_that_is_not_offered_is_text(form: Form) -> None:
+    text = form.write([("launch", {"city": "Oslo"})])
+    for pieces in ([text], text):
+        answer = read(form, pieces)
+        assert answer.calls == ()
+        assert answer.text == text.removesuffix("<|call|>")
+
+
+@every_form
+@pytest.mark.parametrize(
+    "text", ["", "Hello.", "a < b > c", "[1, 2] {x} (y)", '{"name": "Bob"}', "call: find", "`now()`", " \n"]
+)
+def test_plain_words_come_through(form: Form, text: str) -> None:
+    if form.dialect.name == "harmony" and text.isspace():
+        return  # between messages it is layout
+    assert read(form, [text]) == read(form, text) == Answer(text, ())
+
+
+@every_form
+def test_a_marker_without_a_call_is_text(form: Form) -> None:
+    marker = form.dialect.markers[0]
+    text = f"The marker {marker} begins a call, so much is known."
+    if form.dialect.name == "harmony":
+        return  # every message has such a marker
+    assert read(form, [text]) == read(form, text) == Answer(text, ())
+
+
+@every_form
+def test_arguments_stream(form: Form) -> None:
+    text = form.write([("find", {"city": "a long name of a city"})])
+    parser = form.dialect.parser(TOOLS)
+    parser.feed(text[: text.index("long")])
+    assert parser.feed("long name") == [ArgumentsDelta(0, "long name")]
+
+
+@every_form
+def test_a_call_that_breaks_is_not_whole(form: Form) -> None:
+    text = form.write([("find", {"city": "Oslo", "days": 3})])
+    at = text.index("3")
+    for pieces in ([text[:at] + "\x00]}" + text[at + 1 :]], text[:at] + "\x00]}" + text[at + 1 :]):
+        answer = read(form, pieces)
+        if form.dialect.name not in ("qwen-coder", "glm"):  # there every value is a text
+            assert not any(call.whole for call in answer.calls)
+
+
+# --- what grammars let through -------------------------------------------------------------------------
+
+STRICT = [
+    Tool(
+        "find",
+        parameters={
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "unit": {"enum": ["C", "F"]},
+                "tags": {"type": "array", "items": {"type": "string"}},
+            },
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+        strict=True,
+    ),
+    Tool(NOW.name, parameters=NOW.parameters, strict=True),
+]
+RIGHT: list[tuple[str, dict[str, Any]]] = [
+    ("now", {}),
+    ("find", {"city": "Oslo", "days": 3}),
+    ("find", {"city": "São Paulo 🙂", "days": -3, "unit": "F"}),
+    ("find", {"city": "x", "days": 0, "tags": ["a", "b"]}),
+]
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("now", {"city": "x"}),
+    ("find", {"city": "Oslo"}),
+    ("find", {"city": "Oslo", "days": "three"}),
+    ("find", {"city": "Oslo", "days": 3, "unit": "K"}),
+    ("find", {"city": "Oslo", "days": 3, "more": "x"}),
+    ("launch", {}),
+]
+REQUIRED, ONE = ToolChoice("required"), ToolChoice("required", parallel=False)
+TOKENIZER = LLTokenizer("byte")
+
+
+def lets_through(kind: str, source: str, text: str) -> bool:
+    make = LLMatcher.grammar_from_json_schema if kind == "json_schema" else LLMatcher.grammar_from_lark
+    matcher = LLMatcher(TOKENIZER, make(source))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = TOKENIZER.tokenize_str(text)
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+def forced_lets_through(form: Form, choice: ToolChoice, calls: list[tuple[str, dict[str, Any]]]) -> bool:
+    """Whether the grammar of a forced answer allows these calls; an end token stands for `<|call|>`."""
+    forced = form.dialect.grammar(STRICT, choice)
+    assert forced is not None
+    text = form.write(calls).removesuffix("<|call|>")
+    text = text.removeprefix("<|python_tag|>").removeprefix("```tool_code\n").removesuffix("\n```")
+    if form.dialect.name == "pythonic":
+        text = form.write(calls)[len("```tool_code\n") : -len("\n```")].replace("'", '"')
+    if form.dialect.name == "lfm":
+        text = text.replace("'", '"')
+    return text.startswith(forced.prefix) and lets_through(
+        forced.kind, forced.source, text[len(forced.prefix) :]
+    )
+
+
+@every_form
+def test_forced_calls_follow_their_schemas(form: Form) -> None:
+    for call in RIGHT:
+        assert forced_lets_through(form, REQUIRED, [call]), call
+        assert forced_lets_through(form, ONE, [call]), call
+        assert forced_lets_through(form, ToolChoice("function", call[0]), [call]), call
+    for call in WRONG:
+        assert not forced_lets_through(form, REQUIRED, [call]), call
+    assert not forced_lets_through(form, ToolChoice("function", "now"), [RIGHT[1]])
+
+
+@every_form
+def test_several_forced_calls(form: Form) -> None:
+    assert forced_lets_through(form, REQUIRED, RIGHT) == (not form.dialect.one_call_a_message)
+    assert not forced_lets_through(form, ONE, RIGHT[:2])
+
+
+@every_form
+def test_the_prefix_of_a_forced_call_shows_nothing(form: Form) -> None:
+    forced = form.dialect.grammar(STRICT, ToolChoice("function", "find"))
+    assert forced is not None
+    parser = form.dialect.parser(STRICT)
+    assert parser.feed(forced.prefix) == []
+    assert parser.finish(cut=True) == []
+
+
+@every_form
+@pytest.mark.parametrize("before", ["", "Let me look."])
+def test_strict_calls_that_are_offered_follow_their_schemas(form: Form, before: str) -> None:
+    grammar = offered_grammar(form.dialect, STRICT, ToolChoice("auto"), None, ControlTokens())
+    said = form.say(before) if before else ""
+    assert lets_through("lark", grammar, "Any words. <tool [TOOL 1 < 2\n")
+    for call, right in [*((call, True) for call in RIGHT), *((call, False) for call in WRONG[:-1])]:
+        text = form.write([call]).removesuffix("<|call|>")
+        if form.dialect.name in ("pythonic", "lfm"):
+            text = text.replace("'", '"')
+        assert lets_through("lark", grammar, said + text) == right, call
+
+
+class ControlTokenizer(FakeTokenizer):
+    """Bytes, the end, and control tokens without text."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(258 + count)
+        self.vocab_size = 258 + count
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if token > 255 else bytes([token])
+
+
+@every_form
+def test_markers_that_are_control_tokens(form: Form) -> None:
+    """The same, where a vocabulary has the markers as tokens that have no text."""
+    markers = {marker: 258 + place for place, marker in enumerate(form.dialect.markers)}
+    tokenizer = ControlTokenizer(len(markers))
+    control = ControlTokens(markers)
+    grammar = offered_grammar(form.dialect, STRICT, ToolChoice("auto"), None, control)
+    forced = form.dialect.grammar(STRICT, REQUIRED, control)
+    assert forced is not None
+    for call in RIGHT:
+        text = form.write([call]).removesuffix("<|call|>")
+        if form.dialect.name in ("pythonic", "lfm"):
+            text = text.replace("'", '"')
+        assert allows(tokenizer, Constraint("grammar", grammar), spelled(form.say("So.") + text, markers))
+        if text.startswith(forced.prefix) and form.dialect.name not in ("llama3", "pythonic"):
+            rest = spelled(text[len(forced.prefix) :], markers)
+            assert allows(tokenizer, Constraint(forced.kind, forced.source), rest), call
+
+
+def spelled(text: str, markers: dict[str, int]) -> list[int]:
+    parts = re.split(f"({'|'.join(map(re.escape, sorted(markers, key=len, reverse=True)))})", text)
+    return [token for part in parts for token in ([markers[part]] if part in markers else part.encode())]
+
+
+def allows(tokenizer: FakeTokenizer, constraint: Constraint, tokens: list[int]) -> bool:
+    guide = compile_constraint(constraint, tokenizer)
+    for token in tokens:
+        if not guide.allows(token):
+            return False
+        guide.advance([token])
+    return guide.complete or guide.allows(256)
+
+
+# --- anything ------------------------------------------------------------------------------------------
+
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
+).filter(lambda text: "\r" not in text)
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "city": texts,
+        "days": st.integers(),
+        "deep": st.dictionaries(
+            st.from_regex(r"[a-z]{1,5}", fullmatch=True),
+            st.recursive(st.none() | st.booleans() | st.integers() | texts, st.lists, max_leaves=4),
+            max_size=3,
+        ),
+        "exact": st.booleans(),
+    },
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(FORMS)), arguments, st.lists(st.integers(0, 300), max_size=6))
+def test_any_arguments(name: str, wanted: dict[str, Any], cuts: list[int]) -> None:
+    form = FORMS[name]
+    text = form.write([("find", wanted)])
+    edges = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
+    pieces = [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    assert made(read(form, pieces)) == [("find", wanted)]
