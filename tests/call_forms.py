@@ -50,7 +50,9 @@ def js(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def named(key: str = "arguments", name: str = "name", extra: str = "") -> Callable[[str, dict[str, Any]], str]:
+def named(
+    key: str = "arguments", name: str = "name", extra: str = ""
+) -> Callable[[str, dict[str, Any]], str]:
     return lambda function, given: f'{{{extra}"{name}": "{function}", "{key}": {js(given)}}}'
 
 

@@ -69,12 +69,11 @@ def replying_model(reply: Callable[[str], str], template: str | None) -> FakeMod
     """A model that answers a prompt with what `reply` makes of it."""
 
     def logits(prefix: Sequence[int]) -> Logits:
-        text = bytes(token for token in prefix if token < END).decode("utf-8", "replace")
-        prompt, _, said = text.rpartition(CUE)
-        answer = [*reply(prompt).encode(), END]
+        prompt, _, said = bytes(token for token in prefix if token < END).rpartition(CUE.encode())
+        answer = [*reply(prompt.decode("utf-8", "replace")).encode(), END]
         row = np.zeros(258, np.float32)
         row[: ord(" ") + 1] = -20.0  # a constraint allows white space nearly everywhere
-        row[answer[min(len(said.encode()), len(answer) - 1)]] = 30.0
+        row[answer[min(len(said), len(answer) - 1)]] = 30.0
         return row
 
     model = FakeModel(258, logits=logits, context_length=8192)

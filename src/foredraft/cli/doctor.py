@@ -23,6 +23,7 @@ from foredraft.compiled import State
 from foredraft.config import Speculation
 from foredraft.errors import ForedraftError
 from foredraft.library.repository import repository_of
+from foredraft.server.tools.detect import describe_tools
 
 if TYPE_CHECKING:
     from foredraft.backends.llamacpp.system import LlamaCpp
@@ -90,6 +91,14 @@ class Exactness:
     """Whether output is the same bytes with and without speculation, as the probe measured it."""
 
     exact: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """How calls of tools are read out of answers, and whether that is the form of the chat template."""
+
+    known: bool
     note: str
 
 
@@ -237,6 +246,10 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
             report.section("Chat template", template, _template_rows(template))
             exactness = Exactness(able.batch_invariant, able.invariance_note)
             report.section("Exactness", exactness, _exactness_rows(exactness, able))
+            tokenizer = engine.model.tokenizer
+            variables = tokenizer.template_traits.variables
+            tools = ToolCalls(*describe_tools(tokenizer.chat_template or "", variables))
+            report.section("Tools", tools, _tool_rows(tools))
             speculation = diagnosis.speculation(engine.model)
             report.section("Speculation", speculation, _speculation_rows(speculation))
     except ForedraftError as error:
@@ -288,6 +301,10 @@ def _exactness_rows(exactness: Exactness, able: Capabilities) -> Iterator[Row]:
         yield "exact", "[yellow]no[/]: speculation keeps the distribution, not always the bytes"
     yield "measured", escape(exactness.note)
     yield "rows at once", f"up to {able.max_rows} of one sequence are verified together"
+
+
+def _tool_rows(tools: ToolCalls) -> Iterator[Row]:
+    yield "tool calls", escape(tools.note) if tools.known else f"[yellow]{escape(tools.note)}[/]"
 
 
 def _speculation_rows(speculation: diagnosis.Speculation) -> Iterator[Row]:

@@ -25,6 +25,7 @@ from foredraft.protocols import Model, Tokenizer
 from foredraft.sampling.constraint import get_ready
 from foredraft.server.settings import Limits, ModelSettings, ServerSettings
 from foredraft.server.telemetry import Telemetry
+from foredraft.server.tools.detect import describe_tools
 from foredraft.server.worker import EngineWorker, Job
 from foredraft.types import Event, ModelInfo
 
@@ -159,6 +160,10 @@ class ModelPool:
         except BaseException:
             await worker.close()
             raise
+        variables = model.tokenizer.template_traits.variables
+        known, note = describe_tools(model.tokenizer.chat_template or "", variables)
+        if not known:
+            logger.warning("Tools of %s: %s", name, note)
         limits = self.settings.limits
         threads = self._threads
         return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits, threads)

@@ -24,8 +24,8 @@ from foredraft.testing import FakeModel
 from foredraft.types import Rollback
 
 SECTIONS = [
-    *("Software", "Machine", "PyTorch", "Model", "Loaded", "Chat template", "Exactness", "Speculation"),
-    *("Drafters", "Storage"),
+    *("Software", "Machine", "PyTorch", "Model", "Loaded", "Chat template", "Exactness", "Tools"),
+    *("Speculation", "Drafters", "Storage"),
 ]
 
 
@@ -86,6 +86,20 @@ def test_exactness_is_what_a_run_reports(foredraft: Command, tmp_path: Path) -> 
         ran = foredraft("run", path, "Hello", "-t", 1, "-n", 1, "--json")
         spec = json.loads(ran.out)["speculation"]
         assert found == {"exact": spec["exact"], "note": spec["exact_reason"]}
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [("{% if tools %}<function_call>{% endif %}", False), ("{% if tools %}[TOOL_CALLS]{% endif %}", True)],
+)
+def test_whether_the_form_of_tool_calls_is_known(
+    foredraft: Command, tmp_path: Path, template: str, known: bool
+) -> None:
+    path = gguf_factory.tiny_llama(tmp_path / "tools.gguf", chat_template=template)
+    value = as_json(foredraft, path)["tools"]
+    assert value["known"] is known
+    assert ("mistral" if known else "no form that is known") in value["note"]
+    assert value["note"] in " ".join(foredraft("doctor", path, "-t", 1).out.split())
 
 
 @pytest.mark.parametrize(("exact", "says"), [(True, "the same bytes"), (False, "not always the bytes")])

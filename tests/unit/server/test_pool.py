@@ -49,6 +49,27 @@ def test_nobody_leaves_for_a_model_that_can_never_fit() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{% if tools %}<function_call>{% endif %}", 1), ("{% if tools %}<tool_call>{% endif %}", 0), (None, 0)],
+)
+def test_a_form_of_tool_calls_that_is_not_known_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, template: str | None, said: int
+) -> None:
+    monkeypatch.setattr(FakeTokenizer, "chat_template", template)
+    variables = frozenset({"tools"} if template else ())
+    monkeypatch.setattr(FakeTokenizer, "template_traits", TemplateTraits(variables=variables))
+
+    async def scenario(pool: ModelPool) -> None:
+        await pool.get("small")
+        await pool.get("small")
+
+    run(scenario)
+    found = [record.getMessage() for record in caplog.records if "Tools of" in record.getMessage()]
+    assert len(found) == said
+    assert all("small" in line and "no form that is known" in line for line in found)
+
+
 def test_a_model_whose_engine_ended_is_loaded_again() -> None:
     async def scenario(pool: ModelPool) -> None:
         first = await pool.get("small")

@@ -23,7 +23,7 @@ from foredraft.server.openai.logprobs import chat_logprobs
 from foredraft.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
 from foredraft.server.pool import ModelPool, Served
 from foredraft.server.strict_json import strict_router
-from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, TextDelta
+from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from foredraft.server.worker import Job
 from foredraft.types import Event, FinishEvent, FinishReason
 
@@ -140,11 +140,13 @@ class ChoiceWriter:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
-def chat_delta(delta: TextDelta | CallStart | ArgumentsDelta) -> Chunk:
+def chat_delta(delta: TextDelta | ReasoningDelta | CallStart | ArgumentsDelta) -> Chunk:
     """A piece of text or of a call as a chunk's `delta`."""
     match delta:
         case TextDelta(text):
             return {"content": text}
+        case ReasoningDelta(text):
+            return {"reasoning_content": text}
         case CallStart(index, call, name):
             function = {"name": name, "arguments": ""}
             return {"tool_calls": [{"index": index, "id": call, "type": "function", "function": function}]}
@@ -171,6 +173,8 @@ def add_chat_choice(before: Chunk | None, choice: Chunk) -> Chunk:
     answer = before or _empty(choice["index"])
     delta, logprobs, message = choice["delta"], choice["logprobs"], answer["message"]
     message["content"] = (message["content"] or "") + (delta.get("content") or "")
+    if "reasoning_content" in delta:
+        message["reasoning_content"] = message.get("reasoning_content", "") + delta["reasoning_content"]
     if "tool_calls" in delta:
         add_call_deltas(message.setdefault("tool_calls", []), delta["tool_calls"])
     if message.get("tool_calls") and not message["content"]:

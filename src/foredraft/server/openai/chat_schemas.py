@@ -26,7 +26,6 @@ from foredraft.server.openai.schemas import (
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
 
 _TEXT_ONLY = "this engine reads and writes text only; leave it out"
-_NO_REASONING = "answers have no reasoning apart from it here; leave it out, or put it into content"
 _NO_REFUSAL = "answers are not refused apart from their text here; leave it out, and say it in content"
 _PART = frozenset({"type", "text", "cache_control"})
 _CACHE_CONTROLS = (None, *({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"})))
@@ -49,7 +48,7 @@ class ChatMessage(Body):
     refusal: Annotated[None, only([None], why=_NO_REFUSAL)] = None
     annotations: Objects | None = None
     parsed: Any = None
-    reasoning_content: Annotated[None, only([None], why=_NO_REASONING)] = None
+    reasoning_content: str | None = None
     audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
     function_call: Annotated[None, only([None], why="send calls as tool_calls")] = None
 
@@ -74,7 +73,7 @@ class ChatMessage(Body):
 
     def as_message(self) -> dict[str, Any]:
         """The message as chat templates know it: "developer" is OpenAI's newer name of "system"."""
-        fields = {"role", "content", "name", "tool_calls", "tool_call_id"}
+        fields = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
         given = self.model_dump(include=fields, exclude_none=True)
         return {**given, "role": "system"} if self.role == "developer" else given
 

@@ -19,10 +19,11 @@ from foredraft.server.openai.logprobs import AnswerText
 from foredraft.server.template_variables import Wishes, template_variables
 from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
 from foredraft.server.tools.deltas import CallEnd, CallStart, Delta, TextDelta, joined
-from foredraft.server.tools.detect import dialect_for
+from foredraft.server.tools.detect import spoken_dialect, text_arguments, tools_in_message
 from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
+from foredraft.server.tools.prompt import with_tools
 from foredraft.types import Constraint, Event, Message, ModelInfo, TokenEvent
 
 
@@ -58,12 +59,14 @@ class ToolUse:
         rejects, and for wishes that it cannot honour.
         """
         tokenizer, offered, given = self.tokenizer, self.offered, normalised(messages)
-        traits = tokenizer.template_traits
+        template, traits = tokenizer.chat_template or "", tokenizer.template_traits
         variables = template_variables(traits, wishes or Wishes())
         if "tools" in traits.variables:
-            given = template_messages(given, self.dialect)
+            given = template_messages(given, self.dialect, text_arguments=text_arguments(template))
             if offered:
                 variables["tools"] = [tool.as_message() for tool in offered]
+        elif tools_in_message(template):
+            given = with_tools(plain_messages(given, ()), offered)
         else:
             given = plain_messages(given, offered)
         tokens = encode_chat(tokenizer, given, variables, begun=begun)
@@ -98,7 +101,7 @@ class ToolUse:
 
     def reader(self) -> AnswerReader | None:
         """For one answer; None where nothing can be called, and text is just text."""
-        if not self.offered:
+        if not self.offered and not self.dialect.always_read:
             return None
         parser = self.dialect.parser(self.offered)
         reader = AnswerReader(parser, self.markers, self.tokenizer, forced=self.forced is not None)
@@ -116,8 +119,8 @@ def tool_use(
     """
     checked = check_tools(tools, flat=flat)
     chosen = check_choice(choice, checked, parallel=parallel, flat=flat)
-    dialect = dialect_for(tokenizer.chat_template or "")
-    if not chosen.callable(checked):
+    dialect = spoken_dialect(tokenizer.chat_template or "", tokenizer.template_traits.variables)
+    if not chosen.callable(checked) and not dialect.always_read:
         return ToolUse(tokenizer, dialect, checked, chosen)
     markers = control_markers(tokenizer, dialect)
     control = ControlTokens({marker: token for token, marker in markers.items()})
@@ -208,7 +211,11 @@ class AnswerReader:
         return self._given(self._parser.feed(self._with_markers(event.text)))
 
     def end(self, text: str, *, cut: bool = False) -> list[Delta]:
-        """What the answer's last text brings, and what was held back. `cut`: it was cut short."""
+        """What the answer's last text brings, and what was held back. `cut`: it was cut short, be it within a
+        character, half of which is not shown: it may be a marker's.
+        """
+        if cut:
+            text = text.rstrip("\ufffd")
         last = self._parser.feed(self._with_markers(text))
         return self._given(last + self._parser.finish(cut=cut or self._forced))
 

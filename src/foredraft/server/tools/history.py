@@ -7,6 +7,7 @@ All messages here are `normalised` already.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,14 +19,22 @@ from foredraft.server.tools.prompt import call_text, result_text, tools_prompt
 from foredraft.types import Message
 
 
-def template_messages(messages: Sequence[Message], dialect: Dialect) -> list[dict[str, Any]]:
-    """The messages for a template that supports tools. Raises RequestError."""
+def template_messages(
+    messages: Sequence[Message], dialect: Dialect, *, text_arguments: bool = False
+) -> list[dict[str, Any]]:
+    """The messages for a template that supports tools; `text_arguments`: it prints a call's arguments as they
+    are. Raises RequestError.
+    """
     prepared: list[dict[str, Any]] = []
     for message in _checked(messages):
         if message.get("role") == "tool":
             message["tool_call_id"] = dialect.template_id(message["tool_call_id"])
         for call in message.get("tool_calls", ()):
             call["id"] = dialect.template_id(call["id"])
+            if text_arguments:
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        if message.get("tool_calls") and not message["content"] and "reasoning_content" in message:
+            message["thinking"] = message["reasoning_content"]  # the name that the templates of Harmony have
         prepared.append(message)
     return _one_call_a_message(prepared) if dialect.one_call_a_message else prepared
 

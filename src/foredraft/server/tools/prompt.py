@@ -29,6 +29,17 @@ def call_text(name: str, arguments: Any) -> str:
     return f"{OPEN}\n{body}\n{CLOSE}"
 
 
+def with_tools(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The messages for a template that reads the tools, as JSON text, off the system message."""
+    if not tools:
+        return messages
+    described = json.dumps([tool.as_message()["function"] for tool in tools], ensure_ascii=False)
+    first = messages[0] if messages else {}
+    if first.get("role") == "system":
+        return [{**first, "tools": described}, *messages[1:]]
+    return [{"role": "system", "content": "", "tools": described}, *messages]
+
+
 def result_text(content: str) -> str:
     """What a call gave."""
     return f"<tool_response>\n{content}\n</tool_response>"

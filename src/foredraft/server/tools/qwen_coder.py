@@ -12,12 +12,13 @@ from foredraft.server.tools.tagged import Tags
 from foredraft.server.tools.tagged_form import Tagged
 
 FUNCTION: Final = "<function="
+PARAMETER: Final = "<parameter="
 
 QWEN_CODER: Final = Tagged(
     name="qwen-coder",
     tags=Tags(
         name=(FUNCTION, ">"),
-        key=("<parameter=", ">"),
+        key=(PARAMETER, ">"),
         value=("", "</parameter>"),
         end="</function>",
         lines=True,

@@ -1,10 +1,11 @@
-"""The contract of all dialects: what a model of each writes is read, whole or in any pieces, cut or broken."""
+"""The contract of all dialects: what a model of each writes is read, whole or in pieces, cut or broken."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from call_forms import FORMS, Form
+from foredraft.errors import RequestError
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.deltas import Answer, ArgumentsDelta, collect
@@ -171,6 +173,122 @@ def test_a_call_that_breaks_is_not_whole(form: Form) -> None:
             assert not any(call.whole for call in answer.calls)
 
 
+# --- what only some have -------------------------------------------------------------------------------
+
+THOUGHTS = {
+    "harmony": (
+        "<|channel|>analysis<|message|>Add <|start|>them.<|end|><|start|>assistant"
+        "<|channel|>commentary<|message|>Well. <|end|><|start|>assistant<|channel|>final<|message|>It is 4."
+    ),
+    "command": (
+        "<|START_THINKING|>Add <|them.<|END_THINKING|><|START_RESPONSE|>Well. It is 4.<|END_RESPONSE|>"
+    ),
+    "gemma": "<|channel>thought\nAdd <|them.<channel|>Well. It is 4.",
+}
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+@pytest.mark.parametrize("tools", [TOOLS, []], ids=["tools", "none"])
+def test_what_the_model_thinks_is_not_its_text(name: str, tools: list[Tool]) -> None:
+    form, text = FORMS[name], THOUGHTS[name].replace("<|start|>them", "<|them")
+    assert form.dialect.always_read
+    answer = read(form, [text], tools=tools)
+    assert (answer.text, answer.reasoning.strip()) == ("Well. It is 4.", "Add <|them.")
+    for place in range(len(text)):
+        assert read(form, [text[:place], text[place:]], tools=tools) == answer
+        cut = read(form, text[:place], tools=tools, limit=True)
+        assert answer.text.startswith(cut.text)
+        assert answer.reasoning.startswith(cut.reasoning)
+
+
+HARMONY_CALLS = [
+    "<|channel|>commentary to=functions.find <|constrain|>json<|message|>{}<|call|>",
+    "<|channel|>analysis to=functions.find code<|message|>{}",
+    "<|channel|>commentary to=functions.find json<|message|>\n{}<|call|>",
+    " to=functions.find<|channel|>commentary json<|message|>{}<|call|>",
+    "<|start|>assistant to=functions.find<|channel|>commentary <|constrain|>json<|message|>{}",
+    "<|channel|>analysis<|message|>Hm.<|end|><|channel|>commentary to=functions.find code<|message|>{}",
+    "<|channel|>final<|message|>Wait.<|channel|>commentary to=functions.find <|constrain|>json<|message|>{}",
+]
+
+
+@pytest.mark.parametrize("text", HARMONY_CALLS)
+def test_harmony_names_the_function_in_several_places(text: str) -> None:
+    for pieces in ([text], text):
+        assert made(read(FORMS["harmony"], pieces)) == [("find", {})], text
+
+
+@pytest.mark.parametrize(
+    ("written", "schema", "value"),
+    [
+        ("12", {"type": "integer"}, 12),
+        ("12", {"type": "string"}, "12"),
+        ("12", {}, 12),
+        ("12", {"type": ["string", "integer"]}, 12),
+        ("twelve", {"type": "integer"}, "twelve"),
+        ("12", {"type": "number"}, 12),
+        ("True", {"type": "boolean"}, True),
+        ("None", {"type": ["string", "null"]}, None),
+        ("True", {}, "True"),
+        ("[1, 2", {"type": "array"}, "[1, 2"),
+        ('{"a": [1]}', {"$ref": "#/$defs/T"}, {"a": [1]}),
+        ('{"a": [1]}', {"anyOf": [{"type": "object"}, {"type": "string"}]}, {"a": [1]}),
+        ('"quoted"', {"type": "string"}, '"quoted"'),
+        ("true", {"enum": ["true", "false"]}, "true"),
+        ("NaN", {"type": "number"}, "NaN"),
+        (" spaced ", {"type": "string"}, " spaced "),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen-coder", "glm"])
+def test_bare_values_get_their_types(name: str, written: str, schema: dict[str, Any], value: object) -> None:
+    parameters = {"type": "object", "properties": {"v": schema}, "$defs": {"T": {"type": "object"}}}
+    text = FORMS[name].write([("f", {"v": written})])
+    for pieces in ([text], text):
+        assert made(read(FORMS[name], pieces, tools=[Tool("f", parameters=parameters)])) == [
+            ("f", {"v": value})
+        ]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("find(city='it\\'s', days=3,)", {"city": "it's", "days": 3}),
+        ('find(city="a\\n\\u00e9\\x41\\q")', {"city": "a\né" + "A\\q"}),
+        ("find(tags=['a', \"b\"], deep={'x': None, \"y\": False})",
+         {"tags": ["a", "b"], "deep": {"x": None, "y": False}}),
+        ("find( days = -1.5e3 , exact = true )", {"days": -1500.0, "exact": True}),
+        ("find(city='\\ud83d')", {"city": "\ud83d"}),
+    ],
+)  # fmt: skip
+def test_values_in_python(written: str, value: dict[str, Any]) -> None:
+    for pieces in ([f"[{written}]"], f"[{written}]", [f"```tool_code\n{written}\n```"]):
+        assert made(read(FORMS["pythonic"], pieces)) == [("find", value)]
+
+
+@pytest.mark.parametrize(
+    "text", ["[find(city)]", "[find(x=y)]", "[find(3)]", "[find]", "[find(city=Oslo)]", "[1, find(city='x')]"]
+)
+def test_what_is_not_a_call_in_python(text: str) -> None:
+    answer = read(FORMS["pythonic"], [text])
+    assert answer == read(FORMS["pythonic"], text)
+    assert not any(call.whole for call in answer.calls)
+
+
+def test_a_value_in_gemmas_notation_may_be_bare() -> None:
+    text = "<|tool_call>call:find{city:New York,days:3,exact:false,deep:{a:[x,1]}}<tool_call|>"
+    wanted = {"city": "New York", "days": 3, "exact": False, "deep": {"a": ["x", 1]}}
+    assert made(read(FORMS["gemma"], text)) == [("find", wanted)]
+
+
+@pytest.mark.parametrize("name", ["qwen-coder", "glm", "gemma", "function-gemma"])
+def test_what_a_grammar_cannot_hold_to_is_refused_where_it_is_strict(name: str) -> None:
+    parameters = {"type": "object", "properties": {"v": {"type": "string", "pattern": "^a+$"}}}
+    dialect = FORMS[name].dialect
+    assert dialect.grammar([Tool("f", parameters=parameters)], REQUIRED)
+    with pytest.raises(RequestError, match="function 'f' cannot be followed in the form"):
+        dialect.grammar([Tool("f", parameters=parameters, strict=True)], REQUIRED)
+
+
 # --- what grammars let through -------------------------------------------------------------------------
 
 STRICT = [
@@ -317,9 +435,9 @@ def allows(tokenizer: FakeTokenizer, constraint: Constraint, tokens: list[int]) 
 
 # --- anything ------------------------------------------------------------------------------------------
 
-texts = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
-).filter(lambda text: "\r" not in text)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12).filter(
+    lambda text: "\r" not in text
+)
 arguments = st.fixed_dictionaries(
     {},
     optional={
@@ -341,5 +459,5 @@ def test_any_arguments(name: str, wanted: dict[str, Any], cuts: list[int]) -> No
     form = FORMS[name]
     text = form.write([("find", wanted)])
     edges = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
-    pieces = [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    pieces = [text[begin:end] for begin, end in pairwise(edges)]
     assert made(read(form, pieces)) == [("find", wanted)]

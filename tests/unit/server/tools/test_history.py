@@ -10,11 +10,12 @@ import pytest
 
 from foredraft.errors import RequestError
 from foredraft.server.tools.choice import Tool
+from foredraft.server.tools.deepseek import DEEPSEEK
 from foredraft.server.tools.hermes import HERMES
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.llama3 import LLAMA3
 from foredraft.server.tools.mistral import MISTRAL
-from foredraft.server.tools.prompt import tools_prompt
+from foredraft.server.tools.prompt import tools_prompt, with_tools
 from tool_cases import called, read
 
 
@@ -194,6 +195,21 @@ def test_the_prompt_shows_every_tool_and_an_example_that_parses() -> None:
     assert [json.loads(line) for line in lines] == [tool.as_message() for tool in tools]
     assert "Größe" in prompt
     assert [name for name, _ in called(read(HERMES, prompt, ["the function"]))] == ["the function"]
+
+
+def test_arguments_are_text_for_a_template_that_prints_them_as_they_are() -> None:
+    [message] = template_messages(
+        [assistant(call("c", arguments='{"a": "é"'))], DEEPSEEK, text_arguments=True
+    )
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"a": "é"}'
+
+
+def test_tools_on_the_system_message() -> None:
+    described = json.dumps([{"name": "add", "parameters": {"type": "object", "properties": {}}}])
+    assert with_tools([USER], [Tool("add")]) == [{"role": "system", "content": "", "tools": described}, USER]
+    told = with_tools([{"role": "system", "content": "Be brief."}, USER], [Tool("add")])
+    assert told == [{"role": "system", "content": "Be brief.", "tools": described}, USER]
+    assert with_tools([USER], []) == [USER]
 
 
 TEMPLATE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}
