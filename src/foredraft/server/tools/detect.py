@@ -87,7 +87,7 @@ def spoken_dialect(chat_template: str, variables: Set[str]) -> Dialect:
 
 
 def describe_tools(chat_template: str, variables: Set[str]) -> tuple[bool, str]:
-    """Whether calls are read in the template's own form, and what to say of it. `variables`: what it reads."""
+    """Whether calls are read in the template's own form, and what to say of it (it reads `variables`)."""
     known = known_dialect(chat_template)
     if "tools" not in variables and not tools_in_message(chat_template):
         return True, "the chat template takes none: they are described in the prompt (hermes)"

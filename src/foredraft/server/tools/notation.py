@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.dialect import ControlTokens
-from foredraft.server.tools.schema import members, unfollowable
+from foredraft.server.tools.schema import members, prepared, unfollowable
 from foredraft.server.tools.values import referred
 
 _KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "$ref", "$defs"}
-    | {"definitions", "description", "title", "default", "examples", "$schema", "$id", "$comment", "nullable"}
+    | {"definitions", "$schema", "$id", "id", "$anchor", "x-guidance"}
 )
 _SCALARS: Final = ("integer", "number", "boolean", "null")
 
@@ -40,12 +40,13 @@ class NotationRules:
         ]
         self._mark = mark
         self._tool = Tool("")
+        self._root: Mapping[str, Any] = {}
         self._referred: dict[str, str] = {}
 
     def arguments(self, tool: Tool) -> str:
         """The rule for all arguments of a function, brackets included."""
-        self._tool, self._referred = tool, {}
-        return self._value(tool.parameters)
+        self._tool, self._root, self._referred = tool, prepared(tool), {}
+        return self._value(self._root)
 
     def _add(self, expression: str) -> str:
         rule = f"value_{len(self.lines)}"
@@ -85,7 +86,7 @@ class NotationRules:
             self._referred[place] = rule
             at = len(self.lines)
             self.lines.append("")
-            self.lines[at] = f"{rule}: {self._value(referred(place, self._tool.parameters))}"
+            self.lines[at] = f"{rule}: {self._value(referred(place, self._root))}"
         return self._referred[place]
 
     def _members(self, schema: Mapping[str, Any]) -> str:

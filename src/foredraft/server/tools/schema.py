@@ -16,8 +16,8 @@ _BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 _OF_MEMBERS: Final = frozenset(
-    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "description", "title"}
-    | {"$schema", "$id", "$comment", "x-guidance"}
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+    | {"$schema", "$id", "id", "$anchor", "x-guidance"}
 )
 _NOT_SCHEMAS: Final = frozenset({"const", "enum", "default", "example", "examples"})
 
@@ -89,7 +89,7 @@ def properties_of(tool: Tool) -> Mapping[str, Any] | None:
 
     Raises RequestError for a strict function that says more about its arguments as a whole.
     """
-    schema = tool.parameters
+    schema = prepared(tool)
     if tool.strict and (odd := sorted(set(schema) - _OF_MEMBERS)):
         raise unfollowable(tool, f"they have {odd[0]!r}")
     properties = schema.get("properties") or {}
@@ -109,10 +109,11 @@ def definitions(tools: Sequence[Tool]) -> dict[str, Any]:
     """Each function's parameters under its name, prepared for the grammar. References inside them still lead
     to the same place. Raises RequestError for parameters that cannot be followed.
     """
-    return {tool.name: _moved(_prepared(tool), f"{_DEFINITIONS}/{tool.name}") for tool in tools}
+    return {tool.name: _moved(prepared(tool), f"{_DEFINITIONS}/{tool.name}") for tool in tools}
 
 
-def _prepared(tool: Tool) -> dict[str, Any]:
+def prepared(tool: Tool) -> dict[str, Any]:
+    """A function's parameters, prepared for a grammar. Raises RequestError if they cannot be followed."""
     try:
         return prepare(tool.parameters, strict=tool.strict).schema
     except RequestError as error:

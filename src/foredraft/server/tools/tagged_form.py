@@ -16,7 +16,7 @@ from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foredraft.server.tools.parser import CallParser, Layout
 from foredraft.server.tools.readers import ObjectCall
-from foredraft.server.tools.schema import definitions, embedded, properties_of, unfollowable
+from foredraft.server.tools.schema import definitions, embedded, prepared, properties_of, unfollowable
 from foredraft.server.tools.tagged import TaggedCall, Tags
 from foredraft.server.tools.values import STRING, types_of
 
@@ -125,7 +125,7 @@ class _Rules:
         return " ".join([*spelled, *line])
 
     def _value(self, tool: Tool, key: str, schema: Any, shared: Mapping[str, Any]) -> str:
-        types = types_of(schema, tool.parameters)
+        types = types_of(schema, prepared(tool))
         fixed = _fixed(schema)
         if fixed is not None and types == STRING:
             return f"({' | '.join(json.dumps(value) for value in fixed)}) {self._end()}"
