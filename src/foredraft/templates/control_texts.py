@@ -27,9 +27,9 @@ class ControlTexts:
     ) -> None:
         self._texts = frozenset(filter(None, texts))
         self._lstrip, self._rstrip = frozenset(lstrip), frozenset(rstrip)
-        self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
-        self._longest = self._lengths[0] if self._lengths else 0
-        self._begins = _any_of(text[:_PREFIX] for text in self._texts)
+        self._longest = max(map(len, self._texts), default=0)
+        self._lengths = _lengths(self._texts)
+        self._begins = _any_of(self._lengths)
         self._firsts = _any_of(text[0] for text in self._texts)
         self._lasts = _any_of(text[-1] for text in self._texts)
         self._heads = {text[:length] for text in self._texts for length in range(1, len(text))}
@@ -41,7 +41,7 @@ class ControlTexts:
         place = 0
         while found := self._begins.search(text, place):
             place = found.start()
-            spelled = (text[place : place + length] for length in self._lengths)
+            spelled = (text[place : place + length] for length in self._lengths[found[0]])
             found_text = next((one for one in spelled if one in self._texts), "")
             if found_text:
                 yield place, place + len(found_text)
@@ -87,6 +87,16 @@ class ControlTexts:
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
     different = sorted(set(texts), key=lambda text: (-len(text), text))
     return re.compile("|".join(map(re.escape, different))) if different else _NOTHING
+
+
+def _lengths(texts: Collection[str]) -> dict[str, list[int]]:
+    """How long the texts are that begin in each of the ways in which texts begin, the longest first."""
+    found: dict[str, set[int]] = {text[:_PREFIX]: set() for text in texts}
+    for text in texts:
+        found[text[:_PREFIX]].add(len(text))
+    for beginning, lengths in found.items():
+        lengths.update(n for n in range(1, len(beginning)) if beginning[:n] in texts)
+    return {beginning: sorted(lengths, reverse=True) for beginning, lengths in found.items()}
 
 
 def _cores(text: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ def test_where_control_tokens_are_spelled(text: str, found: list[str]) -> None:
 
 def test_the_longest_token_is_found() -> None:
     assert list(ControlTexts(["<a>", "<a><b>"]).spans("<a><b><a>")) == [(0, 6), (6, 9)]
+    assert list(ControlTexts(["<", "<|", "<|a|>"]).spans("<|a|><|a<x")) == [(0, 5), (5, 7), (8, 9)]
 
 
 @pytest.mark.parametrize(
