@@ -88,7 +88,7 @@ def load_engine(
     chats: bool = False,
 ) -> Engine:
     """`Engine.load` with a spinner on `console` (standard error) that says what is going on; see
-    `load_engines`. With `chats` the model must have a chat template.
+    `load_engines`. With `chats` the model must have a chat template that can be used.
     """
     check_speculation(speculation)
     check_drafts(speculation)
@@ -96,6 +96,12 @@ def load_engine(
     if chats:
         check_chat_template(path)
     [engine] = load_engines(path, [speculation], options, console)
+    if chats and (error := engine.model.tokenizer.template_traits.error) is not None:
+        engine.close()
+        raise RequestError(
+            f"The chat template of {path.name} cannot be used. {error}",
+            hint='Let it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
+        )
     return engine
 
 

@@ -91,6 +91,17 @@ def test_a_missing_chat_template_is_said_before_the_model_is_loaded(
         assert "--raw" in ran.err
 
 
+def test_a_chat_template_that_cannot_be_used_is_said_when_the_model_is_loaded(
+    foredraft: Command, tmp_path: Path
+) -> None:
+    broken = gguf_factory.tiny_llama(tmp_path / "broken.gguf", chat_template="a\n{% nonsense %}")
+    assert foredraft("run", "-m", broken, "--raw", "Once", "-t", 1, "-n", 2).code == 0
+    for arguments in (("run", "-m", broken, "Hello"), ("chat", "-m", broken)):
+        ran = foredraft(*arguments, "-t", 1)
+        check_refused(ran, "The chat template of broken.gguf cannot be used. It cannot be compiled: line 2: ")
+        assert "--raw" in ran.err
+
+
 @pytest.mark.parametrize("command", ["chat", "bench", "doctor", "profile"])
 def test_a_model_that_is_named_twice(foredraft: Command, tiny: Path, command: str) -> None:
     check_refused(foredraft(command, tiny, "-m", "other.gguf"), "Two models are named")
