@@ -233,7 +233,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"extra_body": {"colour": "red"}}, "Unknown parameter: 'colour'"),
+        ({"extra_body": {"stop": ["a"]}}, "Unknown parameter: 'stop'. Did you mean 'stop_sequences'"),
         ({"extra_body": {"temperature": 1.5}}, "temperature: .*less than or equal to 1"),
         ({"extra_body": {"temperature": "hot"}}, "temperature: .*number"),
         ({"extra_body": {"top_k": -1}}, "top_k"),
@@ -249,7 +249,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "holds 4096, .*Shorten the prompt: ",
         ),
         ({"stop_sequences": [""]}, "stop_sequences.0"),
-        ({"metadata": {"user_id": "u", "name": "n"}}, "Unknown parameter: 'metadata.name'"),
+        ({"metadata": {"user_ids": "u"}}, "Unknown parameter: 'metadata.user_ids'. Did you mean"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

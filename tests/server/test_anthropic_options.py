@@ -123,8 +123,6 @@ def history(*contents: Any) -> dict[str, Any]:
             {"tools": [{**NOW, "input_schema": {"type": "object", "properties": []}}]},
             "properties is not an obj",
         ),
-        ({"tools": [{**NOW, "input_examples": [{}]}]}, "Unknown parameter: 'tools.0.input_examples'"),
-        ({"tools": [{**NOW, "defer_loading": True}]}, "tools.0.defer_loading"),
         ({"tools": [NOW, NOW]}, "two functions named 'now'"),
         ({"tools": [{**NOW, "name": f"f{index}"} for index in range(129)]}, "tools: .*at most 128"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type: .*'auto', 'any', 'tool' or 'none'"),
@@ -146,9 +144,6 @@ def history(*contents: Any) -> dict[str, Any]:
         (history("x", [USE], [{**RESULT, "content": 3}]), "messages.2.content.0.content: must be text or a"),
         (history([{"type": "image", "source": {}}]), "'image'; only 'text' and 'tool_use' and 'tool_result'"),
         ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
-        ({"service_tier": "priority"}, "service_tier: .*'auto' or 'standard_only'"),
-        ({"extra_body": {"speed": "fast"}}, "speed: .*'standard'"),
-        ({"output_config": {"effort": "low"}}, "output_config.effort: .*'high'"),
         (
             {"tools": None, "output_config": {"format": SCHEMA}, **history("x", "{")},
             "output_config.format describes the whole answer",

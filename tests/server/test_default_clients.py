@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from foredraft.server.settings import KeySettings, ServerSettings
+from foredraft.server.settings import KeySettings, ModelSettings, ServerSettings
 from http_server import Running, client_of, serving
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -66,26 +66,21 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
 @pytest.mark.parametrize(
     ("options", "param", "message"),
     [
-        ({"store": True}, "store", "stateless"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "512"),
-        ({"service_tier": "flex"}, "service_tier", "one tier"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort", "'none', 'minimal'"),
-        ({"verbosity": "low"}, "verbosity", "'medium' changes nothing"),
         ({"modalities": ["text", "audio"]}, "modalities", "text only"),
         ({"audio": {"voice": "ash", "format": "wav"}}, "audio", "text only"),
         ({"functions": [{"name": "f"}]}, "functions", "tools"),
         ({"function_call": "auto"}, "function_call", "tool_choice"),
-        ({"web_search_options": {}}, "web_search_options", "no web search"),
-        ({"prompt_cache_retention": "24h"}, "prompt_cache_retention", "as long as there is room"),
+        ({"web_search_options": {}}, "web_search_options", "no searches"),
         ({"parallel_tool_calls": False}, None, "requests with tools"),
         ({"max_completion_tokens": 5}, None, "max_tokens and max_completion_tokens"),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, None, "not padded"),
         ({"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "messages.0", "for messages of the assistant"),
         ({"messages": [{**HELLO[0], "tool_call_id": "c"}]}, "messages.0", "for messages of the role 'tool'"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "colour": "red"}]}]},
-            "messages.0",
-            "unknown field 'colour'",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "image_url": "a"}]}]},
+            "messages.0.content.0.image_url",
+            "text only",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]},
@@ -145,8 +140,8 @@ def test_parsed_calls_go_back_as_they_came() -> None:
         back["tool_calls"][0]["function"] |= {"parsed_arguments": {}}
         for one in (message, back):
             assert ask(client, messages=[*HELLO, one, result], tools=[FUNCTION]).choices
-        back["tool_calls"][0]["colour"] = "red"
-        with pytest.raises(openai.BadRequestError, match="unknown field 'colour'"):
+        back["tool_calls"][0]["function"]["argument"] = "{}"
+        with pytest.raises(openai.BadRequestError, match="Did you mean 'arguments'"):
             ask(client, messages=[*HELLO, back, result], tools=[FUNCTION])
 
 
@@ -221,7 +216,6 @@ def test_what_agents_send_is_accepted(claude: anthropic.Anthropic, options: dict
     [
         ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
         ({"extra_body": {"container": "c"}}, "container: .*no containers"),
-        ({"extra_body": {"context_management": {"edits": []}}}, "context_management: .*never shortened"),
         ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers: .*tools of your own"),
     ],
 )
@@ -312,3 +306,55 @@ def test_options_is_for_browsers_that_were_invited() -> None:
         assert refused.status_code == 405
         assert "POST" in refused.headers["allow"]
         assert json.loads(refused.content)["error"]["code"] == "method_not_allowed"
+
+
+# --- names of models -----------------------------------------------------------------------------------
+
+NAMES = ("gpt-4o", "claude-sonnet-4-5", "FAKE", "default", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_model_answers_to_any_name_and_says_its_own(name: str) -> None:
+    body = {"model": name, "max_tokens": 2}
+    with serving() as running:
+        for path, more in (
+            ("/v1/chat/completions", {"messages": HELLO}),
+            ("/v1/completions", {"prompt": "a"}),
+            ("/v1/messages", {"messages": HELLO}),
+            ("/tokenize", {"content": "a"}),
+        ):
+            given = {"model": name, "content": "a"} if path == "/tokenize" else {**body, **more}
+            reply = httpx.post(f"{running.url}{path}", json=given, timeout=30)
+            assert reply.status_code == 200, reply.text
+            assert reply.json().get("model", "fake") == "fake"
+        listed = httpx.get(f"{running.url}/v1/models").json()["data"]
+        assert [model["id"] for model in listed] == ["fake"], "what is listed is what is there"
+        assert httpx.get(f"{running.url}/v1/models/gpt-4o").status_code == 404
+        assert httpx.post(f"{running.url}/v1/models/gpt-4o/unload").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "status"),
+    [
+        (("fake",), ServerSettings(any_model_name=False), 404),
+        (("fake", "other"), ServerSettings(), 404),
+        (("fake", "other"), ServerSettings(any_model_name=True), 404),
+        (("fake",), ServerSettings(any_model_name=True), 200),
+    ],
+)
+def test_whether_a_model_answers_to_any_name(
+    models: tuple[str, ...], settings: ServerSettings, status: int
+) -> None:
+    with serving(*models, settings=settings) as running:
+        body = {"model": "gpt-4o", "messages": HELLO, "max_tokens": 2}
+        reply = httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=30)
+    assert reply.status_code == status
+    if status == 404:
+        assert f"Available: {', '.join(models)}" in reply.json()["error"]["message"]
+
+
+def test_by_default_only_on_this_computer() -> None:
+    models = {"fake": ModelSettings(path="fake")}
+    hosts = {"127.0.0.1": "fake", "localhost": "fake", "::1": "fake", "0.0.0.0": None, "example.org": None}
+    found = {host: ServerSettings(host=host, models=models).answering("gpt-4o") for host in hosts}
+    assert found == hosts

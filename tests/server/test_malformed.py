@@ -203,7 +203,7 @@ def test_names_of_no_model(server: Running, http: httpx.Client, name: str, actio
         ({"speculate": {}}, "speculate"),
         ({"logit_bias": {"1": "much"}}, "logit_bias.1"),
         ({"temperature": 3}, "temperature"),
-        ({"colour": {"r": 1}}, "colour"),
+        ({"temperatur": {"r": 1}}, "temperatur"),
     ],
 )
 def test_param_leads_to_what_is_wrong(http: httpx.Client, body: dict[str, Any], param: str) -> None:
@@ -216,7 +216,7 @@ def test_param_leads_to_what_is_wrong(http: httpx.Client, body: dict[str, Any], 
 @pytest.mark.parametrize(
     ("block", "place"),
     [
-        ({"type": "text", "text": "hi", "colour": 1}, "messages.0.content.0.colour"),
+        ({"type": "text", "text": "hi", "image": 1}, "messages.0.content.0.image"),
         ({"type": "text", "text": 3}, "messages.0.content.0.text"),
         ({"type": "text"}, "messages.0.content.0.text"),
         ({"type": "tool_use", "id": "1", "name": 3, "input": {}}, "messages.0.content.0.name"),

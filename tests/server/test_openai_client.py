@@ -145,7 +145,7 @@ def test_models(client: openai.OpenAI, server: Running) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"extra_body": {"colour": "red"}}, "Unknown parameter: 'colour'"),
+        ({"extra_body": {"max_token": 3}}, "Unknown parameter: 'max_token'. Did you mean 'max_tokens'"),
         ({"temperature": 3}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"messages": []}, "messages"),

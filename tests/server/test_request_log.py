@@ -25,7 +25,9 @@ from http_server import Running, serving
 
 KEY = "ft-secret-key"
 SETTINGS = ServerSettings(
-    keys=(KeySettings(name="alice", hash=hash_key(KEY)),), cors_origins=("https://chat.example.org",)
+    any_model_name=False,
+    keys=(KeySettings(name="alice", hash=hash_key(KEY)),),
+    cors_origins=("https://chat.example.org",),
 )
 BEARER = {"authorization": f"Bearer {KEY}"}
 CHAT = "/v1/chat/completions"

@@ -36,7 +36,7 @@ from foredraft.registry import check_speculation
 
 if TYPE_CHECKING:
     from foredraft.bench.recorder import TraceRecorder
-    from foredraft.server.settings import ServerSettings
+    from foredraft.server.settings import ModelSettings, ServerSettings
     from foredraft.server.settings_file import SettingsWatcher
 
 DEFAULT_NAME = "default"
@@ -240,15 +240,15 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     remember = take_remember(options)["remember"]
     loading = {**take_model_options(options), "sequences": options.pop("sequences")}
     named = {
-        name: ModelSettings(path=str(path), speculate=str(speculation), **loading)
-        for name, path in _named(models).items()
+        name: ModelSettings(path=str(path), aliases=typed, speculate=str(speculation), **loading)
+        for name, (path, typed) in _named(models).items()
     }
     names = ("host", "port", "log_format", "prefix_cache_gb")
     flags = {name: value for name in names if (value := options.pop(name)) is not None}
     kept_in = options.pop("kept_in")
 
     def overlay(settings: ServerSettings) -> ServerSettings:
-        own = {**named, **settings.models}
+        own = {**_without_names_of(settings, named), **settings.models}
         if not own:
             path = find_model(None)
             own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
@@ -268,16 +268,35 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     return overlay
 
 
-def _named(models: tuple[str, ...]) -> dict[str, Path]:
-    """The model files by the names that clients use. Raises ModelNotFoundError, ConfigError."""
-    named: dict[str, Path] = {}
+def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
+    """(the file, what was typed for it) by the name that clients use; they may say what was typed, too.
+
+    Raises ModelNotFoundError, ConfigError.
+    """
+    from foredraft.server.checks import model_name
+
+    named: dict[str, tuple[Path, tuple[str, ...]]] = {}
     for model in models:
         path = find_model(model)
         name = stem_of(path)
         if name in named:
             raise ConfigError(f"Two models would have the name {name}.", hint="Rename one of the files.")
-        named[name] = path
-    return named
+        typed: tuple[str, ...] = ()
+        with suppress(ConfigError):  # a path with spaces is no name
+            model_name("model", model)
+            typed = (model,) if model != name else ()
+        named[name] = (path, typed)
+    taken = {name for name, (_, typed) in named.items()}
+    return {name: (path, tuple({*typed} - taken)) for name, (path, typed) in named.items()}
+
+
+def _without_names_of(settings: ServerSettings, named: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
+    """The models of the command line, without what the settings file calls its own by."""
+    taken = {*settings.models, *(alias for model in settings.models.values() for alias in model.aliases)}
+    return {
+        name: replace(model, aliases=tuple(alias for alias in model.aliases if alias not in taken))
+        for name, model in named.items()
+    }
 
 
 class _Lines(logging.Handler):

@@ -26,6 +26,7 @@ from foredraft.server.openai.completions import completion_router
 from foredraft.server.openai.models import model_router
 from foredraft.server.openai.responses import responses_router
 from foredraft.server.openapi import documented
+from foredraft.server.page.docs import docs_router
 from foredraft.server.page.status import page_router
 from foredraft.server.pool import ModelPool
 from foredraft.server.request_log import SHOWN, RequestLog
@@ -59,8 +60,8 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
         version=version("foredraft"),
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
     )
     errors.install(app)
     app.openapi = partial(documented, app.openapi, lambda: pool.settings.limits)  # type: ignore[method-assign]
@@ -89,6 +90,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
     ):
         app.include_router(make_router(pool))
     app.include_router(page_router())
+    app.include_router(docs_router())
     if pool.settings.metrics:
         app.include_router(metrics_router(pool))
     return app

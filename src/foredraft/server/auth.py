@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foredraft.errors import AuthenticationError, ConfigError, PermissionDeniedError
+from foredraft.server.checks import is_loopback
 from foredraft.server.settings import ADMIN_CALLER, LOCAL_CALLER, KeySettings
 
 PREFIX = "ft-"
@@ -121,19 +121,6 @@ def _credential(header: str) -> str:
 
 
 # --- where to listen -----------------------------------------------------------------------------------
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this computer can reach the address. A name other than localhost may be anything."""
-    name = host.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()
-    if name == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def check_bind(host: str, keys: Sequence[KeySettings], *, allow_public: bool = False) -> None:

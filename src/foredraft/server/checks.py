@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Iterable
@@ -99,3 +100,16 @@ def _is_origin(value: str) -> bool:
         return False
     # Browsers send origins in lower case, and they are compared as strings.
     return bool(parts.hostname) and value == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer can reach the address. A name other than localhost may be anything."""
+    name = host.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -22,6 +22,7 @@ from foredraft.errors import ForedraftError
 from foredraft.server.anthropic.errors import anthropic_error, is_anthropic
 from foredraft.server.request_log import current
 from foredraft.server.strict_json import RepeatedKeyError
+from foredraft.server.unknown_fields import MISSPELT
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +183,9 @@ def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
     way, first = max(ways, key=lambda found: len(found[0]))
     param = ".".join(way) or None
     kind, text = first.get("type", ""), str(first.get("msg", "is not valid"))
-    if kind == "extra_forbidden":
+    if kind == MISSPELT:
         shown = None if param is None else _cut(param, MOST_PARAM)
-        return f"Unknown parameter: {shown!r}. It is not supported and was not ignored.", param
+        return f"Unknown parameter: {shown!r}. Did you mean {text!r}?", param
     if kind == "missing":
         return f"Missing required parameter: {param!r}." if param else "The body is empty.", param
     if kind == "string_unicode":

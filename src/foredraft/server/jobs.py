@@ -31,7 +31,8 @@ def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> Sa
     defaults: dict[str, Any] = {**served.info.recommended, **served.settings.sampling.given()}
     if most is not None and "max_tokens" in defaults:  # a default is no wish: it never makes a request fail
         defaults["max_tokens"] = min(defaults["max_tokens"], most)
-    said = {name for name in body.model_fields_set if getattr(body, name) is not None}
+    said = {name for name in type(body).model_fields if name in body.model_fields_set}
+    said = {name for name in said if getattr(body, name) is not None}
     if said & MOST_TOKENS:
         said.add("max_tokens")
     return replace(params, **{name: value for name, value in defaults.items() if name not in said})

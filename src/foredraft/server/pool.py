@@ -132,8 +132,10 @@ class ModelPool:
         return found
 
     async def get(self, name: str | None = None) -> Served:
-        """A model, loaded if need be. Raises ModelNotFoundError, CapacityError, and what loading raises."""
-        found = self.resolve(name)
+        """The model that answers to a name, loaded if need be. Raises ModelNotFoundError, CapacityError, and
+        what loading raises.
+        """
+        found = self.settings.answering(name) or self.resolve(name)
         if not self._usable(found):
             async with self._changing:
                 if not self._usable(found):

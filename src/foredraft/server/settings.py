@@ -17,6 +17,7 @@ from foredraft.errors import ConfigError
 from foredraft.registry import check_speculation
 from foredraft.sampling.validation import validate_params
 from foredraft.server import checks
+from foredraft.server.checks import is_loopback
 from foredraft.types import SamplingParams
 
 LOCAL_CALLER = "local"
@@ -201,6 +202,8 @@ class ServerSettings:
     """Everything about a server. `models`: by the name that clients ask for.
 
     `port` 0 is any free one. `default_model`: for requests that name none; None is the first of `models`.
+    `any_model_name`: a server of one model answers whatever name it is asked by; None where only this
+    computer reaches it.
     `admin_key_hash`: the hash of the key for loading and unloading. `cors_origins`: web pages that may
     call; none by default. `memory_budget_bytes`: for all loaded models together, None is no bound.
     `idle_timeout_s`: seconds without a request after which a model that is not pinned is unloaded; None
@@ -212,6 +215,7 @@ class ServerSettings:
     port: int = 8080
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
     default_model: str | None = None
+    any_model_name: bool | None = None
     limits: Limits = field(default_factory=Limits)
     keys: tuple[KeySettings, ...] = ()
     admin_key_hash: str | None = None
@@ -237,8 +241,18 @@ class ServerSettings:
             return name
         return next((key for key, model in self.models.items() if name in model.aliases), None)
 
+    def answering(self, name: str | None) -> str | None:
+        """The key in `models` of the model that answers to what a client calls it; None: none does."""
+        found = self.find_model(name)
+        if found is not None or len(self.models) != 1:
+            return found
+        by_any = is_loopback(self.host) if self.any_model_name is None else self.any_model_name
+        return next(iter(self.models)) if by_any else None
+
     def _check_values(self) -> None:
         checks.text("host", self.host)
+        if self.any_model_name is not None:
+            checks.switch("any_model_name", self.any_model_name)
         checks.whole("port", self.port, 0, 65_535)
         for origin in _strings("cors_origins", self.cors_origins):
             checks.origin("cors_origins", origin)

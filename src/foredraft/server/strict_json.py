@@ -19,6 +19,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
 from foredraft.errors import RequestError
+from foredraft.server.openai.schemas import Body
+from foredraft.server.request_log import current
 
 MOST_VALUES = 1 << 18
 """Values in one body, those in lists and objects counted: 262,144, enough for a long prompt of token ids."""
@@ -78,6 +80,7 @@ class _StrictRequest(Request):
     """A request that reads its body once: parsed, within bounds, and as the model that its route takes."""
 
     takes: TypeAdapter[Any] | None = None
+    _ignored: tuple[str, ...] = ()
 
     async def json(self) -> Any:
         """The body, as `takes` makes it. Raises what `parse` raises, and RequestValidationError."""
@@ -87,6 +90,7 @@ class _StrictRequest(Request):
                 self._read = self._of(body)
             else:
                 self._read = await asyncio.get_running_loop().run_in_executor(_thread, self._of, body)
+            current().ignored = self._ignored
         return self._read
 
     def _of(self, body: bytes) -> Any:
@@ -94,7 +98,10 @@ class _StrictRequest(Request):
         if self.takes is None:
             return given
         try:
-            return self.takes.validate_python(given, from_attributes=True)
+            made = self.takes.validate_python(given, from_attributes=True)
+            if isinstance(made, Body):  # each name once, however many messages have it
+                self._ignored = tuple(dict.fromkeys(made.passed_over()))
+            return made
         except ValidationError as error:
             complaints = error.errors(include_url=False)
             located = [{**each, "loc": ("body", *each["loc"])} for each in complaints]

@@ -13,6 +13,7 @@ import gguf_factory
 from foredraft.cache_folder import FORMER_NAME
 from foredraft.cli import run_command
 from foredraft.server.request_log import log
+from foredraft.server.settings import ServerSettings
 
 
 def test_a_settings_file_of_the_former_name_is_not_passed_over(
@@ -59,3 +60,20 @@ def test_a_line_for_each_request_unless_it_is_to_be_quiet(
     assert "It broke." in said, "faults are told whatever is asked"
     if "json" in flags:
         assert [json.loads(line)["time"] for line in said.splitlines()]
+
+
+@pytest.mark.usefixtures("loggers")
+def test_a_model_answers_to_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ServerSettings] = []
+    monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny.gguf", "other.gguf"):
+        gguf_factory.tiny_llama(tmp_path / name)
+    (tmp_path / "foredraft.toml").write_text(
+        '[models.mine]\npath = "tiny.gguf"\naliases = ["./other.gguf"]\n', encoding="utf-8"
+    )
+    assert run_command(["serve", "tiny.gguf", "./other.gguf"]) == 0
+    [settings] = seen
+    assert [settings.find_model(name) for name in ("tiny", "tiny.gguf")] == ["tiny", "tiny"]
+    assert settings.find_model("other") == "other"
+    assert settings.find_model("./other.gguf") == "mine", "the settings file's names come first"

@@ -18,9 +18,9 @@ from foredraft.server.auth import (
     check_bind,
     check_host_header,
     hash_key,
-    is_loopback,
     new_key,
 )
+from foredraft.server.checks import is_loopback
 from foredraft.server.settings import KeySettings
 
 ALICE, BOB, ADMIN = ("ft-" + letter * 43 for letter in "aBc")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from foredraft.server.openai.schemas import Body
+from foredraft.server.openai.schemas import Body, Objects
 
 _SPEAKER = {"tool_use": "assistant", "tool_result": "user"}
 """Whose messages a kind of block stands in; text stands in all."""
@@ -21,12 +21,14 @@ class CacheControl(Body):
 
 
 class TextBlock(Body):
-    """A content block of text. `citations` is null in the answers that clients send back as history."""
+    """A content block of text. `citations` comes with answers that clients send back as history: the text
+    says it all.
+    """
 
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
-    citations: None = None
+    citations: Objects | None = None
 
 
 def _blocks_of(*kinds: str) -> Callable[[object], object]:

@@ -24,9 +24,8 @@ class JsonFormat(Body):
 
 
 class OutputConfig(Body):
-    """`effort` can only be Anthropic's default: models here know no other."""
+    """The form of the answer."""
 
-    effort: Literal["high"] | None = None
     format: JsonFormat | None = None
 
 

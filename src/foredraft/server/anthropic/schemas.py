@@ -1,4 +1,4 @@
-"""What Anthropic's clients send. Unknown fields are errors: nothing is accepted and ignored in silence."""
+"""What Anthropic's clients send. See `unknown_fields` for what they send beside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class AdaptiveThinking(Body):
 
 
 Thinking = Annotated[NoThinking | EnabledThinking | AdaptiveThinking, Field(discriminator="type")]
-_NOT_SHORTENED = "prompts are never shortened here; leave it out"
 _NO_SERVERS = "no MCP servers are asked from here; send their tools as tools of your own"
 
 
@@ -60,8 +59,6 @@ class CountTokensRequest(Body):
     output_config: OutputConfig | None = None
     thinking: Thinking | None = None
     chat_template_kwargs: TemplateKwargs | None = None
-    speed: Literal["standard"] | None = None
-    context_management: Annotated[None, only([None], why=_NOT_SHORTENED)] = None
     mcp_servers: Annotated[list[None] | None, Field(max_length=0), only([None, []], why=_NO_SERVERS)] = None
 
     @property
@@ -76,7 +73,7 @@ class CountTokensRequest(Body):
 
 
 class MessagesRequest(CountTokensRequest):
-    """POST /v1/messages. There is one tier of service: it is both the best and the standard one."""
+    """POST /v1/messages."""
 
     max_tokens: MostTokens
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -87,9 +84,7 @@ class MessagesRequest(CountTokensRequest):
     """End an answer that only repeats one passage any more."""
     stream: bool | None = None
     metadata: Metadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[None, only([None], why="there are no containers here; leave it out")] = None
-    inference_geo: Annotated[None, only([None], why="answers are computed here; leave it out")] = None
 
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
         """The engine's parameters."""

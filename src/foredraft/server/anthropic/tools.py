@@ -17,7 +17,7 @@ _MODES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ToolParam(Body):
-    """A tool of the client's. Of the further fields only the values that change nothing are accepted."""
+    """A tool of the client's."""
 
     type: Literal["custom"] | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -25,8 +25,6 @@ class ToolParam(Body):
     input_schema: dict[str, Any]
     strict: bool | None = None
     cache_control: CacheControl | None = None
-    eager_input_streaming: Literal[True] | None = None
-    defer_loading: Literal[False] | None = None
     allowed_callers: Annotated[list[Literal["direct"]], Field(fail_fast=True)] | None = None
 
     @model_validator(mode="before")

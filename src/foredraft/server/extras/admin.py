@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import ConfigDict
 
 from foredraft.server.caller import caller_of
 from foredraft.server.openai.schemas import Body
@@ -15,6 +16,8 @@ from foredraft.server.strict_json import strict_router
 class NoFields(Body):
     """A body that says nothing, where one is sent at all."""
 
+    model_config = ConfigDict(extra="forbid")
+
 
 def admin_router(pool: ModelPool) -> APIRouter:
     """The routes, for the models of `pool`."""
@@ -23,7 +26,7 @@ def admin_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/models/{name:path}/load")
     async def load(name: str, request: Request, body: NoFields | None = None) -> dict[str, Any]:  # noqa: ARG001 - checked
         caller_of(request).require_admin()
-        served = await pool.get(name)
+        served = await pool.get(pool.resolve(name))
         return {"id": served.name, "loaded": True}
 
     @router.post("/v1/models/{name:path}/unload")

@@ -1,38 +1,41 @@
 """What clients of OpenAI's chat completions send.
 
-Fields that clients do send and that cannot be honoured here are declared with the values that change nothing,
-so that the error can say why.
+What cannot be honoured and belongs to this API alone is declared with the values that change nothing, so that
+the error can say why; see `unknown_fields` for the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from foredraft.server.openai.peers import with_forms
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
     MOST_MESSAGES,
+    N_PREDICT,
     WHOLE,
     Body,
     Hints,
-    MostTokens,
+    MaxTokens,
     Objects,
     ResponseFormat,
     SamplingBody,
     only,
 )
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
+from foredraft.server.unknown_fields import Shape
 
-_TEXT_ONLY = "this engine reads and writes text only; leave it out"
 _NO_REFUSAL = "answers are not refused apart from their text here; leave it out, and say it in content"
-_PART = frozenset({"type", "text", "cache_control"})
+_PART = ("type", "text", "cache_control")
 _CACHE_CONTROLS = (None, *({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"})))
 """Proxies of Anthropic's models put that on content parts. Every prefix is cached, marked or not."""
-_CALL = frozenset({"id", "type", "function", "index"})
-_FUNCTION = frozenset({"name", "arguments", "parsed_arguments"})
+_CALL = {**dict.fromkeys(("id", "type", "index")), "function": ("name", "arguments", "parsed_arguments")}
 """With what clients add to calls that they hand back: where it stood, and its arguments as an object."""
+
+_TOOL = {"type": None, "function": ("name", "description", "parameters", "strict")}
 
 
 class ChatMessage(Body):
@@ -49,26 +52,22 @@ class ChatMessage(Body):
     annotations: Objects | None = None
     parsed: Any = None
     reasoning_content: str | None = None
-    audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
     function_call: Annotated[None, only([None], why="send calls as tool_calls")] = None
 
+    shapes: ClassVar[Mapping[str, Shape]] = {"content": _PART, "tool_calls": _CALL}
+
     @model_validator(mode="after")
-    def _nothing_ignored(self) -> ChatMessage:
+    def _in_its_place(self) -> ChatMessage:
         if self.tool_calls and self.role != "assistant":
             raise ValueError("tool_calls are for messages of the assistant")
         if self.tool_call_id is not None and self.role != "tool":
             raise ValueError("a tool_call_id is for messages of the role 'tool'")
         for part in self.content if isinstance(self.content, list) else ():
-            if part.get("type") == "text":
-                _known(part, _PART, "a content part")
-                if part.get("cache_control") not in _CACHE_CONTROLS:
-                    raise ValueError("cache_control can be {'type': 'ephemeral'}, with a ttl of '5m' or '1h'")
+            if part.get("type") == "text" and part.get("cache_control") not in _CACHE_CONTROLS:
+                raise ValueError("cache_control can be {'type': 'ephemeral'}, with a ttl of '5m' or '1h'")
         for call in self.tool_calls or ():
-            _known(call, _CALL, "a tool call")
             if call.get("type", "function") != "function":
                 raise ValueError("only calls of functions can be handed back")
-            if isinstance(call.get("function"), dict):
-                _known(call["function"], _FUNCTION, "a call's function")
         return self
 
     def as_message(self) -> dict[str, Any]:
@@ -76,12 +75,6 @@ class ChatMessage(Body):
         fields = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
         given = self.model_dump(include=fields, exclude_none=True)
         return {**given, "role": "system"} if self.role == "developer" else given
-
-
-def _known(value: Mapping[str, Any], known: frozenset[str], what: str) -> None:
-    unknown = min((key for key in value if key not in known), default=None)
-    if unknown is not None:
-        raise ValueError(f"{what} has an unknown field {unknown[:100]!r}; it is not supported")
 
 
 class Prediction(Body):
@@ -94,9 +87,11 @@ class Prediction(Body):
 class ChatRequest(SamplingBody, Hints):
     """POST /v1/chat/completions."""
 
+    shapes: ClassVar[Mapping[str, Shape]] = {"tools": _TOOL}
+
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
-    max_tokens: MostTokens | None = None
-    max_completion_tokens: MostTokens | None = None
+    max_tokens: Annotated[MaxTokens, N_PREDICT] = None
+    max_completion_tokens: MaxTokens = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     prediction: Prediction | None = None
@@ -109,16 +104,11 @@ class ChatRequest(SamplingBody, Hints):
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
-    verbosity: Annotated[
-        Literal["medium"] | None,
-        only([None, "medium"], why="it cannot be set here ('medium' changes nothing); ask in a message"),
-    ] = None
-    modalities: Annotated[list[Literal["text"]] | None, only([None, ["text"]], why=_TEXT_ONLY)] = None
-    audio: Annotated[None, only([None], why=_TEXT_ONLY)] = None
-    functions: Annotated[None, only([None], why="send functions as tools")] = None
-    function_call: Annotated[None, only([None], why="send it as tool_choice, and functions as tools")] = None
-    moderation: Annotated[None, only([None], why="nothing is moderated here; leave it out")] = None
-    web_search_options: Annotated[None, only([None], why="there is no web search here; leave it out")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _forms(cls, given: object) -> object:
+        return with_forms(given)
 
     @property
     def wishes(self) -> Wishes:

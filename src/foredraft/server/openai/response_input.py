@@ -72,7 +72,6 @@ class InputMessage(Body):
     content: Parts
     id: str | None = None
     status: Status = None
-    phase: Annotated[None, only([None], why="the phases of messages are not supported")] = None
 
     def as_chat(self) -> dict[str, Any]:
         """The message as chat templates know it."""

@@ -1,4 +1,4 @@
-"""What clients of OpenAI's Responses API send. Unknown fields are errors, as in the other APIs.
+"""What clients of OpenAI's Responses API send. See `unknown_fields` for what they send beside.
 
 Fields that clients do send and that cannot be honoured here are declared with the values that change
 nothing, so that the error can say why: there is no store, so nothing can be fetched, continued or put in the
@@ -7,15 +7,15 @@ background by its id; and the only tools are the client's own functions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from foredraft.server.openai.response_input import HAND_BACK, Input, conversation
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
-    NOT_PADDED,
     STATELESS,
     WHOLE,
     Body,
@@ -25,14 +25,14 @@ from foredraft.server.openai.schemas import (
     MostTokens,
     ResponseFormat,
     Scheduling,
+    Texts,
     only,
 )
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
+from foredraft.server.unknown_fields import Shape
 from foredraft.types import Constraint, SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
-
-_NO_SUMMARY = "there is no reasoning to summarise; leave it out"
 
 
 class TextFormat(Body):
@@ -64,24 +64,16 @@ class TextConfig(Body):
     """`text`: the format of the answer."""
 
     format: TextFormat | None = None
-    verbosity: Annotated[
-        Literal["medium"] | None,
-        only([None, "medium"], why="it cannot be set here ('medium' changes nothing); ask in instructions"),
-    ] = None
 
 
 class Reasoning(Body):
     """`reasoning`: how much of it. Answers have no summary of it."""
 
     effort: Effort | None = None
-    summary: Annotated[None, only([None], why=_NO_SUMMARY)] = None
-    generate_summary: Annotated[None, only([None], why=_NO_SUMMARY)] = None
 
 
 class ResponseStreamOptions(Body):
-    """OpenAI's clients may turn its padding of events off; there is none here."""
-
-    include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
+    """There are none here. OpenAI's clients may turn its padding of events off."""
 
 
 def _check_tool(tool: Any) -> Any:
@@ -91,14 +83,13 @@ def _check_tool(tool: Any) -> Any:
     return tool
 
 
-Included = Annotated[
-    Literal["message.output_text.logprobs"], only([LOGPROBS], why=f"only {LOGPROBS!r} can be included")
-]
 AnyTool = Annotated[dict[str, Any], BeforeValidator(_check_tool)]
 
 
 class ResponseRequest(Choosing, Scheduling, Hints):
     """POST /v1/responses. Some ways of choosing tokens are not OpenAI's here: see `Choosing`."""
+
+    shapes: ClassVar[Mapping[str, Shape]] = {"tools": ("type", "name", "description", "parameters", "strict")}
 
     model: str | None = None
     input: Input
@@ -106,7 +97,8 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: MostTokens | None = None
-    include: Annotated[list[Included], Field(fail_fast=True)] | None = None
+    include: Texts | None = None
+    """Parts of an answer beside its text. Only log-probabilities ever exist here."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     text: TextConfig | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
@@ -116,23 +108,20 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     """The most calls of OpenAI's own tools: there are never any. Functions do not count."""
     reasoning: Reasoning | None = None
     chat_template_kwargs: TemplateKwargs | None = None
-    truncation: Annotated[
-        Literal["disabled"] | None,
-        only([None, "disabled"], why="input is never shortened here; only 'disabled' is valid"),
-    ] = None
     background: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
     previous_response_id: Annotated[None, only([None], why=HAND_BACK)] = None
     conversation: Annotated[None, only([None], why=HAND_BACK)] = None
     prompt: Annotated[None, only([None], why="this server keeps no prompt templates")] = None
-    context_management: Annotated[None, only([None], why="input is never shortened here; leave it out")] = (
-        None
-    )
-    moderation: Annotated[None, only([None], why="nothing is moderated here; leave it out")] = None
+
+    def passed_over(self, at: str = "") -> Iterator[str]:
+        """Also what cannot be included."""
+        yield from super().passed_over(at)
+        yield from (f"{at}include.{name}" for name in self.include or () if name != LOGPROBS)
 
     @property
     def logprobs(self) -> int | None:
         """How many alternatives to report beside each token; None: no log-probabilities at all."""
-        return self.top_logprobs or 0 if self.include else None
+        return self.top_logprobs or 0 if LOGPROBS in (self.include or ()) else None
 
     @property
     def wishes(self) -> Wishes:

@@ -1,13 +1,15 @@
-"""What OpenAI's clients send. Unknown fields are errors: nothing is accepted and ignored in silence."""
+"""What OpenAI's clients send. See `unknown_fields` for what they send beside."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,6 +21,7 @@ from pydantic import (
 )
 
 from foredraft.errors import RequestError
+from foredraft.server.unknown_fields import Shape, check, ignored
 from foredraft.types import Constraint, SamplingParams
 
 MOST_LOGPROBS = 20
@@ -60,6 +63,12 @@ StopTokens = Annotated[
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
+UNLIMITED = BeforeValidator(lambda given: None if given == -1 and type(given) is int else given)
+"""-1 is LM Studio's and llama.cpp's word for as many tokens as there is room for."""
+
+MaxTokens = Annotated[MostTokens | None, UNLIMITED]
+
+N_PREDICT = Field(validation_alias=AliasChoices("max_tokens", "n_predict"))
 NotEmpty = Annotated[str, Field(min_length=1)]
 Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
 Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
@@ -105,18 +114,75 @@ LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE]
 
 
 class Body(BaseModel):
-    """Base of every request body."""
+    """Base of every request body. `shapes`: of the fields that hold objects as they were sent, or lists of
+    them, what is known in those.
+    """
 
     # With a least length pydantic looks into strings, and refuses half characters, which JSON can hold and no
     # answer could repeat.
-    model_config = ConfigDict(extra="forbid", strict=True, str_min_length=0)
+    model_config = ConfigDict(extra="allow", strict=True, str_min_length=0)
+
+    shapes: ClassVar[Mapping[str, Shape]] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _few_keys(cls, given: object) -> object:
-        if isinstance(given, dict) and len(given) > MOST_KEYS:
+    def _known(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        if len(given) > MOST_KEYS:
             raise ValueError(f"an object with {len(given)} keys is none that is known here")
+        check(given, names_of(cls))
+        for one, other in doubles_of(cls):
+            if one in given and other in given and given[one] != given[other]:
+                raise ValueError(f"{other} is another name of {one}, and they differ; send one of them")
+        for name, shape in cls.shapes.items():
+            for place, part in enumerate(cls.parts(name, given.get(name))):
+                check(part, shape, (name, place))
         return given
+
+    @staticmethod
+    def parts(name: str, value: object) -> list[dict[str, Any]]:
+        """The objects in a field that has a shape; of content only text, for what else there may be in it is
+        refused where messages are put together.
+        """
+        found = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+        return [part for part in found if name != "content" or part.get("type") == "text"]
+
+    def passed_over(self, at: str = "") -> Iterator[str]:
+        """What was sent and has no meaning here, with the way that leads there."""
+        yield from ignored(self.model_extra or {}, names_of(type(self)), at)
+        for name in type(self).model_fields:
+            value, way = getattr(self, name), f"{at}{name}."
+            for one in value if isinstance(value, list) and value and isinstance(value[0], Body) else [value]:
+                if isinstance(one, Body):
+                    yield from one.passed_over(way)
+            if name in self.shapes:
+                for part in self.parts(name, value):
+                    yield from ignored(part, self.shapes[name], way)
+
+
+@cache
+def names_of(kind: type[BaseModel]) -> frozenset[str]:
+    """What the fields of a body are called by clients."""
+    return frozenset(name for names in _aliases(kind).values() for name in names)
+
+
+@cache
+def doubles_of(kind: type[BaseModel]) -> list[tuple[str, str]]:
+    """(a field's name, another name of it) of all that have one."""
+    return [(names[0], name) for names in _aliases(kind).values() for name in names[1:]]
+
+
+def _aliases(kind: type[BaseModel]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, field in kind.model_fields.items():
+        alias = field.validation_alias
+        if isinstance(alias, AliasChoices):
+            found[name] = [str(choice) for choice in alias.choices]
+        else:
+            by_name = alias is None or kind.model_config.get("populate_by_name", False)
+            found[name] = [*([] if alias is None else [str(alias)]), *([name] if by_name else [])]
+    return found
 
 
 def _first_wrong(given: object) -> object:
@@ -132,14 +198,10 @@ Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 Biases = Annotated[dict[str, Bias], BeforeValidator(_first_wrong)]
 
 
-NOT_PADDED = "events are not padded here; leave it out or false"
-
-
 class StreamOptions(Body):
-    """`include_usage`: a last chunk with the usage. OpenAI's padding of events can only be turned off."""
+    """`include_usage`: a last chunk with the usage."""
 
     include_usage: Switch = False
-    include_obfuscation: Annotated[Literal[False] | None, only([None, False], why=NOT_PADDED)] = None
 
 
 class Choosing(Body):
@@ -151,7 +213,10 @@ class Choosing(Body):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    repetition_penalty: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(validation_alias=AliasChoices("repetition_penalty", "repeat_penalty")),
+    ] = None
     seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE), WHOLE] | None = None
     stop: Stop | None = None
     stop_repetition: Switch = False
@@ -194,26 +259,13 @@ MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 class Hints(Body):
-    """What OpenAI's clients say about a request and nothing here depends on. Of what is no mere label only
-    the values that change nothing are accepted.
-    """
+    """What OpenAI's clients say about a request and nothing here depends on."""
 
     metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     """A hint where to look for a prompt's beginning; here every prompt finds it, whatever the key."""
-    prompt_cache_retention: Annotated[
-        Literal["in_memory"] | None,
-        only(
-            [None, "in_memory"], why="prompts are kept as long as there is room: 'in_memory', or leave it out"
-        ),
-    ] = None
-    service_tier: Annotated[
-        Literal["auto", "default"] | None,
-        only([None, "auto", "default"], why="there is one tier: 'auto' or 'default'; see priority"),
-    ] = None
-    store: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
 
 
 class SamplingBody(Choosing, Scheduling):
@@ -274,21 +326,30 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What the answer has to be."""
+    """What the answer has to be. llama.cpp's server takes a schema without OpenAI's object around it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_schema(cls, given: object) -> object:
+        if isinstance(given, dict) and isinstance(given.get("schema"), dict) and "json_schema" not in given:
+            rest = {name: value for name, value in given.items() if name != "schema"}
+            named = {"name": "answer", "schema": given["schema"]}
+            return {**rest, "type": "json_schema", "json_schema": named}
+        return given
 
 
 class CompletionRequest(SamplingBody):
     """POST /v1/completions."""
 
     prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = 16
+    max_tokens: Annotated[Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None, UNLIMITED, N_PREDICT] = 16
     """0 with `echo`: only the prompt, and with `logprobs` how likely it is."""
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
-    grammar: str | None = None
-    regex: str | None = None
+    grammar: Annotated[str | None, Field(validation_alias=AliasChoices("grammar", "guided_grammar"))] = None
+    regex: Annotated[str | None, Field(validation_alias=AliasChoices("regex", "guided_regex"))] = None
     echo: bool | None = False
     suffix: str | None = None
     best_of: Answers | None = None

@@ -6,13 +6,13 @@ key that the reader types in. So it needs no key itself, and shows nothing that 
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
-from hashlib import sha256
 from importlib.resources import files
 
 from fastapi import APIRouter
 from fastapi.responses import Response
+
+from foredraft.server.page.policy import headers_of, sha256_of
 
 SCRIPTS = ("elements.js", "cost.js", "rounds.js", "model.js", "status.js")
 """In the order in which they need one another."""
@@ -35,29 +35,15 @@ def status_page() -> tuple[str, Mapping[str, str]]:
     style, script = _read("status.css"), "\n".join(map(_read, SCRIPTS))
     html = _read("status.html").replace("/* style */", style).replace("/* script */", script)
     policy = {
-        "default-src": "'none'",
-        "script-src": _hash(script),
-        "style-src": _hash(style),
-        "connect-src": "'self'",
+        "script-src": sha256_of(script),
+        "style-src": sha256_of(style),
         "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
         # The script makes elements one by one; a text that became markup would be an error.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
-    return html, {
-        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-    }
+    return html, headers_of(policy)
 
 
 def _read(name: str) -> str:
     return files("foredraft.server.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -21,8 +21,6 @@ MAX_SCHEMA_DEPTH: Final = 64
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-_TOOL_KEYS: Final = frozenset({"type", "function"})
-_FUNCTION_KEYS: Final = frozenset({"name", "description", "parameters", "strict"})
 _CHOICES: Final = "It can be 'auto', 'none', 'required', {} or {}."
 _NAMED: Final = '{"type": "function", "function": {"name": …}}'
 _ALLOWED: Final = '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}'
@@ -191,9 +189,13 @@ def _tool(tool: object, index: int, *, flat: bool) -> Tool:
             f"{where}.type is {_shown(tool.get('type'))}; only 'function' is supported.",
             hint="Built-in and custom tools of other services do not exist here.",
         )
+    if flat and "function" in tool:
+        raise RequestError(
+            f"{where}.function: the name of a function, and all else, stand beside its type in this API.",
+            hint='It looks like {"type": "function", "name": "…", "parameters": {…}}.',
+        )
     if flat:
         return _function({key: value for key, value in tool.items() if key != "type"}, where, strict=True)
-    _only(tool, _TOOL_KEYS, where)
     return _function(tool.get("function"), _where(index, flat=flat), strict=False)
 
 
@@ -201,7 +203,6 @@ def _function(function: object, where: str, *, strict: bool) -> Tool:
     """A function by its fields. `strict`: whether it is unless it says so."""
     if not isinstance(function, Mapping):
         raise RequestError(f"{where} is missing or not an object.")
-    _only(function, _FUNCTION_KEYS, where)
     description, said = function.get("description"), function.get("strict")
     if description is not None and not isinstance(description, str):
         raise RequestError(f"{where}.description is not text.")
@@ -213,14 +214,6 @@ def _function(function: object, where: str, *, strict: bool) -> Tool:
         parameters=_parameters(function.get("parameters"), f"{where}.parameters"),
         strict=strict if said is None else said,
     )
-
-
-def _only(value: Mapping[Any, Any], known: frozenset[str], where: str) -> None:
-    unknown = sorted(str(key) for key in value if key not in known)
-    if unknown:
-        raise RequestError(
-            f"{where} has an unknown field {unknown[0]!r}.", hint=f"Known are: {', '.join(sorted(known))}."
-        )
 
 
 def _name(name: object, where: str) -> str:

@@ -56,8 +56,6 @@ def test_null_fields_are_left_out_fields() -> None:
         ([{"type": "web_search"}], r"tools\[0\]\.type is 'web_search'"),
         ([{"type": "function"}], r"tools\[0\]\.function is missing"),
         ([{"type": "function", "function": {}}], r"tools\[0\]\.function\.name is None"),
-        ([{**function(), "cache": 1}], r"tools\[0\] has an unknown field 'cache'"),
-        ([function(), function(name="g", unknown=1)], r"tools\[1\]\.function has an unknown field 'unknown'"),
         ([function(name="bad name")], r"name is 'bad name'"),
         ([function(name="")], r"name is ''"),
         ([function(name="é")], r"name is 'é'"),
@@ -126,7 +124,7 @@ def test_responses_write_tools_flat_and_strict_unless_they_say_no() -> None:
     assert check_tools(tools, flat=True) == (Tool("f", "d"), Tool("g", strict=True), Tool("h", strict=True))
     assert check_choice({"type": "function", "name": "f"}, TOOLS, flat=True) == ToolChoice("function", "f")
     for nested_form in (function(), function(name="g")):
-        with pytest.raises(RequestError, match=r"tools\[0\] has an unknown field 'function'"):
+        with pytest.raises(RequestError, match=r"tools\[0\]\.function.* stand beside its type"):
             check_tools([nested_form], flat=True)
         with pytest.raises(RequestError, match="does not name a function"):
             check_choice(nested_form, TOOLS, flat=True)

@@ -1,0 +1,63 @@
+"""GET /docs: the OpenAPI document as a page, drawn by Swagger UI, whose files come with the package.
+
+FastAPI's own page loads them from a CDN: without internet it is blank, and with it somebody else hears of
+every visit. The files are brought in by scripts/swagger_ui.py, and are under the Apache License 2.0, too.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from foredraft.server.page.policy import headers_of, sha256_of
+
+SWAGGER_UI = "5.35.0"
+"""The version of the files, which are kept by browsers under addresses that name it."""
+
+ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+A_YEAR = 365 * 24 * 3600
+
+
+def docs_router() -> APIRouter:
+    """The routes."""
+    router = APIRouter(include_in_schema=False)
+    html, headers = docs_page()
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return Response(html, media_type="text/html; charset=utf-8", headers=headers)
+
+    def serve(name: str, kind: str) -> None:
+        packed = _folder().joinpath(f"{name}.gz").read_bytes()
+
+        @router.get(f"/docs/{name}")
+        async def asset(request: Request) -> Response:
+            kept = {"Cache-Control": f"max-age={A_YEAR}, immutable", "Vary": "Accept-Encoding"}
+            if "gzip" in request.headers.get("accept-encoding", ""):
+                return Response(packed, media_type=kind, headers={**kept, "Content-Encoding": "gzip"})
+            return Response(gzip.decompress(packed), media_type=kind, headers=kept)
+
+    for name, kind in ASSETS.items():
+        serve(name, kind)
+    return router
+
+
+def docs_page() -> tuple[str, Mapping[str, str]]:
+    """(the page, the headers it is served with). The browser asks this server, and nobody else."""
+    script = _folder().joinpath("docs.js").read_text(encoding="utf-8")
+    html = _folder().joinpath("docs.html").read_text(encoding="utf-8")
+    policy = {
+        "script-src": f"'self' {sha256_of(script)}",
+        "style-src": "'self' 'unsafe-inline'",  # Swagger UI writes some into its elements
+        "img-src": "'self' data:",
+    }
+    return html.replace("VERSION", SWAGGER_UI).replace("/* script */", script), headers_of(policy)
+
+
+def _folder() -> Traversable:
+    return files("foredraft.server.page")

@@ -1,0 +1,178 @@
+"""Fields of a body that this server does not have: which are ignored, and which are refused.
+
+Clients are written for many servers and send each what only some of them know. What says nothing about the
+answer is ignored, and named in the answer's header `x-foredraft-ignored` and in the log. Refused is what
+would make another answer of it (an image, a sampler that is not here), and what looks like one of our own
+fields misspelt: a `max_token` that is ignored is worse than an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+REFUSED, MISSPELT = "refused_field", "misspelt_field"
+"""The types of pydantic's errors."""
+
+LONGEST_NAME = 64
+"""Characters of a name that is compared with ours."""
+
+ALIKE = 0.84
+"""Of difflib's ratio: `max_token`, `temprature` and `presence_penality` are above it for ours."""
+
+
+NOTHING: tuple[object, ...] = (False, 0, "", [], {})
+"""Values that turn nearly everything off."""
+
+
+class Refused(NamedTuple):
+    """Why a field is refused, and the values that change nothing."""
+
+    why: str
+    off: tuple[object, ...] = NOTHING
+
+
+_TEXT = Refused("this engine reads and writes text only; leave it out")
+_TOOLS = Refused(
+    "there are no searches and servers to ask here; send functions of your own as tools", (False, 0, "", [])
+)
+_BODY = Refused("what is in it belongs into the body itself")
+_PROMPT = Refused("the prompt is made of the messages alone here; leave it out")
+_BANNED = Refused("use logit_bias, a grammar or a regex")
+
+
+def _sampler(*off: object) -> Refused:
+    return Refused("this way to choose tokens does not exist here; leave it out", (*NOTHING, *off))
+
+
+def _other_api(*off: object) -> Refused:
+    return Refused("this path has no such field; /v1/chat/completions has", (*NOTHING, *off))
+
+
+MEANING: Mapping[str, Refused] = {
+    **dict.fromkeys(("image", "images", "image_url", "video", "videos", "video_url", "input_audio"), _TEXT),
+    **dict.fromkeys(("audio", "voice", "speech", "file", "files"), _TEXT),
+    "modalities": Refused(_TEXT.why, (*NOTHING, ["text"])),
+    **dict.fromkeys(("web_search", "web_search_options", "search_parameters", "enable_search"), _TOOLS),
+    **dict.fromkeys(("plugins", "mcp_servers"), _TOOLS),
+    **dict.fromkeys(("extra_body", "options"), _BODY),
+    **dict.fromkeys(("chat_template", "documents", "continue_final_message", "raw"), _PROMPT),
+    **dict.fromkeys(("truncate_prompt_tokens", "negative_prompt"), _PROMPT),
+    **dict.fromkeys(("bad_words", "bad_words_ids", "allowed_token_ids", "banned_tokens"), _BANNED),
+    **dict.fromkeys(("banned_strings", "logits_processors", "sequence_bias"), _BANNED),
+    **dict.fromkeys(("typical_p", "typ_p", "tfs", "tfs_z", "length_penalty", "guidance_scale"), _sampler(1)),
+    "num_beams": _sampler(1),
+    "do_sample": Refused("a temperature of 0 takes the likeliest token", (True,)),
+    "add_generation_prompt": Refused(_PROMPT.why, (True,)),
+    **dict.fromkeys(("mirostat", "mirostat_mode", "top_a", "dry_multiplier", "smoothing_factor"), _sampler()),
+    **dict.fromkeys(("xtc_probability", "dynatemp_range", "epsilon_cutoff", "eta_cutoff"), _sampler()),
+    **dict.fromkeys(("use_beam_search", "no_repeat_ngram_size", "penalty_alpha"), _sampler()),
+    **dict.fromkeys(("top_n_sigma", "adaptive_target"), _sampler(-1)),
+    **dict.fromkeys(("lora", "lora_request", "lora_adapters"), Refused("models are served as they are here")),
+    **dict.fromkeys(("n", "best_of", "repetition_penalty", "repeat_penalty"), _other_api(1)),
+    **dict.fromkeys(("logit_bias", "min_p", "presence_penalty", "frequency_penalty"), _other_api()),
+    **dict.fromkeys(("min_tokens", "ignore_eos", "stop_token_ids", "grammar", "regex"), _other_api()),
+    **dict.fromkeys(("structured_outputs", "guided_json", "guided_choice", "json_schema"), _other_api()),
+    "suffix": Refused("only /v1/completions fills gaps"),
+    "format": Refused("send it as response_format"),
+    "echo": Refused("only /v1/completions repeats the prompt"),
+    "moderation": Refused("nothing is moderated here; leave it out"),
+    "functions": Refused("send functions as tools"),
+    "function_call": Refused("send it as tool_choice, and functions as tools"),
+}
+"""What would make another answer, wherever it stands in a body."""
+
+ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "messages": ("input", "prompt"),
+    "prompt": ("messages",),
+    "input": ("messages", "prompt"),
+    "max_tokens": ("max_output_tokens",),
+    "max_completion_tokens": ("max_tokens", "max_output_tokens"),
+    "max_output_tokens": ("max_tokens",),
+    "max_new_tokens": ("max_tokens", "max_output_tokens"),
+    "max_length": ("max_tokens", "max_output_tokens"),
+    "stop": ("stop_sequences",),
+    "stop_sequences": ("stop",),
+    "stop_sequence": ("stop", "stop_sequences"),
+    "system": ("instructions", "messages"),
+    "instructions": ("system", "messages"),
+    "response_format": ("text", "output_config"),
+    "schema": ("response_format",),
+}
+"""What other APIs call ours: it is not passed over where a client has mixed them up."""
+
+WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
+    "store": (False,),
+    "service_tier": ("auto", "default", "standard_only"),
+    "speed": ("standard",),
+    "verbosity": ("medium",),
+    "effort": ("high",),
+    "truncation": ("disabled",),
+    "prompt_cache_retention": ("in_memory",),
+    "include_obfuscation": (False,),
+}
+"""Values that ask for what is done anyway: nothing is said of them."""
+
+PEERS = ("models", "reasoning_format", "speed")
+"""Fields of other servers that are too much like ours in their names to be told from slips."""
+
+
+Shape = Collection[str] | Mapping[str, Any]
+"""The names of an object's fields; as a mapping, with the shapes of the objects in them, or None."""
+
+
+def check(given: Mapping[str, Any], shape: Shape, at: tuple[str | int, ...] = ()) -> None:
+    """Raises ValidationError for a key that must not be ignored, at its place."""
+    for name, value in given.items():
+        if name not in shape:
+            _check_unknown(name, value, shape, at)
+        elif isinstance(shape, Mapping) and isinstance(value, Mapping) and shape[name] is not None:
+            check(value, shape[name], (*at, name))
+
+
+def ignored(given: Mapping[str, Any], shape: Shape, at: str = "") -> Iterator[str]:
+    """The keys that are ignored, with the way that leads to them; not those that change nothing anywhere."""
+    for name, value in given.items():
+        if name not in shape:
+            if value is not None and name not in MEANING and value not in WITHOUT_EFFECT.get(name, ()):
+                yield at + name
+        elif isinstance(shape, Mapping) and isinstance(value, Mapping) and shape[name] is not None:
+            yield from ignored(value, shape[name], f"{at}{name}.")
+
+
+def _check_unknown(name: str, value: object, known: Collection[str], at: tuple[str | int, ...]) -> None:
+    refused = MEANING.get(name)
+    if value is None:  # clients write it for what they leave out
+        return
+    if refused is not None:
+        if value not in refused.off:
+            raise _error(REFUSED, (*at, name), value, why=refused.why)
+    elif (meant := _meant(name, known)) is not None:
+        raise _error(MISSPELT, (*at, name), value, meant=meant)
+
+
+def _meant(name: str, known: Collection[str]) -> str | None:
+    """The field of ours that this name is a slip for, or another API's name of."""
+    for ours in ELSEWHERE.get(name, ()):
+        if ours in known:
+            return ours
+    if name in PEERS or len(name) > LONGEST_NAME:
+        return None
+    bare = {_bare(ours): ours for ours in known}
+    if _bare(name) in bare:
+        return bare[_bare(name)]
+    return next(iter(get_close_matches(name, [one for one in known if len(one) > 3], 1, ALIKE)), None)
+
+
+def _bare(name: str) -> str:
+    """The letters of a name: `maxTokens`, `max-tokens` and `max_tokens` have the same."""
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
+def _error(kind: Any, at: tuple[str | int, ...], value: object, **context: str) -> ValidationError:
+    error = PydanticCustomError(kind, " ".join(f"{{{key}}}" for key in context), context)
+    return ValidationError.from_exception_data("body", [InitErrorDetails(type=error, loc=at, input=value)])
