@@ -32,7 +32,7 @@ _MARKS: Final[tuple[tuple[tuple[str, ...], Dialect], ...]] = (
     ((deepseek.CALLS,), deepseek.DEEPSEEK),
     ((GEMMA.opening,), GEMMA),
     ((FUNCTION_GEMMA.opening,), FUNCTION_GEMMA),
-    ((FUNCTION, PARAMETER), QWEN_CODER),
+    ((OPEN, FUNCTION, PARAMETER), QWEN_CODER),
     ((KEY,), GLM),
     ((OPEN,), HERMES),
     ((mistral.TOOL_CALLS, mistral.ARGS), mistral.MISTRAL_NAMED),

@@ -13,7 +13,7 @@ from foredraft.server.tools.values import referred
 
 _KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "$ref", "$defs"}
-    | {"definitions", "$schema", "$id", "id", "$anchor", "x-guidance"}
+    | {"definitions", "$schema", "$id", "id", "$anchor", "x-guidance", "anyOf", "oneOf"}
 )
 _SCALARS: Final = ("integer", "number", "boolean", "null")
 
@@ -60,6 +60,9 @@ class NotationRules:
             raise unfollowable(self._tool, f"they have {odd[0]!r}")
         if "$ref" in schema:
             return self._reference(schema["$ref"])
+        for key in ("anyOf", "oneOf"):
+            if isinstance(schema.get(key), list):
+                return f"({' | '.join(self._value(part) for part in schema[key])})"
         listed = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
         if listed:
             return f"({' | '.join(self._literal(value) for value in listed)})"

@@ -10,14 +10,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foredraft.server.tools.headed import NAME, SPACE, Head, sequence
 from foredraft.server.tools.literals import MembersCall, Notation
 from foredraft.server.tools.parser import CallParser, Layout
-from foredraft.server.tools.schema import definitions, embedded, members, properties_of
+from foredraft.server.tools.schema import argument_schema, embedded, members, properties_of
 
 FENCE: Final = "```tool_code"
 LFM_OPEN: Final = "<|tool_call_start|>"
@@ -126,10 +126,9 @@ def _arguments(tool: Tool, index: int, rules: list[str]) -> str:
         return f'(any_{index} (", " any_{index})*)?'
     must: list[str] = []
     may: list[str] = []
-    for place, key in enumerate(properties):
-        body: dict[str, Any] = {"$ref": f"#/$defs/{tool.name}/properties/{key}", "$defs": definitions([tool])}
+    for place, (key, schema) in enumerate(properties.items()):
         rules.append(f"argument_{index}_{place}: {json.dumps(f'{key}=')} value_{index}_{place}")
-        rules.append(f"value_{index}_{place}: %json {embedded(body)}")
+        rules.append(f"value_{index}_{place}: %json {embedded(argument_schema(tool, schema))}")
         (must if key in required else may).append(f"argument_{index}_{place}")
     return members(must, may, ", ")
 

@@ -71,6 +71,14 @@ def argument_rules(tools: Sequence[Tool]) -> list[str]:
     return [f"arguments_{index}: %json {body}" for index, body in enumerate(bodies)]
 
 
+def argument_schema(tool: Tool, schema: object) -> Any:
+    """A schema out of a function's parameters as one by itself: its references lead to where they did."""
+    if "$ref" not in json.dumps(schema):
+        return schema
+    moved = _moved(schema, f"{_DEFINITIONS}/{tool.name}")
+    return {**moved, "$defs": definitions([tool])}
+
+
 def members(must: Sequence[str], may: Sequence[str], comma: str) -> str:
     """Lark for members in this order with commas between them: all of `must`, and any of `may`."""
     between = json.dumps(comma)

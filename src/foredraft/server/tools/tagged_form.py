@@ -16,17 +16,21 @@ from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foredraft.server.tools.parser import CallParser, Layout
 from foredraft.server.tools.readers import ObjectCall
-from foredraft.server.tools.schema import definitions, embedded, prepared, properties_of, unfollowable
+from foredraft.server.tools.schema import argument_schema, embedded, prepared, properties_of, unfollowable
 from foredraft.server.tools.tagged import TaggedCall, Tags
-from foredraft.server.tools.values import STRING, types_of
+from foredraft.server.tools.values import referred, types_of
 
 _KEY: Final = r"/[^<>\n]{1,64}/"
-_TEXT_KEYWORDS: Final = frozenset({"pattern", "format", "allOf", "not", "if"})
+_OF_TEXT: Final = frozenset({"type", "minLength", "maxLength"})
+_DEEPEST: Final = 16
+"""Levels of references and alternatives in the schema of one argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """See Dialect. Calls stand between `opening` and `closing`; the end of the tags may be that as well."""
+    """See Dialect. Calls stand between `opening` and `closing`, which may be the end of the tags as well.
+    Where the name has a tag of its own, that begins a call by itself too: models forget the one around it.
+    """
 
     name: str
     tags: Tags
@@ -45,13 +49,14 @@ class Tagged:
     def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = new_call_id) -> ToolParser:
         """See Dialect."""
         begin = self.tags.name[0]
+        opens = {self.opening: "open"} | ({begin: "call"} if begin else {})
         layout = Layout(
             start="text",
             steps={
-                "text": {self.opening: "open"},
-                "broken": {self.closing: "text", self.opening: "open"},
+                "text": opens,
+                "broken": {self.closing: "text", **opens},
                 "open": {"{": "object", begin: "call"},
-                "after": {self.closing: "text", self.opening: "open"} | ({begin: "call"} if begin else {}),
+                "after": {self.closing: "text", **opens},
             },
             readers={"object": ObjectCall, "call": partial(TaggedCall, tags=self.tags)},
         )
@@ -72,12 +77,29 @@ class Tagged:
     def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
         """See Dialect."""
         rules = _Rules(self, control)
-        call = rules.call(tools)
-        return Calls(marker=self.opening, rules=[f"calls: {call}", *rules.lines], once=choice.once)
+        lines = [f"calls: {rules.call(tools)}", *rules.lines]
+        if not (begin := self.tags.name[0]):
+            return Calls(marker=self.opening, rules=lines, once=choice.once)
+        return Calls(
+            marker=self.opening,
+            rules=lines,
+            once=choice.once,
+            bare_in_text=[f"begun ({rules.named}) (GAP {control.spelled(self.closing)})?"],
+            text_rules=[f"begun[lazy]: TEXT {json.dumps(begin)}"],
+        )
 
     def template_id(self, call_id: str) -> str:
         """See Dialect. The templates do not look at ids."""
         return call_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """An argument of a function, whose parameters, prepared, are `root`."""
+
+    tool: Tool
+    key: str
+    root: Mapping[str, Any]
 
 
 class _Rules:
@@ -88,16 +110,17 @@ class _Rules:
         self._control = control
         self._closing = "" if form.closing == form.tags.end else f" GAP {control.spelled(form.closing)}"
         self.lines: list[str] = [r"GAP: /[ \t\r\n]{0,4}/"]
+        self.named = ""
         self._texts: dict[tuple[int, int | None], str] = {}
 
     def call(self, tools: Sequence[Tool]) -> str:
-        """One call of any of these."""
-        calls = [self._call(tool, index) for index, tool in enumerate(tools)]
-        return f"GAP ({' | '.join(calls)}){self._closing}"
+        """One call of any of these; `named` then is the same from the name on."""
+        self.named = " | ".join(self._call(tool, index) for index, tool in enumerate(tools))
+        begin = f"{json.dumps(self._tags.name[0])} " if self._tags.name[0] else ""
+        return f"GAP {begin}({self.named}){self._closing}"
 
     def _call(self, tool: Tool, index: int) -> str:
-        before, after = self._tags.name
-        named = [json.dumps(f"{before}{tool.name}{after}"), *self._arguments(tool, index)]
+        named = [json.dumps(f"{tool.name}{self._tags.name[1]}"), *self._arguments(tool, index)]
         return " ".join([*named, "GAP", self._control.spelled(self._tags.end)])
 
     def _arguments(self, tool: Tool, index: int) -> Iterator[str]:
@@ -107,12 +130,11 @@ class _Rules:
         if properties is None:
             yield f"(GAP {self._keyed(_KEY)} {self._text(0, None)})*"
             return
-        shared = definitions([tool])
+        root = prepared(tool)
         for place, (key, schema) in enumerate(properties.items()):
             rule = f"argument_{index}_{place}"
-            self.lines.append(
-                f"{rule}: {self._keyed(json.dumps(key))} {self._value(tool, key, schema, shared)}"
-            )
+            value = self._value(_Argument(tool, key, root), schema)
+            self.lines.append(f"{rule}: {self._keyed(json.dumps(key))} {value}")
             yield f"(GAP {rule})" if key in required else f"(GAP {rule})?"
 
     def _keyed(self, key: str) -> str:
@@ -124,20 +146,25 @@ class _Rules:
             spelled.insert(3, "GAP")
         return " ".join([*spelled, *line])
 
-    def _value(self, tool: Tool, key: str, schema: Any, shared: Mapping[str, Any]) -> str:
-        types = types_of(schema, prepared(tool))
-        fixed = _fixed(schema)
-        if fixed is not None and types == STRING:
-            return f"({' | '.join(json.dumps(value) for value in fixed)}) {self._end()}"
-        if types is None or "string" in types:
-            if tool.strict and (types != STRING or _TEXT_KEYWORDS.intersection(schema)):
-                raise unfollowable(tool, f"{key!r} is a text with a pattern, a format or another type")
-            return self._text(*_length(schema))
-        place = key.replace("~", "~0").replace("/", "~1")
-        body = {"$ref": f"#/$defs/{tool.name}/properties/{place}", "$defs": shared}
-        rule = f"json_{len(self.lines)}"
-        self.lines.append(f"{rule}: %json {embedded(body)}")
-        return f"{rule} {self._end()}"
+    def _value(self, argument: _Argument, schema: object, depth: int = _DEEPEST) -> str:
+        """A value of this schema and the tag behind it."""
+        given = schema if isinstance(schema, Mapping) else {}
+        if "$ref" in given and depth:
+            return self._value(argument, referred(given["$ref"], argument.root), depth - 1)
+        if depth and (parts := _parts(given)):
+            return f"({' | '.join(self._value(argument, part, depth - 1) for part in parts)})"
+        fixed = given.get("enum") or ([given["const"]] if "const" in given else [])
+        if fixed and not any(isinstance(value, list | dict) for value in fixed):
+            return f"({' | '.join(json.dumps(_bare(value)) for value in fixed)}) {self._end()}"
+        types = types_of(given, argument.root)
+        if types is not None and "string" not in types:
+            rule = f"json_{len(self.lines)}"
+            body = argument_schema(argument.tool, given)
+            self.lines.append(f"{rule}: %json {embedded(body)}")
+            return f"{rule} {self._end()}"
+        if argument.tool.strict and (odd := sorted(set(given) - _OF_TEXT)):
+            raise unfollowable(argument.tool, f"what stands bare there, {argument.key!r}, has {odd[0]!r}")
+        return self._text(*_length(given))
 
     def _end(self) -> str:
         line = '"\\n" ' if self._tags.lines else ""
@@ -159,14 +186,22 @@ class _Rules:
         return rule
 
 
-def _fixed(schema: Any) -> list[str] | None:
-    """The values that a schema lists, if they are texts."""
-    listed = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
-    return listed if listed and all(isinstance(value, str) for value in listed) else None
+def _parts(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas of which a value has to follow one."""
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return list(schema[key])
+    kinds = schema.get("type")
+    if "enum" in schema or "const" in schema or not isinstance(kinds, list):
+        return []
+    return [{**schema, "type": kind} for kind in kinds]
 
 
-def _length(schema: Any) -> tuple[int, int | None]:
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _length(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     """The least and most characters of a text."""
-    given = schema if isinstance(schema, Mapping) else {}
-    least, most = given.get("minLength", 0), given.get("maxLength")
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
     return (least if isinstance(least, int) else 0), (most if isinstance(most, int) else None)

@@ -280,6 +280,87 @@ def test_a_value_in_gemmas_notation_may_be_bare() -> None:
     assert made(read(FORMS["gemma"], text)) == [("find", wanted)]
 
 
+@pytest.mark.parametrize("closing", ["</tool_call>", ""])
+def test_the_outer_tag_may_be_forgotten(closing: str) -> None:
+    text = FORMS["qwen-coder"].write(RIGHT[1:2]).removeprefix("<tool_call>\n").removesuffix("</tool_call>")
+    for pieces in ([f"So: {text}{closing}"], f"So: {text}{closing}"):
+        answer = read(FORMS["qwen-coder"], pieces)
+        assert (answer.text, made(answer)) == ("So: ", RIGHT[1:2])
+    grammar = offered_grammar(FORMS["qwen-coder"].dialect, STRICT, ToolChoice("auto"), None, ControlTokens())
+    assert lets_through("lark", grammar, f"So: {text}{closing}")
+    assert not lets_through("lark", grammar, f"So: {text.replace('3', 'x')}{closing}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": ["string", "null"]}, ["x", None, "null and void"], []),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [3, None], ["x"]),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, ["a", None], ["c", 3]),
+        ({"enum": ["a", 1, None]}, ["a", 1, None], ["b", 2]),
+        ({"const": "x"}, ["x"], ["y"]),
+        ({"$ref": "#/$defs/C"}, ["red"], ["blue"]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "abc"], ["a", "abcd"]),
+        ({"type": "array", "items": {"$ref": "#/$defs/C"}}, [["red"]], [["blue"], "red"]),
+        ({}, ["x", 3, {"a": [1]}], []),
+        ({"type": "string", "description": "d", "title": "t", "default": "x", "format": "odd"}, ["y"], []),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen-coder", "glm"])
+def test_a_bare_value_follows_its_schema(name: str, schema: Any, right: list[Any], wrong: list[Any]) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"v": schema},
+        "required": ["v"],
+        "additionalProperties": False,
+    }
+    tool = Tool("f", parameters={**parameters, "$defs": {"C": {"enum": ["red"]}}}, strict=True)
+    forced = FORMS[name].dialect.grammar([tool], REQUIRED)
+    assert forced is not None
+    for value in (*right, *wrong):
+        text = FORMS[name].write([("f", {"v": value})])
+        rest = text[len(forced.prefix) :]
+        assert lets_through(forced.kind, forced.source, rest) == (value in right), value
+        if value in right:
+            assert made(read(FORMS[name], text, tools=[tool])) == [("f", {"v": value})]
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": ["string", "null"]}, ["x", None], [3]),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, ["a", None], ["c"]),
+        ({"type": "array", "items": {"$ref": "#/$defs/C"}}, [["red", "red"], []], [["blue"], "red"]),
+        ({"type": "object"}, [{}, {"a": ["x", {"b": 1}]}], ["x"]),
+        ({}, ["x", 3, True, {"a": [1]}], []),
+    ],
+)
+@pytest.mark.parametrize("name", ["gemma", "function-gemma"])
+def test_a_value_in_gemmas_notation_follows_its_schema(
+    name: str, schema: Any, right: list[Any], wrong: list[Any]
+) -> None:
+    parameters = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
+    tool = Tool("f", parameters={**parameters, "$defs": {"C": {"enum": ["red"]}}}, strict=True)
+    forced = FORMS[name].dialect.grammar([tool], REQUIRED)
+    assert forced is not None
+    for value in (*right, *wrong):
+        rest = FORMS[name].write([("f", {"v": value})])[len(forced.prefix) :]
+        assert lets_through(forced.kind, forced.source, rest) == (value in right), value
+
+
+def test_arguments_that_refer_to_one_another() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}, "additionalProperties": False}
+    parameters = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}, "$defs": {"N": node}}
+    tool = Tool("f", parameters={**parameters, "required": ["n"], "additionalProperties": False}, strict=True)
+    call: tuple[str, dict[str, Any]] = ("f", {"n": {"next": {"next": {}}}})
+    for name in ("qwen-coder", "glm", "gemma", "function-gemma", "lfm"):
+        forced = FORMS[name].dialect.grammar([tool], REQUIRED)
+        assert forced is not None
+        for wanted, right in ((call, True), (("f", {"n": {"next": 3}}), False)):
+            text = FORMS[name].write([wanted]).replace("'", '"')[len(forced.prefix) :]
+            assert lets_through(forced.kind, forced.source, text) == right, (name, wanted)
+
+
 @pytest.mark.parametrize("name", ["qwen-coder", "glm", "gemma", "function-gemma"])
 def test_what_a_grammar_cannot_hold_to_is_refused_where_it_is_strict(name: str) -> None:
     parameters = {"type": "object", "properties": {"v": {"type": "string", "pattern": "^a+$"}}}
