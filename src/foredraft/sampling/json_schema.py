@@ -265,7 +265,7 @@ class _Preparer:
     def _unevaluated(self, at: _Keyword) -> None:
         """Beside nothing that evaluates, it is what `additionalProperties` or `items` would be."""
         same = "additionalProperties" if at.name == "unevaluatedProperties" else "items"
-        if at.value in (True, {}) or same in at.schema:
+        if at.value in (True, {}) or same in at.schema or same in at.prepared:
             return
         if _IN_PLACE & at.schema.keys():
             self._without(at)
@@ -300,7 +300,8 @@ class _Preparer:
         free = not {"properties", "patternProperties"} & at.schema.keys()
         if not said:
             return
-        values = self.schema(at.schema.get("additionalProperties", True), at.path)
+        others = at.schema.get("unevaluatedProperties", True)
+        values = self.schema(at.schema.get("additionalProperties", others), at.path)
         if free and said <= {"const", "enum"} and isinstance(names, list):
             at.prepared["properties"] = {name: values for name in names if isinstance(name, str)}
         elif free and said == {"pattern"} and not _BEYOND_REGEX.search(str(given["pattern"])):

@@ -143,6 +143,16 @@ def test_keywords_as_the_names_of_properties_are_names() -> None:
             ["{}", '{"a":"x"}'],
             ['{"b":1}'],
         ),
+        (
+            {"type": "object", "unevaluatedProperties": STRING, "propertyNames": {"enum": ["a"]}},
+            ["{}", '{"a":"x"}'],
+            ['{"a":1}', '{"b":"x"}'],
+        ),
+        (
+            {"type": "object", "propertyNames": {"const": "a"}, "unevaluatedProperties": False},
+            ["{}"],
+            ['{"a":1}'],
+        ),
         ({"type": "array", "prefixItems": [STRING], "unevaluatedItems": False}, ['["a"]'], ['["a",1]']),
         ({"type": "array", "items": STRING, "unevaluatedItems": False}, ['["a","b"]'], ["[1]"]),
         (
