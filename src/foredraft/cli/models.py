@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -75,7 +76,7 @@ def list_command(as_json: bool) -> None:
     for model in found:
         note = " (default)" if model.path == default else "" if model.complete else " (incomplete)"
         source = SOURCES.get(model.source, model.source) + note
-        table.add_row(model.name, model.quantization, size_text(model.size_bytes), source)
+        table.add_row(escape(model.name), escape(model.quantization), size_text(model.size_bytes), source)
     Console().print(table)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -70,7 +71,7 @@ def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bo
     table.add_column("downloads", justify="right", no_wrap=True)
     table.add_column("sizes", overflow="fold")
     for model in found:
-        table.add_row(model.repository, f"{model.downloads:,}", ", ".join(_sizes(model)))
+        table.add_row(escape(model.repository), f"{model.downloads:,}", escape(", ".join(_sizes(model))))
     Console().print(table)
     click.echo("\nGet one: foredraft models pull OWNER/NAME[:QUANT]")
 

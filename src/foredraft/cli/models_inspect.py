@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from foredraft.cli import paths
@@ -67,7 +68,7 @@ def _summary_table(summary: Summary) -> Table:
     table.add_column(overflow="fold")
     for label, value in rows.items():
         if value:
-            table.add_row(label, value)
+            table.add_row(label, escape(value))
     return table
 
 
@@ -85,7 +86,7 @@ def _quantization_table(summary: Summary) -> Table:
     whole = sum(share.size_bytes for share in summary.quantization.values()) or 1
     for kind, share in summary.quantization.items():
         percent = f"{100 * share.size_bytes / whole:.1f} %"
-        table.add_row(kind, f"{share.tensors:,}", size_text(share.size_bytes), percent)
+        table.add_row(escape(kind), f"{share.tensors:,}", size_text(share.size_bytes), percent)
     return table
 
 
@@ -97,7 +98,7 @@ def _tensor_table(summary: Summary) -> Table:
     table.add_column("size", justify="right", no_wrap=True)
     for tensor in summary.tensors:
         shape = " × ".join(str(length) for length in tensor.shape)
-        table.add_row(tensor.name, tensor.type, shape, size_text(tensor.size_bytes))
+        table.add_row(escape(tensor.name), escape(tensor.type), shape, size_text(tensor.size_bytes))
     return table
 
 

@@ -7,6 +7,7 @@ https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from foredraft.errors import ModelFormatError
@@ -49,11 +50,11 @@ def _models(survey: Survey, folder: Path) -> list[StoredModel]:
 
 def _snapshots(survey: Survey, folder: Path) -> list[Path]:
     """The commits that are there, the newest first."""
-    try:
-        with (folder / "refs" / "main").open(encoding="utf-8") as file:
-            current = file.read(100).strip()
-    except (OSError, ValueError):
-        current = ""
+    reference, current = folder / "refs" / "main", ""
+    with suppress(OSError, ValueError):
+        if reference.is_file():
+            with reference.open(encoding="utf-8") as file:
+                current = file.read(100).strip()
 
     def age(path: Path) -> tuple[bool, float]:
         try:

@@ -30,7 +30,7 @@ def ollama_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
     found: list[StoredModel] = []
     for path in Survey(folder, told).files(manifests, deepest=3):
         parts = path.relative_to(manifests).parts
-        if len(parts) != 4:
+        if len(parts) != 4 or not path.is_file():
             continue
         name = _name(*parts)
         try:

@@ -132,6 +132,11 @@ def test_list_shows_other_programs_models_and_what_was_left_out(cache: Path, own
     assert paths.locate("owner/many") == snapshot
 
 
+def test_names_that_look_like_markup_are_shown_as_they_are(cache: Path) -> None:
+    gguf_factory.tiny_llama(other_programs.put(cache / "models" / "[red]a[b].gguf"))
+    assert run("list").stdout.splitlines()[1].startswith("[red]a[b]")
+
+
 @pytest.mark.parametrize(
     ("variables", "folder"),
     [

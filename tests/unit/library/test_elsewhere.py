@@ -256,6 +256,20 @@ def test_a_folder_that_cannot_be_read_is_said(library: Library, monkeypatch: pyt
     assert library.said == [f"{library.lmstudio / 'owner'} was left out: Permission denied."]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_that_nobody_writes_to_keeps_nobody_waiting(library: Library) -> None:
+    for path in (
+        library.ollama / "manifests" / LIBRARY / "piped" / "latest",
+        library.hub / "models--owner--Tiny" / "refs" / "main",
+        library.hub / "models--owner--Tiny" / "snapshots" / "x" / "config.json",
+        library.hub / "models--owner--Tiny" / "snapshots" / "x" / "model.gguf",
+        library.lmstudio / "owner" / "Tiny-GGUF" / "Tiny-Q4_0.gguf",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+    assert [model.complete for model in library.models().values()] == [False, False]
+
+
 def test_of_a_huge_folder_a_part_is_looked_at(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "MOST_ENTRIES", 50)
     for number in range(60):
