@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -33,9 +33,9 @@ MOST = 40
 
 
 class City(BaseModel):
-    """What structured answers are."""
+    """What structured answers are: short ones, however little a model knows."""
 
-    name: str
+    name: Literal["Oslo", "Rome"]
     big: bool
 
 
@@ -123,7 +123,7 @@ def openai_errors() -> None:
 
 # --- anthropic -----------------------------------------------------------------------------------------
 
-CLAUDE: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": MESSAGES, "max_tokens": MOST}
+CLAUDE: dict[str, Any] = {"model": "claude-opus-4-8", "messages": MESSAGES, "max_tokens": MOST}
 CLAUDE_TOOL: Any = {"name": "get_weather", "description": "The weather.", "input_schema": CITY_SCHEMA}
 
 
@@ -276,8 +276,8 @@ def _instructor(mode: str, **options: Any) -> Any:
     import instructor
 
     client = instructor.from_openai(_openai(), mode=instructor.Mode[mode])
-    given = {"model": "gpt-4o", "messages": MESSAGES, "max_tokens": 300, "max_retries": 0, **options}
-    return client.chat.completions.create(response_model=City, **given)
+    given = {"model": "gpt-4o", "messages": MESSAGES, "max_tokens": 300, **options}
+    return client.chat.completions.create(response_model=City, max_retries=0, **given)
 
 
 def instructor_whole() -> None:
@@ -355,7 +355,9 @@ def pydanticai_structured() -> None:
 def pydanticai_errors() -> None:
     from pydantic_ai.exceptions import ModelHTTPError
 
-    raises(ModelHTTPError, lambda: _agent().run_sync(HELLO, model_settings={"max_tokens": 0}))
+    wrong = {"max_tokens": 0}
+    asked = lambda: _agent().run_sync(HELLO, model_settings=wrong)  # noqa: E731
+    raises(ModelHTTPError, asked, says="max_completion_tokens")
 
 
 def main(url: str, clients: list[str]) -> None:
