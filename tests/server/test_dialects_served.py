@@ -123,3 +123,31 @@ def test_a_strict_function_of_a_schema_that_the_form_cannot_hold_is_refused(
         reply = httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 400
     assert "cannot be followed in the form" in reply.json()["error"]["message"]
+
+
+PHI = """{% for message in messages %}
+{%- if message['role'] == 'system' and 'tools' in message and message['tools'] is not none -%}
+<|system|>{{ message['content'] }}<|tool|>{{ message['tools'] }}<|/tool|>
+{%- else -%}
+<|{{ message['role'] }}|>{{ message['content'] }}
+{%- endif -%}<|end|>{% endfor %}assistant: """
+
+
+@every_api
+def test_a_template_that_reads_the_tools_off_the_system_message(
+    monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    prompts: list[str] = []
+
+    def reply(prompt: str) -> str:
+        prompts.append(prompt)
+        return FORMS["phi4"].write([CALL])
+
+    monkeypatch.setattr(http_server, "writing_model", lambda **_: replying_model(reply, PHI))
+    with serving() as running:
+        said = ask(running, 400, [], stream=False, forced=False)
+        assert (said.text, said.reason) == ("", "tool_calls")
+        ask(running, 3, said.back, stream=False, forced=False)
+    [tools] = json.loads(prompts[0].partition("<|tool|>")[2].partition("<|/tool|>")[0])
+    assert (tools["name"], tools["parameters"]["properties"]) == ("f", CITY["properties"])
+    assert '{"city": "Oslo"}' in prompts[-1], "what was called is told"
