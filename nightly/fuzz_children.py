@@ -64,3 +64,10 @@ def tokenize(text: str, special: bool) -> bytes | None:
         return None
     assert all(0 <= token < tokenizer.vocab_size for token in tokens)
     return b"".join(tokenizer.token_bytes(token) for token in tokens)
+
+
+def unspelled() -> set[int]:
+    """The bytes that no token of the default model is; its tokenizer leaves them out, as llama.cpp does."""
+    tokenizer = _engine().model.tokenizer
+    spelled = {tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)}
+    return {byte for byte in range(256) if bytes([byte]) not in spelled}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from foredraft.errors import ChildError
 from foredraft.isolation.pool import ChildPool
 from foredraft.types import ConstraintKind
 from fuzzing import until_it_is_over
@@ -167,7 +168,10 @@ REGEXES = st.one_of(
 def follow(
     pool: ChildPool, kind: ConstraintKind, source: str, number: int, *, strict: bool = True
 ) -> str | None:
-    answer: str | None = pool.call("fuzz_children:follow", kind, source, strict, number, seconds=ENOUGH)
+    try:
+        answer: str | None = pool.call("fuzz_children:follow", kind, source, strict, number, seconds=ENOUGH)
+    except ChildError as error:
+        pytest.fail(f"{error} {kind} {source!r}")
     return answer
 
 

@@ -160,7 +160,7 @@ class _Reader:
 
     def end_rule(self) -> None:
         self._end_sequence()
-        self._open = []
+        self._open, self._repeatable = [], False
 
     def _end_sequence(self) -> None:
         if self._open and self._empty:
