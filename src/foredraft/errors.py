@@ -217,6 +217,6 @@ class ChildOutputError(ChildError):
     code = "child_output"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of what an error says; its kind where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -87,7 +87,10 @@ class ModelInfo:
 
     `vocab_hash` identifies the tokenizer: two models that share it share token ids. `settings` are the
     choices that were made for the user (KV types, threads, layers on the device), for `doctor` and stats.
-    `recommended` is how its makers say to sample from it: fields of SamplingParams.
+    `recommended` is how its makers say to sample from it: fields of SamplingParams. `memory` is what it
+    takes, in bytes, as far as the backend knows: "weights_mapped" (from the file, which the system can drop
+    and read again), "weights" (in memory), "kv_cache" (reserved for all sequences; taken as cells are
+    written), "compute" (what a forward needs, at most).
     """
 
     name: str
@@ -105,6 +108,7 @@ class ModelInfo:
     quantization: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     recommended: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 # --- drafting ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Sequence
 
 import httpx
@@ -132,6 +133,40 @@ def test_metrics_of_a_running_server() -> None:
     assert found[("foredraft_num_requests_running", "fake")] == 0
     assert found[("foredraft_kv_cache_tokens", "fake")] == 0
     assert sum(value for name, value in found.items() if name[0] == "foredraft_requests_total") == 1
+
+
+def test_what_a_model_takes_is_said_while_it_is_loaded() -> None:
+    telemetry = Telemetry()
+    load = {"num_requests_running": 1, "prefix_cache_tokens": 5}
+    for model in ("m", "other"):
+        telemetry.loaded(model, load, {"weights": 7, "kv_cache": 9})
+    found = values(telemetry.exposition().decode())
+    assert found[("foredraft_memory_bytes", "m", "kv_cache")] == 9
+    assert found[("foredraft_prefix_cache_tokens", "m")] == 5
+    telemetry.unloaded("m")
+    found = values(telemetry.exposition().decode())
+    assert ("foredraft_memory_bytes", "m", "kv_cache") not in found
+    assert found[("foredraft_memory_bytes", "other", "weights")] == 7
+    assert found[("foredraft_prefix_cache_tokens", "m")] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_the_process_is_measured_too() -> None:
+    found = values(Telemetry().exposition().decode())
+    assert found[("process_resident_memory_bytes",)] > 1 << 20
+
+
+def test_the_models_endpoint_says_what_a_model_takes() -> None:
+    with serving() as running:
+        ask(running)
+        memory = running.engines["fake"].model.info.memory
+        assert isinstance(memory, dict)
+        memory |= {"weights": 7, "kv_cache": 9}
+        [listed] = httpx.get(f"{running.url}/v1/models").json()["data"]
+        found = values(httpx.get(f"{running.url}/metrics").text)
+    assert listed["meta"]["memory_bytes"] == {"weights": 7, "kv_cache": 9}
+    assert found[("foredraft_memory_bytes", "fake", "weights")] == 7
+    assert found[("foredraft_prefix_cache_tokens", "fake")] > 0
 
 
 def ask(running: Running) -> None:

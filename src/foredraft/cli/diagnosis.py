@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -200,6 +201,33 @@ def chat_template(model: Model) -> ChatTemplate:
         tools="tools" in traits.variables,
         reasoning=sorted(traits.variables & set(REASONING)),
     )
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a loaded model takes, in bytes. `parts` are those of `ModelInfo.memory`; `resident` is all that
+    this process has in memory, `anonymous` what of it the system cannot drop and read again from a file. 0
+    where that cannot be asked.
+    """
+
+    parts: Mapping[str, int]
+    cells: int
+    resident: int
+    anonymous: int
+
+
+def memory(model: Model) -> Memory:
+    """What it takes now. `cells` are the tokens that its KV cache has room for."""
+    cells = model.info.context_length * model.capabilities.sequences
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    except OSError:  # not on Linux
+        return Memory(model.info.memory, cells, 0, 0)
+    resident, shared = (int(count) * mmap.PAGESIZE for count in pages[1:3])
+    return Memory(model.info.memory, cells, resident, resident - shared)
 
 
 # --- speculation ---------------------------------------------------------------------------------------

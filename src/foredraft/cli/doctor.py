@@ -38,6 +38,13 @@ _COMPILED = {
     State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_parts.py",
 }
 
+_MEMORY = {
+    "weights_mapped": " [dim](from the file; the system can drop them and read them again)[/]",
+    "weights": " [dim](laid out for the kernels, or on the device)[/]",
+    "kv_cache": " at most, for {cells:,} tokens [dim](taken as tokens are written)[/]",
+    "compute": " at most, for what a forward computes",
+}
+
 Row = tuple[str, str]
 """A label and rich markup."""
 
@@ -252,6 +259,8 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
             report.section("Tools", tools, _tool_rows(tools))
             speculation = diagnosis.speculation(engine.model)
             report.section("Speculation", speculation, _speculation_rows(speculation))
+            memory = diagnosis.memory(engine.model)
+            report.section("Memory", memory, _memory_rows(memory))
     except ForedraftError as error:
         report.section("Loading", None, report.failed(error))
 
@@ -318,6 +327,14 @@ def _speculation_rows(speculation: diagnosis.Speculation) -> Iterator[Row]:
         yield "plain step", f"{speculation.step_ms:.2f} ms a token, near the start of the context"
     for point in speculation.break_even:
         yield f"draft of {point.draft}", _break_even_text(point)
+
+
+def _memory_rows(memory: diagnosis.Memory) -> Iterator[Row]:
+    for part, size in memory.parts.items():
+        yield part.replace("_", " "), size_text(size) + _MEMORY.get(part, "").format(cells=memory.cells)
+    if memory.resident:
+        both = f"{size_text(memory.resident)} resident, {size_text(memory.anonymous)} of it anonymous"
+        yield "this process", f"{both} [dim](with Python, drafters and the graphs of forwards)[/]"
 
 
 def _break_even_text(point: diagnosis.BreakEven) -> str:

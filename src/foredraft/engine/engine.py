@@ -263,6 +263,11 @@ class Engine:
         return sum(request.computed for request in self._scheduler.running)
 
     @property
+    def kept_tokens(self) -> int:
+        """Tokens that ended requests have left in the KV cache, to be reused."""
+        return self._scheduler.cache.kept_tokens
+
+    @property
     def preemptions(self) -> int:
         """How often a request had to wait because the KV cache was full, since the engine was made."""
         return self._scheduler.preemptions

@@ -45,6 +45,11 @@ class PrefixCache:
         self._slots = [_Slot(seq) for seq in range(model.capabilities.sequences)]
         self._clock = 0
 
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens that ended requests have left in the KV cache."""
+        return sum(len(slot.tokens) for slot in self._slots if not slot.busy)
+
     def fetch(self, prompt: Sequence[int], scope: str = "") -> Fetch | None:
         """Begin to bring from the disk what `acquire` can use for a prompt; None if there is nothing."""
         if self.disk is None:

@@ -19,6 +19,9 @@ SNAPSHOTS = "snapshots"
 CACHED = "models--"
 """How that cache names a model's folder: `models--owner--name/snapshots/COMMIT`."""
 
+LARGEST_JSON = 32 << 20
+"""Bytes. Each may become a hundred in memory; the index of 100,000 tensors has 10 MB."""
+
 INDEX = "model.safetensors.index.json"
 """Which file each tensor is in, where there are several."""
 
@@ -75,8 +78,10 @@ def indexed(index: Path) -> tuple[str, ...]:
 def read_json(path: Path) -> dict[str, Any]:
     """An object in a JSON file. Raises ModelFormatError, OSError."""
     try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"it has over {LARGEST_JSON >> 20} MB")
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # neither JSON nor UTF-8
+    except (ValueError, RecursionError) as error:  # neither JSON nor UTF-8, or nested without end
         raise ModelFormatError(f"{path} is damaged: {error}.", hint="Pull the repository again.") from None
     if not isinstance(value, dict):
         raise ModelFormatError(f"{path} holds no JSON object.", hint="Pull the repository again.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foredraft.errors import ModelFormatError, ModelNotFoundError
-from foredraft.library.repository import CONFIG, folder_name, read_json, weight_files
+from foredraft.library.repository import CONFIG, LARGEST_JSON, folder_name, read_json, weight_files
 from foredraft.library.type_share import TypeShare, type_shares
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LENGTH = 8
-_LARGEST_HEADER = 100_000_000
-"""The format's own limit."""
+_LARGEST_HEADER = LARGEST_JSON
+"""The format's own limit is 100 MB, which are several GB once they are read."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
@@ -88,11 +88,12 @@ def read_safetensors(folder: Path) -> SafetensorsSummary:
     text = nested if isinstance(nested, dict) else config  # of models that see, too
     tensors = tuple(tensor for file in files for tensor in _tensors(file))
     heads = _count(text, "num_attention_heads", "n_head")
+    classes = config.get("architectures")
     return SafetensorsSummary(
         path=folder,
         files=files,
         architecture=_text(config, "model_type"),
-        classes=tuple(map(str, config.get("architectures") or ())),
+        classes=tuple(map(str, classes)) if isinstance(classes, list) else (),
         parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         context_length=_count(text, "max_position_embeddings", "n_positions"),
         block_count=_count(text, "num_hidden_layers", "n_layer"),
@@ -126,7 +127,7 @@ def _tensors(path: Path) -> list[StoredTensor]:
         entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
         found = [_tensor(name, entry) for name, entry in entries.items()]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         raise ModelFormatError(
             f"{path} has a damaged header: it is not a safetensors file.", hint="Pull the repository again."
         ) from None

@@ -15,7 +15,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from foredraft.engine.scoring import PromptEvent
 from foredraft.server.request_log import current
@@ -72,9 +72,17 @@ class Telemetry:
                 ("num_requests_running", "Requests that are read or answered"),
                 ("num_requests_waiting", "Requests that wait for a place"),
                 ("kv_cache_tokens", "Tokens that running requests hold in the KV cache"),
+                ("prefix_cache_tokens", "Tokens that ended requests have left in the KV cache"),
                 ("preemptions", "Times that a request had to give its place up"),
             )
         }
+        self._memory = Gauge(
+            "foredraft_memory_bytes",
+            "What a model takes: weights and, at most, KV cache and room to compute",
+            [*model, "part"],
+            registry=registry,
+        )
+        ProcessCollector(registry=registry)
         self._requests = counter("requests", "Requests by how they ended", [*model, "finished_reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
@@ -110,15 +118,18 @@ class Telemetry:
         """Tokens generated since the server began, those of answers that still run included."""
         return self._tokens.get(model, 0)
 
-    def loaded(self, model: str, load: Mapping[str, int]) -> None:
-        """How busy a model is just now, by the names of the gauges."""
+    def loaded(self, model: str, load: Mapping[str, int], memory: Mapping[str, int]) -> None:
+        """How busy a model is just now, by the names of the gauges, and what it takes (`ModelInfo`)."""
         for name, value in load.items():
             self._load[name].labels(model).set(value)
+        for part, size in memory.items():
+            self._memory.labels(model, part).set(size)
 
     def unloaded(self, model: str) -> None:
         """Nothing runs in a model that is not there: a gauge left as it was would lie."""
         for gauge in self._load.values():
             gauge.labels(model).set(0)
+        self._memory.remove_by_labels({"model": model})
 
     async def watch(
         self, model: str, answer: AsyncGenerator[Sequence[Event], None]

@@ -25,7 +25,7 @@ from foredraft.types import Rollback
 
 SECTIONS = [
     *("Software", "Machine", "PyTorch", "Model", "Loaded", "Chat template", "Exactness", "Tools"),
-    *("Speculation", "Drafters", "Storage"),
+    *("Speculation", "Memory", "Drafters", "Storage"),
 ]
 
 
@@ -121,6 +121,18 @@ def test_speculation(foredraft: Command, tiny: Path) -> None:
     assert found["step_ms"] > 0
     assert [point["draft"] for point in found["break_even"]] == [rows - 1 for rows in BATCHES]
     assert all(point["cost"] > 0 for point in found["break_even"])
+
+
+def test_memory(foredraft: Command, tiny: Path) -> None:
+    found = as_json(foredraft, tiny, "--ctx", 256)["memory"]
+    assert found["cells"] == 256
+    assert {"weights_mapped", "kv_cache", "compute"} <= set(found["parts"])
+    assert all(size >= 0 for size in found["parts"].values())
+    said = foredraft("doctor", tiny, "-t", 1, "--ctx", 256).out
+    assert "for 256 tokens (taken as tokens are written)" in said
+    if sys.platform == "linux":
+        assert found["resident"] > found["anonymous"] > 0
+        assert "of it anonymous" in said
 
 
 def test_a_recurrent_model_says_why_not() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 import torch_factory
 from foredraft.errors import ModelFormatError, ModelNotFoundError
+from foredraft.library.repository import LARGEST_JSON
 from foredraft.library.safetensors_file import StoredTensor, read_safetensors
 from foredraft.library.type_share import TypeShare
-from safetensors_factory import SHARDS, one_file, safetensors, sharded, write
+from safetensors_factory import CONFIG, SHARDS, one_file, safetensors, sharded, write
 
 
 def test_a_model_in_several_files(tmp_path: Path) -> None:
@@ -67,6 +68,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 GOOD = safetensors(x=(10,))
+DEEP = b'{"x":' + b"[" * 200_000
+ENDLESS = b'{"x":{"dtype":"F32","shape":[1e999],"data_offsets":[0,1e999]}}'
 HUGE = struct.pack("<Q", 1 << 60)
 
 
@@ -81,6 +84,8 @@ HUGE = struct.pack("<Q", 1 << 60)
         (struct.pack("<Q", 9) + b"{" * 9, "damaged header"),
         (struct.pack("<Q", 2) + b"\xff\xff", "damaged header"),
         (GOOD[:-1], "ends before its weights do"),
+        (struct.pack("<Q", len(DEEP)) + DEEP, "damaged header"),
+        (struct.pack("<Q", len(ENDLESS)) + ENDLESS, "damaged header"),
     ],
 )
 def test_damaged_weights(tmp_path: Path, content: bytes, says: str) -> None:
@@ -91,5 +96,13 @@ def test_damaged_weights(tmp_path: Path, content: bytes, says: str) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_damaged_configuration(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelFormatError, match=name):
-        read_safetensors(write(tmp_path, {**one_file(), name: b"{"}))
+    for content in (b"{", b'{"a":' + b"[" * 200_000, b" " * (LARGEST_JSON + 1)):
+        with pytest.raises(ModelFormatError, match=name):
+            read_safetensors(write(tmp_path, {**one_file(), name: content}))
+
+
+@pytest.mark.parametrize("value", [5, "x", {"a": 1}, None, [1]])
+def test_classes_that_are_no_list(tmp_path: Path, value: object) -> None:
+    config = json.dumps({**CONFIG, "architectures": value}).encode()
+    found = read_safetensors(write(tmp_path, {**one_file(), "config.json": config}))
+    assert found.classes == (("1",) if value == [1] else ())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import amx, graphs, kernels, log, trial
+from foredraft.backends.llamacpp import amx, graphs, kernels, kv_pages, log, trial
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -66,6 +66,8 @@ class ContextSettings:
     flash_attention: str
     device: str
     kept_states: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Of the context, not of its settings: see `ModelInfo`."""
 
     def key(self) -> str:
         built = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
@@ -100,7 +102,7 @@ def open_weights(
     """
     log.install()
     device, types = _device(options), named_types(options.kv_type)
-    weights = _load_weights(path, options, as_they_lie=as_they_lie)
+    weights, memory = _load_weights(path, options, as_they_lie=as_they_lie)
     try:
         types = types or automatic_types(
             device,
@@ -123,6 +125,7 @@ def open_weights(
         raise _cannot_generate(path)
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
+    info = replace(info, memory={**memory, **settings.memory})
     key = snapshot_key(
         path,
         info.file_hash,
@@ -185,7 +188,8 @@ class _Progress:
         return self.raised is None
 
 
-def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> Any:
+def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, dict[str, int]]:
+    """The weights, and what of `ModelInfo.memory` they are."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.use_extra_bufts = not as_they_lie and amx.admit(path)
@@ -204,7 +208,7 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> An
     if lib.llama_model_has_encoder(weights):
         lib.llama_model_free(weights)
         raise _cannot_generate(path)
-    return weights
+    return weights, log.buffer_sizes(lines)
 
 
 def _cannot_generate(path: Path) -> UnsupportedModelError:
@@ -292,10 +296,11 @@ def _create_context(
     params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
     params.kv_unified = False  # one stream a sequence: exact whatever the others do (docs/exactness.md)
     params.no_perf = True
-    with log.capture() as lines:
+    with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
     if context:
-        return context, settings
+        kv_pages.give_back(made, lines)
+        return context, replace(settings, memory=log.buffer_sizes(lines))
     if fallback and single:
         return _create_context(weights, replace(settings, kv_types=EVERYWHERE), fallback=False)
     reason = log.last_error(lines)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import llama_cpp.llama_cpp as lib
@@ -16,6 +18,9 @@ logger = logging.getLogger("foredraft.llamacpp")
 _CONTINUATION = 5
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
 LONGEST = 300
+
+_SIZE = re.compile(r"(\S+) +(model|KV|RS|compute|output) buffer size = +([\d.]+) MiB")
+_KINDS = {"model": "weights", "KV": "kv_cache", "RS": "kv_cache", "compute": "compute", "output": "compute"}
 
 _captured: list[list[str]] = []
 _installed: list[object] = []
@@ -53,6 +58,17 @@ def capture() -> Iterator[list[str]]:
         yield sink
     finally:
         _captured[:] = [other for other in _captured if other is not sink]  # one in it may be equal
+
+
+def buffer_sizes(lines: Iterable[str]) -> dict[str, int]:
+    """What llama.cpp says that it has allocated, in bytes, by the names of `ModelInfo.memory`."""
+    sizes: Counter[str] = Counter()
+    for line in lines:
+        if found := _SIZE.search(line):
+            buffer, kind, mib = found.groups()
+            mapped = kind == "model" and buffer.endswith("_Mapped")
+            sizes["weights_mapped" if mapped else _KINDS[kind]] += round(float(mib) * (1 << 20))
+    return dict(sizes)
 
 
 def last_error(lines: list[str]) -> str:

@@ -41,11 +41,18 @@ from foredraft.errors import (
 )
 from foredraft.library.recommended import recommended_in_folder
 from foredraft.library.repository import cached_repository, weight_files
+from foredraft.library.safetensors_file import read_safetensors
 from foredraft.types import ModelInfo, Rollback
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MOST_PARAMETERS = 16
+"""For each byte of a model's files: no format that weights are stored in has half as many."""
+
+_PANIC = "PanicException"
+"""How a fault of a library written in Rust, such as tokenizers, comes to Python: as no Exception."""
+
 _SAMPLE = 1 << 20
 
 
@@ -91,6 +98,7 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
         dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
         context_length = _context_length(path, config, options)
+        _check_size(source, path, config)
         tokenizer = _load_tokenizer(source, path)
         weights = _load_weights(source, path, DTYPES[dtype])
         settle_rotary(weights, context_length)
@@ -232,6 +240,30 @@ def _load_tokenizer(source: Source, path: Path) -> Any:
         ) from None
 
 
+def _check_size(source: Source, path: Path, config: Any) -> None:
+    """Raises ModelFormatError for a configuration of a model that the files cannot hold: transformers makes
+    room for all of it, and only then finds what is missing.
+    """
+    if source.gguf:
+        return
+    stored = read_safetensors(source.folder)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0) or 0
+    if layers > len(stored.tensors):
+        raise _no_match(path, f"{layers:,} layers", f"{len(stored.tensors):,} tensors")
+    with torch.device("meta"):  # no memory for weights
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if parameters > MOST_PARAMETERS * stored.size_bytes:
+        raise _no_match(path, f"{parameters:,} parameters", f"{stored.size_bytes:,} bytes")
+
+
+def _no_match(path: Path, configured: str, stored: str) -> ModelFormatError:
+    return ModelFormatError(
+        f"{path.name} has a configuration of {configured}, and files of {stored}.",
+        hint="Files of two models may be mixed up, or damaged: download the repository again.",
+    )
+
+
 def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
     weights, report = AutoModelForCausalLM.from_pretrained(
         source.folder,
@@ -280,7 +312,9 @@ def _translated(path: Path) -> Iterator[None]:
             f"transformers cannot run {path.name}: {first_line(error)}",
             hint="A newer version may: " + installation.add("--upgrade", "transformers"),
         ) from None
-    except Exception as error:  # noqa: BLE001 - whatever its many readers raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         raise ModelFormatError(
             f"transformers cannot load {path.name}: {first_line(error)}",
             hint="A file may be damaged or missing: download the repository again.",

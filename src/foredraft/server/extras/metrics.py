@@ -26,7 +26,7 @@ def metrics_router(pool: ModelPool) -> APIRouter:
         for name, served in pool.loaded.items():
             with suppress(TimeoutError, CapacityError):
                 async with asyncio.timeout(PATIENCE_S):
-                    pool.telemetry.loaded(name, await served.worker.call(load_of))
+                    pool.telemetry.loaded(name, await served.worker.call(load_of), served.info.memory)
         return Response(pool.telemetry.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -38,5 +38,6 @@ def load_of(engine: Engine) -> dict[str, int]:
         "num_requests_running": engine.running_count,
         "num_requests_waiting": engine.waiting_count,
         "kv_cache_tokens": engine.kv_tokens,
+        "prefix_cache_tokens": engine.kept_tokens,
         "preemptions": engine.preemptions,
     }

@@ -28,6 +28,7 @@ def model_router(pool: ModelPool) -> APIRouter:
             "parameters": info.parameters,
             "size_bytes": info.size_bytes,
             "vocab_size": info.vocab_size,
+            "memory_bytes": dict(info.memory),
         }
         return {**described, "loaded": True, "max_model_len": info.context_length, "meta": meta}
 

@@ -194,8 +194,8 @@ def parts(own: Path, tmp_path: Path) -> Path:
     ("damage", "message"),
     [
         ("missing", r"not whole: there is no file .*model-00002-of-\d+\.safetensors"),
-        ("truncated", "cannot load parts"),
-        ("empty", "cannot load parts"),
+        ("truncated", "ends before its weights do"),
+        ("empty", "is not a safetensors file"),
         ("mixed up", r"lacks \d+ of the model's tensors"),
     ],
 )
@@ -217,6 +217,37 @@ def test_so_is_an_index_of_nothing(parts: Path, index: str) -> None:
     (parts / "model.safetensors.index.json").write_text(index)
     with pytest.raises(ModelFormatError, match=r"index\.json"):
         load(parts)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": 1_000_000_000},
+        {"vocab_size": 2**40},
+        {"intermediate_size": 2**40},
+        {"num_key_value_heads": 2**30},
+    ],
+)
+def test_a_configuration_of_more_than_the_files_hold_takes_no_memory(
+    own: Path, changes: dict[str, int]
+) -> None:
+    change_config(own, **changes)
+    with pytest.raises(ModelError, match="has a configuration of"):
+        load(own)
+
+
+def test_a_fault_of_a_library_in_rust_is_an_error_in_words(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", panic)
+    with pytest.raises(ModelFormatError, match="called `Option::unwrap"):
+        load(own)
 
 
 def test_without_a_tokenizer_the_error_says_so(own: Path) -> None:
