@@ -42,6 +42,7 @@ def ask(running: Running, api: str, **fields: Any) -> httpx.Response:
 OFF: list[tuple[str, dict[str, Any]]] = [
     ("chat", {"reasoning_effort": "none"}),
     ("chat", {"enable_thinking": False}),
+    ("chat", {"thinking": {"type": "disabled"}}),
     ("responses", {"reasoning": {"effort": "none"}}),
     ("messages", {"thinking": {"type": "disabled"}}),
     *(
@@ -52,6 +53,8 @@ OFF: list[tuple[str, dict[str, Any]]] = [
 ON: list[tuple[str, dict[str, Any]]] = [
     ("chat", {"reasoning_effort": "high"}),
     ("chat", {"enable_thinking": True}),
+    ("chat", {"enable_thinking": True, "thinking": {"type": "enabled", "budget_tokens": 5}}),
+    ("chat", {"thinking": {"type": "auto"}}),
     ("responses", {"reasoning": {"effort": "low"}}),
     ("messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
     ("messages", {"thinking": {"type": "adaptive"}}),
@@ -106,3 +109,12 @@ def test_variables_are_bounded_and_checked(monkeypatch: pytest.MonkeyPatch, api:
             refused = ask(running, api, chat_template_kwargs=wrong)
             assert refused.status_code in (400, 422)
             assert "chat_template_kwargs" in refused.text
+
+
+def test_a_request_that_says_both_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with templated(monkeypatch, families.THINKS_IF_TOLD) as running:
+        for fields in (
+            {"enable_thinking": True, "thinking": {"type": "disabled"}},
+            {"enable_thinking": True, "reasoning_effort": "none"},
+        ):
+            assert ask(running, "chat", **fields).status_code == 400

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from foredraft.errors import RequestError
 from foredraft.server.openai.peers import with_forms
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
@@ -20,6 +21,7 @@ from foredraft.server.openai.schemas import (
     Body,
     Hints,
     MaxTokens,
+    MostTokens,
     Objects,
     ResponseFormat,
     SamplingBody,
@@ -84,6 +86,18 @@ class Prediction(Body):
     content: str | Objects
 
 
+class ThinkingSwitch(Body):
+    """Whether to reason, as the servers of DeepSeek, GLM and Kimi have it."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: MostTokens | None = None
+
+    @property
+    def on(self) -> bool | None:
+        """None where the model decides."""
+        return {"enabled": True, "disabled": False}.get(self.type)
+
+
 class ChatRequest(SamplingBody, Hints):
     """POST /v1/chat/completions."""
 
@@ -103,6 +117,7 @@ class ChatRequest(SamplingBody, Hints):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
+    thinking: ThinkingSwitch | None = None
     chat_template_kwargs: TemplateKwargs | None = None
 
     @model_validator(mode="before")
@@ -113,7 +128,15 @@ class ChatRequest(SamplingBody, Hints):
     @property
     def wishes(self) -> Wishes:
         """What it says to the chat template."""
-        return Wishes(self.enable_thinking, self.reasoning_effort, None, self.chat_template_kwargs)
+        said = {self.enable_thinking, self.thinking.on if self.thinking else None} - {None}
+        if len(said) > 1:
+            raise RequestError("enable_thinking and thinking are not the same.", hint="Send one of them.")
+        return Wishes(
+            thinks=next(iter(said), None),
+            effort=self.reasoning_effort,
+            budget=self.thinking.budget_tokens if self.thinking else None,
+            variables=self.chat_template_kwargs,
+        )
 
     @property
     def most_tokens(self) -> int | None:
