@@ -5,18 +5,28 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from contextlib import nullcontext
+from functools import cached_property, partial
+from threading import Lock
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from foredraft.errors import BackendError
+from foredraft.backends.llamacpp.deep_stack import with_room_for
+from foredraft.errors import BackendError, RequestError
 from foredraft.templates.chat import ChatTemplate
 from foredraft.templates.control_texts import ControlTexts, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message
 
 _PIECE_BYTES = 64
+
+LONG = 1 << 16
+"""Bytes of a text that is encoded while no other such text is: each takes a processor from the forwards, a
+megabyte for seconds.
+"""
+
+_one_long_text = Lock()
 
 _ON_REQUEST = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 """Tokens of these kinds are recognised in a text only if that is asked for."""
@@ -74,16 +84,21 @@ class LlamaCppTokenizer:
         """Token ids of a text in parts, and whether special tokens are recognised in each."""
         ids: list[int] = []
         for text, special in parts:
-            raw = text.encode("utf-8", "surrogatepass")
-            capacity = len(raw) + 2
-            tokens = (lib.llama_token * capacity)()
-            count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
-            if count < 0:
-                raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
-            ids += tokens[:count]
+            ids += with_room_for(text, partial(self._split, text, special=special))
         if add_bos and self._adds_bos and ids[:1] != [self.bos]:
             ids.insert(0, self.bos)
         return ids
+
+    def _split(self, text: str, *, special: bool) -> list[int]:
+        raw = text.encode("utf-8", "surrogatepass")
+        capacity = len(raw) + 2
+        tokens = (lib.llama_token * capacity)()
+        with _one_long_text if len(raw) > LONG else nullcontext():
+            count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
+        if count < 0:
+            raise BackendError(f"llama.cpp could not tokenise a text of {len(raw)} bytes.")
+        found: list[int] = tokens[:count]
+        return found
 
     @cached_property
     def control_texts(self) -> ControlTexts:
@@ -102,6 +117,8 @@ class LlamaCppTokenizer:
     def token_bytes(self, token: int) -> bytes:
         piece = self._pieces.get(token)
         if piece is None:
+            if not 0 <= token < self.vocab_size:  # llama.cpp would end the process
+                raise RequestError(f"There is no token {token}.", hint=f"Ids are 0 to {self.vocab_size - 1}.")
             piece = self._pieces[token] = self._piece(token, special=False)
         return piece
 
