@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,9 @@ from foredraft.config import ModelOptions
 from foredraft.engine.engine import Engine
 from foredraft.errors import ChildDiedError, ChildMemoryError, ChildTimeoutError, ModelFormatError
 from foredraft.isolation.pool import ChildPool
+from foredraft.server.pool import ModelPool
+from foredraft.server.run import loader
+from foredraft.server.settings import ModelSettings, ServerSettings
 from gguf_loads import LOADED
 from gguf_mutations import Mutation, mutations
 
@@ -75,6 +79,14 @@ ANYHOW = (
 """They may load or not."""
 
 
+COMMANDS = (
+    ("run", "-m", "FILE", "x"),
+    ("doctor", "FILE"),
+    ("serve", "FILE", "--port", 0),
+    ("models", "quantize", "FILE", "q8_0"),
+)
+
+
 @pytest.fixture(scope="module")
 def known() -> dict[str, Mutation]:
     return {mutation.name: mutation for mutation in mutations()}
@@ -126,8 +138,8 @@ def test_the_command_says_so_and_exits_with_2(
         ("all tokens the same", "GGML_ASSERT"),
     ):
         path = known[name].write(tmp_path / "m.gguf")
-        for arguments in (("run", "-m", path, "x"), ("doctor", path), ("models", "quantize", path, "q8_0")):
-            ran = command(*arguments)
+        for arguments in COMMANDS:
+            ran = command(*(path if word == "FILE" else word for word in arguments))
             assert ran.code == 2, (name, arguments)
             assert words in ran.err
 
@@ -228,3 +240,30 @@ def test_an_unreadable_result_is_as_none(tmp_path: Path, monkeypatch: pytest.Mon
         forget()
         trial.admit(read_gguf(path), options)
     assert len(files) == 4
+
+
+def test_a_server_refuses_a_file_that_ends_llama_cpp_and_goes_on(
+    known: dict[str, Mutation], tmp_path: Path
+) -> None:
+    good = gguf_factory.tiny_llama(tmp_path / "good.gguf")
+    bad = known["all tokens the same"].write(tmp_path / "bad.gguf")
+    settings = ServerSettings(
+        models={
+            name: ModelSettings(path=str(path), threads=1, speculate="off", context_length=256)
+            for name, path in (("good", good), ("bad", bad))
+        },
+        cache_dir=tmp_path / "cache",
+    )
+
+    async def asked() -> None:
+        pool = ModelPool(settings, loader(settings))
+        try:
+            served = await pool.get("good")
+            with pytest.raises(ModelFormatError, match="GGML_ASSERT"):
+                await pool.get("bad")
+            assert served.worker.alive
+            assert list(pool.loaded) == ["good"]
+        finally:
+            await pool.close()
+
+    asyncio.run(asked())
