@@ -6,7 +6,9 @@ import errno
 import io
 import logging
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from contextlib import suppress
 from difflib import get_close_matches
@@ -82,7 +84,7 @@ class _WarningsToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is not None and sys.stderr.isatty() and not _dumb():
             click.echo("\r\x1b[K", err=True, nl=False)  # a spinner may be turning in this line
-        _tell(coloured("Warning: ", fg="yellow") + record.getMessage())
+        _tell(record.getMessage(), label="Warning: ", fg="yellow")
 
 
 def main() -> None:
@@ -130,7 +132,7 @@ def run_command(arguments: list[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as stop:
         on_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -165,15 +167,36 @@ def _unexpected(error: Exception) -> tuple[str, str]:
     )
 
 
+def _show_usage(error: click.ClickException) -> None:
+    """What click says of a command line that it cannot read, as every other error looks."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        _tell(context.get_usage())
+        _tell(f"Try '{context.command_path} --help' for help.")
+    _complain(error.format_message(), None)
+
+
 def _complain(message: str, hint: str | None) -> None:
-    _tell(coloured("Error: ", fg="red", bold=True) + message)
+    _tell(message, label="Error: ", fg="red", bold=True)
     if hint:
         _tell(hint)
 
 
-def _tell(text: str) -> None:
+def _tell(text: str, *, label: str = "", **style: Any) -> None:
+    """A line on standard error; on a terminal broken between words. `label` goes before it, in a colour."""
+    text = label + text
+    if sys.stderr is not None and sys.stderr.isatty():
+        text = "\n".join(map(_between_words, text.split("\n")))
+    if label:
+        text = coloured(label, **style) + text.removeprefix(label)
     with suppress(OSError):  # nobody may read it any more: the exit code says it too
         click.echo(text, err=True)
+
+
+def _between_words(line: str) -> str:
+    width = shutil.get_terminal_size().columns
+    lines = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines) if len(line) > width else line
 
 
 def coloured(text: str, **style: Any) -> str:

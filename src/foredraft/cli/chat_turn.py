@@ -172,10 +172,12 @@ class Chat:
         """What follows an answer: who has which colour, what it took, and what ended it, if not itself."""
         legend = self.printer.legend()
         if legend != self._legend:
-            self.notes.print(legend, soft_wrap=True)
+            self.notes.print(legend, soft_wrap=not self.notes.is_terminal)
             self._legend = legend
         stopped = "stopped · " if completion.finish_reason is FinishReason.ABORT else ""
-        self.notes.print(f"[dim]{escape(stopped + closing_line(completion))}[/]", soft_wrap=True)
+        self.notes.print(
+            f"[dim]{escape(stopped + closing_line(completion))}[/]", soft_wrap=not self.notes.is_terminal
+        )
         if completion.error:
             self.complain(ForedraftError(f"Generation failed: {completion.error}"))
         note = ending_note(completion, self.engine.model.info.context_length)
@@ -190,10 +192,10 @@ class Chat:
 
     def say(self, text: str) -> None:
         """A line about the session."""
-        self.notes.print(escape(text), soft_wrap=True)
+        self.notes.print(escape(text), soft_wrap=not self.notes.is_terminal)
 
     def complain(self, error: ForedraftError) -> None:
         """An error that the session survives."""
-        self.notes.print(f"[bold red]Error:[/] {escape(error.message)}", soft_wrap=True)
+        self.notes.print(f"[bold red]Error:[/] {escape(error.message)}", soft_wrap=not self.notes.is_terminal)
         if error.hint:
             self.say(error.hint)

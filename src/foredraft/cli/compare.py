@@ -52,10 +52,12 @@ class Comparison:
             console.print(
                 f"{what:<16} {timings.predicted_per_second:8.1f} tokens/s "
                 f"{timings.predicted_ms / 1e3:8.2f} s",
-                soft_wrap=True,
+                soft_wrap=not console.is_terminal,
             )
         faster = times_text(self.speedup) if self.speedup else "too short to compare"
-        console.print(f"[bold]{escape(faster)}[/] · {escape(self._bytes())}", soft_wrap=True)
+        console.print(
+            f"[bold]{escape(faster)}[/] · {escape(self._bytes())}", soft_wrap=not console.is_terminal
+        )
 
     def _bytes(self) -> str:
         mine, other = self.speculated.text.encode(), self.plain.text.encode()

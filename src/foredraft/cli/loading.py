@@ -143,5 +143,7 @@ def load_engines(
                 engine.close()
     for engine in engines:
         for note in engine.notes:
-            console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=True)
+            console.print(
+                f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=not console.is_terminal
+            )
     return engines

@@ -248,8 +248,8 @@ def _stream(
     legend = printer.legend()
     if legend:
         errors.print(legend)
-    errors.print(f"[dim]{escape(closing_line(completion))}[/]", soft_wrap=True)
+    errors.print(f"[dim]{escape(closing_line(completion))}[/]", soft_wrap=not errors.is_terminal)
     note = ending_note(completion, engine.model.info.context_length)
     if note:
-        errors.print(escape(note), soft_wrap=True)
+        errors.print(escape(note), soft_wrap=not errors.is_terminal)
     return completion

@@ -449,3 +449,34 @@ def test_half_a_kv_type(foredraft: Command, tiny: Path) -> None:
 @pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/m.gguf"])
 def test_a_model_whose_name_cannot_be_a_file(foredraft: Command, name: str) -> None:
     check_refused(run(foredraft, name, "Hello"), "There is no")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs pseudo-terminals")
+@pytest.mark.parametrize(
+    "arguments", [("run", "nonesuch", "Hello"), ("run", "--temp", "x" * 70, "Hello"), ("chat", "--nonesuch")]
+)
+def test_messages_break_between_words_on_a_terminal(arguments: tuple[str, ...]) -> None:
+    def said(stream: int | None) -> str:
+        command = [sys.executable, "-c", SMALLEST, *arguments]
+        environment = {**os.environ, "COLUMNS": "40", "NO_COLOR": "1", "TERM": "xterm"}
+        ran = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stream or subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+        assert ran.returncode == 2
+        return (os.read(leader, 1 << 16) if stream else ran.stderr).decode()
+
+    leader, follower = os.openpty()
+    try:
+        shown = said(follower).replace("\r\n", "\n")
+    finally:
+        os.close(leader)
+        os.close(follower)
+    piped = said(None)
+    assert shown.split() == piped.split()
+    assert all(len(line) <= 40 or " " not in line for line in shown.split("\n"))
+    assert max(map(len, piped.split("\n"))) > 40
