@@ -11,8 +11,7 @@ MINUTES ?= 60
 .PHONY: demo test nightly lint bench compile clean
 
 demo: $(VENV)/.demo
-	$(BIN)/foredraft run --no-remember -n 300 \
-	  "Repeat this code, then rename width to breadth in it: $$(cat examples/shapes.txt)"
+	$(BIN)/foredraft run --no-remember --temp 0 -n 100 --compare "Write the same program again." < examples/shapes.txt
 	@echo
 	@echo 'Next: export PATH="$(CURDIR)/bin:$$PATH", and then: foredraft chat, foredraft serve, foredraft --help'
 

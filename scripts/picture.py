@@ -21,10 +21,10 @@ from rich.text import Text
 
 COLUMNS = 112
 ROOT = Path(__file__).parents[1]
-CODE = (ROOT / "examples" / "shapes.txt").read_text().rstrip("\n")
-QUESTION = "Repeat this code, then rename width to breadth in it:"
-SHOWN = f'foredraft run -n 160 "{QUESTION} $(cat examples/shapes.txt)"'
-COMMAND = ["run", "-n", "160", "--no-remember", f"{QUESTION} {CODE}"]
+PIPED = ROOT / "examples" / "shapes.txt"
+QUESTION = "Write the same program again."
+SHOWN = f'foredraft run --temp 0 -n 100 --compare "{QUESTION}" < examples/shapes.txt'
+COMMAND = ["run", "--temp", "0", "-n", "100", "--compare", "--no-remember", QUESTION]
 
 # Coloured although it is no terminal, but without a spinner that overwrites itself.
 ENVIRONMENT = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
@@ -35,15 +35,16 @@ _FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 def run_foredraft() -> str:
     """What the command writes to both streams, in order. Raises CalledProcessError if it fails."""
     tool = Path(sys.executable).with_name("foredraft")
-    done = subprocess.run(  # noqa: S603 - our own words
-        [tool, *COMMAND],
-        env=os.environ | ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=True,
-        text=True,
-    )
+    with PIPED.open("rb") as piped:
+        done = subprocess.run(  # noqa: S603 - our own words
+            [tool, *COMMAND],
+            env=os.environ | ENVIRONMENT,
+            stdin=piped,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=True,
+            text=True,
+        )
     return _CONTROL.sub("", done.stdout)
 
 

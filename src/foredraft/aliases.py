@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foredraft.config import AUTO, Speculation, Stage, parse_speculation
-from foredraft.errors import SpeculationStringError
+from foredraft.errors import SpeculationStringError, quoted
 
 PICOLM_DRAFT_TOKENS = 4
 LLAMA_DRAFT_TOKENS = 3
@@ -89,7 +89,7 @@ class LlamaOptions:
             if name not in (*LLAMA_NGRAM_TYPES, LLAMA_DRAFT_TYPE, "none"):
                 valid = ", ".join(("none", LLAMA_DRAFT_TYPE, *LLAMA_NGRAM_TYPES))
                 raise SpeculationStringError(
-                    f"There is no --spec-type {name!r}.", hint=f"Valid are: {valid}."
+                    f"There is no --spec-type {quoted(name)}.", hint=f"Valid are: {valid}."
                 )
         return names
 
@@ -161,7 +161,7 @@ def parse_vllm(text: str) -> Speculation:
     for key in config:
         if key not in valid:
             raise SpeculationStringError(
-                f"--speculative-config has no key {key!r} for method {method!r}.",
+                f"--speculative-config has no key {quoted(key)} for method {quoted(method)}.",
                 hint=f"Known: {', '.join(valid)}.",
             )
     return Speculation(adaptive=False, stages=(_vllm_stage(config, method),))
@@ -179,10 +179,12 @@ def _vllm_method(config: Mapping[str, Any]) -> str:
     unknown = sorted(set(config) - {*_VLLM_COMMON, *(key for keys in _VLLM_KEYS.values() for key in keys)})
     if unknown:
         raise SpeculationStringError(
-            f"--speculative-config has no key {unknown[0]!r}.", hint=f"Known: {', '.join(_VLLM_COMMON)}."
+            f"--speculative-config has no key {quoted(unknown[0])}.",
+            hint=f"Known: {', '.join(_VLLM_COMMON)}.",
         )
+    with_model = "without a model" if model is None else f"with model {quoted(model)}"
     raise SpeculationStringError(
-        f"--speculative-config method {method!r} with model {model!r} has no counterpart here.",
+        f"--speculative-config method {quoted(method)} {with_model} has no counterpart here.",
         hint='Use "method": "ngram" or "suffix" without a model, or "model": "FILE" for a draft model.',
     )
 
@@ -191,7 +193,7 @@ def _vllm_stage(config: Mapping[str, Any], method: str) -> Stage:
     options: dict[str, str] = {}
     tokens = config.get("num_speculative_tokens", config.get("suffix_decoding_max_tree_depth"))
     if tokens is not None:
-        options["max"] = str(tokens)
+        options["max"] = tokens if isinstance(tokens, str) else quoted(tokens)
     if method == "draft_model":
         return Stage("draft-model", {"model": str(config["model"]), **options})
     if method == "ngram":

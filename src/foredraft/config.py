@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from foredraft.errors import SpeculationStringError
+from foredraft.errors import SpeculationStringError, quoted
 
 AUTO = "auto"
 OFF = "off"
@@ -108,7 +108,7 @@ def as_speculation(value: object) -> Speculation:
         return parse_speculation(value)
     raise SpeculationStringError(
         f"speculate={value!r} is not a speculation string.",
-        hint=f"Use {AUTO!r}, {OFF!r}, or drafters joined by ';', as in 'suffix;draft-model:model=m.gguf'.",
+        hint=f"Use '{AUTO}', '{OFF}', or drafters joined by ';', as in 'suffix;draft-model:model=m.gguf'.",
     )
 
 
@@ -125,13 +125,15 @@ def parse_speculation(text: str) -> Speculation:
         )
     if OFF in parts or "none" in parts:
         if len(parts) > 1:
-            raise SpeculationStringError(f"'off' cannot be combined with other stages: {text!r}.")
+            raise SpeculationStringError(f"'off' cannot be combined with other stages: {quoted(text)}.")
         return Speculation(adaptive=False)
     stages = tuple(_parse_stage(part) for part in parts if part != AUTO)
     seen: set[str] = set()
     for stage in stages:
         if stage.name in seen:
-            raise SpeculationStringError(f"The drafter {stage.name!r} is named twice in {text!r}.")
+            raise SpeculationStringError(
+                f"The drafter {quoted(stage.name)} is named twice in {quoted(text)}."
+            )
         seen.add(stage.name)
     return Speculation(adaptive=AUTO in parts, stages=stages)
 
@@ -140,11 +142,11 @@ def _parse_stage(part: str) -> Stage:
     name, _, rest = part.partition(":")
     if not name.strip():
         raise SpeculationStringError(
-            f"{part!r} names no drafter.", hint="A stage is name:key=value,key=value."
+            f"{quoted(part)} names no drafter.", hint="A stage is name:key=value,key=value."
         )
     if name.strip() in (AUTO, OFF):
         raise SpeculationStringError(
-            f"{name.strip()!r} has no options: {part!r}.",
+            f"{quoted(name.strip())} has no options: {quoted(part)}.",
             hint=f"Name a drafter to set something by hand, such as 'suffix:{rest.strip() or 'max=8'}'.",
         )
     options: dict[str, str] = {}
@@ -152,10 +154,10 @@ def _parse_stage(part: str) -> Stage:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise SpeculationStringError(
-                f"Cannot read {pair!r} in {part!r}.", hint="A stage is name:key=value,key=value."
+                f"Cannot read {quoted(pair)} in {quoted(part)}.", hint="A stage is name:key=value,key=value."
             )
         if key.strip() in options:
-            raise SpeculationStringError(f"{key.strip()!r} is given twice in {part!r}.")
+            raise SpeculationStringError(f"{quoted(key.strip())} is given twice in {quoted(part)}.")
         options[key.strip()] = value.strip()
     return Stage(name.strip(), options)
 
@@ -172,7 +174,8 @@ def read_options(
     if unknown:
         valid = ", ".join(defaults) or "none"
         raise SpeculationStringError(
-            f"The drafter {drafter!r} has no option {unknown[0]!r}.", hint=f"Its options are: {valid}."
+            f"The drafter {quoted(drafter)} has no option {quoted(unknown[0])}.",
+            hint=f"Its options are: {valid}.",
         )
     values: dict[str, Any] = dict(defaults)
     for key, text in options.items():
@@ -181,7 +184,7 @@ def read_options(
             values[key] = kind(text)
         except ValueError:
             raise SpeculationStringError(
-                f"{drafter}: {key}={text!r} is not {'a number' if kind is float else 'a whole number'}."
+                f"{drafter}: {key}={quoted(text)} is not {'a number' if kind is float else 'a whole number'}."
             ) from None
         if kind is not str and values[key] < 0:
             raise SpeculationStringError(f"{drafter}: {key}={text} must not be negative.")

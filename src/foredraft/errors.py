@@ -33,6 +33,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def quoted(value: object) -> str:
+    """A value that somebody wrote, for a message: no escapes, and true, false and null as JSON has them."""
+    if isinstance(value, str):
+        seen = (
+            letter if letter.isprintable() else " " if letter.isspace() else "\N{REPLACEMENT CHARACTER}"
+            for letter in value
+        )
+        return f"'{''.join(seen)}'"
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else repr(value)
+
+
 class ForedraftError(Exception):
     """Base of the tree: a message that says what is wrong and a hint that says what to do.
 

@@ -22,6 +22,7 @@ from foredraft.errors import (
     MissingDependencyError,
     ModelFormatError,
     SpeculationStringError,
+    quoted,
 )
 from foredraft.protocols import Backend, Drafter, DrafterContext, DrafterFactory
 
@@ -40,7 +41,7 @@ def _installed(group: str) -> dict[str, EntryPoint]:
 def register_drafter(name: str, factory: DrafterFactory) -> None:
     """Add a drafter for this process, without packaging it. Raises ConfigError if the name is taken."""
     if name in drafter_names() or name in (AUTO, OFF):
-        raise ConfigError(f"There is already a drafter named {name!r}.")
+        raise ConfigError(f"There is already a drafter named {quoted(name)}.")
     _added[name] = factory
 
 
@@ -61,7 +62,7 @@ def drafter_factory(name: str) -> DrafterFactory:
     entry = _installed(DRAFTERS).get(name)
     if entry is None:
         raise SpeculationStringError(
-            f"There is no drafter named {name!r}.",
+            f"There is no drafter named {quoted(name)}.",
             hint=f"Valid are: {AUTO}, {OFF}, {', '.join(drafter_names())}.",
         )
     return cast("DrafterFactory", entry.load())
@@ -101,6 +102,6 @@ def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
     """The error for an optional dependency that is not installed, with the exact line that installs it."""
     extra = EXTRAS.get(module, module)
     return MissingDependencyError(
-        f"{purpose} needs the Python package {module!r}, which is not installed.",
+        f"{purpose} needs the Python package {quoted(module)}, which is not installed.",
         hint=f"Install it with: {installation.add_extra(extra)}",
     )

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from foredraft.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
-from foredraft.errors import ForedraftError
+from foredraft.errors import ForedraftError, quoted
 
 COMMANDS = {
     "run": ("foredraft.cli.run:run", "Answer one prompt."),
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         name = args[0]
         near = [] if name in COMMANDS else get_close_matches(name, COMMANDS, n=1)
         if near:
-            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+            ctx.fail(f"No such command {quoted(name)}. Did you mean {quoted(near[0])}?")
         return super().resolve_command(ctx, args)
 
 

@@ -39,7 +39,7 @@ from foredraft.cli.loading import load_engines
 from foredraft.cli.units import counted
 from foredraft.config import OFF, parse_speculation
 from foredraft.engine.engine import Engine
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 from foredraft.types import SamplingParams
 
 
@@ -141,7 +141,8 @@ def _check_names(sides: Sequence[Side]) -> None:
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
         raise ConfigError(
-            f"Two sides of the comparison are named {twice[0]!r}.", hint="Name servers with --against-name."
+            f"Two sides of the comparison are named {quoted(twice[0])}.",
+            hint="Name servers with --against-name.",
         )
 
 

@@ -110,7 +110,7 @@ def _erase(memories: Sequence[Memory]) -> None:
             profiles.erase(profiles.profiles_dir(paths.cache_dir()))
     except OSError as error:
         raise BackendError(
-            f"Not everything could be erased: {error}.",
+            f"Not everything could be erased: {error.filename}: {error.strerror}.",
             hint="'foredraft forget --dry-run' shows what is left.",
         ) from error
     files = sum(len(memory.files) for memory in memories)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foredraft.cli.values import Whole
+from foredraft.errors import quoted
 from foredraft.server.auth import hash_key, new_key
 from foredraft.server.settings import PRIORITIES, KeySettings
 from foredraft.server.settings_edit import add_key, remove_key, set_admin_key
@@ -86,7 +87,7 @@ def new(
             max_priority=priority,
         ),
     )
-    _show(key, f"The key {name!r} is in {file}, as a hash. It is shown only now:")
+    _show(key, f"The key {quoted(name)} is in {file}, as a hash. It is shown only now:")
 
 
 @keys.command("list")
@@ -115,7 +116,7 @@ def list_command(file: Path) -> None:
 def remove(name: str, *, file: Path) -> None:
     """Remove the key NAME: it is refused from then on."""
     remaining = remove_key(file, name)
-    click.echo(f"Removed the key {name!r} from {file}.")
+    click.echo(f"Removed the key {quoted(name)} from {file}.")
     click.echo("What was learned in its scope stays until 'foredraft forget'.", err=True)
     if not remaining:
         click.echo("It was the last one: a server started now lets everybody in.", err=True)

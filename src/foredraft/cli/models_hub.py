@@ -28,6 +28,7 @@ from foredraft.cli import paths
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import size_text
 from foredraft.cli.values import Whole
+from foredraft.errors import quoted
 
 if TYPE_CHECKING:
     from foredraft.library.hub_search import FoundModel
@@ -64,7 +65,7 @@ def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bo
         return
     if not found:
         kind = "safetensors" if safetensors else "GGUF files"
-        click.echo(f"The Hub has no model with {kind} for {query!r}.")
+        click.echo(f"The Hub has no model with {kind} for {quoted(query)}.")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("model", overflow="fold")

@@ -66,13 +66,16 @@ class StreamPrinter:
         return "  ".join(f"[{style}]■ {name}[/]" for name, style in self._styles.items())
 
 
-def closing_line(completion: Completion) -> str:
-    """What the answer took and what speculation did, in one line."""
+def closing_line(completion: Completion, *, gain: bool = True) -> str:
+    """What the answer took and what speculation did, in one line. Without `gain` it leaves out how much
+    faster it came, which is an estimate.
+    """
     timings, spec = completion.timings, completion.speculation
     parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
     if timings.predicted_n > 1:
         parts.insert(0, f"{timings.predicted_per_second:.1f} tokens/s")
-        parts.insert(1, gain_text(spec))
+        if gain:
+            parts.insert(1, gain_text(spec))
     if spec.acceptance_rate is not None:
         rate = f"{spec.acceptance_rate:.0%}".replace("%", " %")
         parts.append(f"drafted {timings.draft_n}, accepted {timings.draft_n_accepted} ({rate})")

@@ -190,9 +190,7 @@ def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
 def _answer(engine: Engine, asked: _Asked, params: SamplingParams, errors: Console) -> Completion:
     if asked.as_json:
         return engine.generate(asked.prompt, params, prediction=asked.prediction)
-    return _stream(
-        engine, asked.prompt, params, prediction=asked.prediction, colour=asked.colour, errors=errors
-    )
+    return _stream(engine, asked, params, errors)
 
 
 def _recording(params: SamplingParams, path: Path) -> SamplingParams:
@@ -225,18 +223,15 @@ def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:
 
 def _stream(
     engine: Engine,
-    prompt: Prompt,
+    asked: _Asked,
     params: SamplingParams,
-    *,
-    prediction: str,
-    colour: bool | None,
     errors: Console,
 ) -> Completion:
-    out = answer_console(colour=colour)
+    out = answer_console(colour=asked.colour)
     printer = StreamPrinter(out)
 
     def shown() -> Iterator[Event]:
-        for event in engine.stream(prompt, params, prediction=prediction):
+        for event in engine.stream(asked.prompt, params, prediction=asked.prediction):
             if isinstance(event, TokenEvent):
                 printer.write(event.text, event.origin)
             else:
@@ -248,7 +243,10 @@ def _stream(
     legend = printer.legend()
     if legend:
         errors.print(legend)
-    errors.print(f"[dim]{escape(closing_line(completion))}[/]", soft_wrap=not errors.is_terminal)
+    errors.print(
+        f"[dim]{escape(closing_line(completion, gain=not asked.compare))}[/]",
+        soft_wrap=not errors.is_terminal,
+    )
     note = ending_note(completion, engine.model.info.context_length)
     if note:
         errors.print(escape(note), soft_wrap=not errors.is_terminal)

@@ -30,7 +30,7 @@ from foredraft.cli.paths import cache_dir, other_programs
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
-from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.errors import ConfigError, MissingDependencyError, quoted
 from foredraft.library import stem_of
 from foredraft.registry import check_speculation
 
@@ -145,7 +145,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
         from foredraft.server.settings import ServerSettings
     except ImportError as error:
         raise MissingDependencyError(
-            f"The server needs the package {error.name!r}.",
+            f"The server needs the package {quoted(error.name)}.",
             hint=f"Install it with: {installation.add_extra('server')}",
         ) from None
     allow_public, record = options.pop("allow_public"), options.pop("record")

@@ -17,7 +17,7 @@ import numpy as np
 from foredraft.config import read_options
 from foredraft.drafters.translation.choice import WAYS, compare, describe
 from foredraft.drafters.translation.drafter import TranslatingDrafter
-from foredraft.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
+from foredraft.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError, quoted
 from foredraft.protocols import Drafter, DrafterContext, Model, RequestView, TokenSampler
 from foredraft.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback, Rows
 
@@ -75,7 +75,7 @@ def _read(options: Mapping[str, str]) -> dict[str, Any]:
     values = read_options(NAME, options, defaults)
     if not values["model"]:
         raise SpeculationStringError(
-            f"The drafter {NAME!r} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
+            f"The drafter {quoted(NAME)} needs a model.", hint=f"Name one: {NAME}:model=small.gguf"
         )
     if values["max"] < 1:
         raise SpeculationStringError(f"{NAME}: max={values['max']} must be at least 1.")
@@ -83,7 +83,7 @@ def _read(options: Mapping[str, str]) -> dict[str, Any]:
         raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
     if values["translate"] not in WAYS:
         raise SpeculationStringError(
-            f"{NAME}: translate={values['translate']!r} is no way to translate drafts.",
+            f"{NAME}: translate={quoted(values['translate'])} is no way to translate drafts.",
             hint=f"Valid are: {', '.join(WAYS)}.",
         )
     return values

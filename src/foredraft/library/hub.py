@@ -6,7 +6,7 @@ from json import JSONDecodeError
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from foredraft.errors import BackendError, ConfigError
+from foredraft.errors import BackendError, ConfigError, quoted
 from foredraft.library.hub_errors import translated
 from foredraft.library.hub_gguf import choose_gguf, gguf_files
 from foredraft.library.hub_safetensors import (
@@ -92,7 +92,7 @@ def look_up(repository: str, endpoint: str | None, token: str | None) -> Snapsho
 
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(
-            f"{repository!r} is not the name of a repository.",
+            f"{quoted(repository)} is not the name of a repository.",
             hint="Give it as OWNER/NAME or OWNER/NAME:QUANT.",
         )
     api = HfApi(endpoint=endpoint, token=token)

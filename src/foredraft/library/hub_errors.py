@@ -14,6 +14,7 @@ from foredraft.errors import (
     ForedraftError,
     ModelError,
     ModelNotFoundError,
+    quoted,
 )
 from foredraft.registry import missing_dependency
 
@@ -49,7 +50,7 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
             hint="Check the spelling; for a private one, log in with 'hf auth login'.",
         ) from exc
     except errors.HFValidationError as exc:
-        raise ConfigError(f"{repository!r} is not the name of a repository.", hint=str(exc)) from exc
+        raise ConfigError(f"{quoted(repository)} is not the name of a repository.", hint=str(exc)) from exc
     except errors.OfflineModeIsEnabled as exc:
         raise BackendError("The Hub library is in offline mode.", hint="Unset HF_HUB_OFFLINE.") from exc
     except errors.HfHubHTTPError as exc:

@@ -9,7 +9,7 @@ from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
 
-from foredraft.errors import BackendError, ForedraftError
+from foredraft.errors import BackendError, ForedraftError, quoted
 from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS
 from foredraft.library.hub import look_up, not_the_hub
 from foredraft.library.hub_errors import translated, transport_error
@@ -56,7 +56,7 @@ def search(
 
     Raises BackendError (no connection, or no Hub there), MissingDependencyError.
     """
-    with translated(f"the search for {query!r}", purpose="Searching the Hub", again=""):
+    with translated(f"the search for {quoted(query)}", purpose="Searching the Hub", again=""):
         rows = _listed(query, limit, safetensors=safetensors, endpoint=endpoint, token=token)
     found = partial(_found, safetensors=safetensors, endpoint=endpoint, token=token)
     with ThreadPoolExecutor(AT_ONCE) as threads:

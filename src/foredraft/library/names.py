@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foredraft import installation
-from foredraft.errors import ModelNotFoundError
+from foredraft.errors import ModelNotFoundError, quoted
 from foredraft.library.catalogue import (
     PREFERRED_QUANTIZATIONS,
     default_model,
@@ -83,8 +83,11 @@ def as_path(name: str) -> Path:
         path = Path(name).expanduser()
         path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL character
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
         shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "…"
-        raise ModelNotFoundError(f"There is no model {shown!r}: {error}.", hint=how_to_get_one()) from None
+        raise ModelNotFoundError(
+            f"There is no model {quoted(shown)}: {why}.", hint=how_to_get_one()
+        ) from None
     return path
 
 
@@ -117,7 +120,7 @@ def ambiguous(name: str, matches: Sequence[StoredModel]) -> ModelNotFoundError:
     shown = sorted(names)[:MOST_SHOWN]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ModelNotFoundError(
-        f"{name!r} could be any of {len(names)} models: {_listing(shown)}{more}.", hint="Say which one."
+        f"{quoted(name)} could be any of {len(names)} models: {_listing(shown)}{more}.", hint="Say which one."
     )
 
 
@@ -160,7 +163,7 @@ def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
             near = [each for each in near if each != str(path)]
     else:
         near = _near(name, [model.answers_to() for model in models])
-        message = f"There is no model {name!r} on this computer."
+        message = f"There is no model {quoted(name)} on this computer."
     if near:
         message += f" Did you mean {_listing(near, joiner=' or ')}?"
     return ModelNotFoundError(message, hint=how_to_get_one())

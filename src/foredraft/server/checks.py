@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 
 NAME_CHARACTERS = 128
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -17,7 +17,7 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 def wrong(name: str, value: object, allowed: str) -> ConfigError:
     """The error for a value that does not fit: the setting, what was given, and what is valid."""
-    return ConfigError(f"{name}={value!r} is not valid.", hint=f"{name} must be {allowed}.")
+    return ConfigError(f"{name}={quoted(value)} is not valid.", hint=f"{name} must be {allowed}.")
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from foredraft.config import AUTO, Dtype, ModelOptions, Speculation, Stage, parse_speculation
 from foredraft.engine.options import EngineOptions, model_options
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 from foredraft.registry import check_speculation
 from foredraft.sampling.validation import validate_params
 from foredraft.server import checks
@@ -136,7 +136,8 @@ class ModelSettings:
             return chosen
         if chosen.off or any(stage.name == DRAFT_MODEL for stage in chosen.stages):
             raise ConfigError(
-                f"draft_model={self.draft_model!r} and speculate={self.speculate!r} contradict each other.",
+                f"draft_model={quoted(self.draft_model)} and speculate={quoted(self.speculate)} contradict "
+                "each other.",
                 hint="Leave draft_model out, or take 'off' and 'draft-model' out of speculate.",
             )
         return replace(chosen, stages=(*chosen.stages, Stage(DRAFT_MODEL, {"model": self.draft_model})))
@@ -274,7 +275,7 @@ class ServerSettings:
         names = [*self.models, *(alias for model in self.models.values() for alias in model.aliases)]
         for twice in _repeated(names):
             raise ConfigError(
-                f"Two models are called {twice!r}.", hint="Each name and alias may be used once."
+                f"Two models are called {quoted(twice)}.", hint="Each name and alias may be used once."
             )
         if self.default_model is not None and (
             not isinstance(self.default_model, str) or self.find_model(self.default_model) is None
@@ -286,7 +287,7 @@ class ServerSettings:
         if self.admin_key_hash is not None:
             checks.key_hash("admin_key_hash", self.admin_key_hash)
         for twice in _repeated([key.name for key in self.keys]):
-            raise ConfigError(f"Two keys are named {twice!r}.", hint="Give each key a name of its own.")
+            raise ConfigError(f"Two keys are named {quoted(twice)}.", hint="Give each key a name of its own.")
         hashes = [key.hash for key in self.keys]
         for twice in _repeated(hashes):
             names = " and ".join(key.name for key in self.keys if key.hash == twice)

@@ -12,7 +12,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 from foredraft.files import write_atomically
 from foredraft.server.settings import KeySettings
 from foredraft.server.settings_file import parse_settings, parse_toml, read_text
@@ -31,7 +31,7 @@ def add_key(path: Path, key: KeySettings) -> None:
     names = [entry.get("name") for entry in _entries(data)]
     if key.name in names:
         raise ConfigError(
-            f"{path} has a key named {key.name!r} already.",
+            f"{path} has a key named {quoted(key.name)} already.",
             hint=f"Choose another name, or remove it first: foredraft keys remove {key.name}",
         )
     plain = KeySettings(name=key.name, hash=key.hash)
@@ -57,7 +57,7 @@ def remove_key(path: Path, name: str) -> int:
     names = [entry.get("name") for entry in _entries(data)]
     if name not in names:
         known = ", ".join(map(repr, names)) or "there is none"
-        raise ConfigError(f"{path} has no key named {name!r}.", hint=f"Its keys: {known}.")
+        raise ConfigError(f"{path} has no key named {quoted(name)}.", hint=f"Its keys: {known}.")
     index = names.index(name)
     wanted = deepcopy(data)
     del wanted["keys"][index]

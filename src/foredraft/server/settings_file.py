@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
 
 FILE_NAME = "foredraft.toml"
@@ -121,23 +121,23 @@ class _Reader:
         for key in data:
             if key not in valid:
                 near = difflib.get_close_matches(key, valid, n=1)
-                guess = f"Did you mean {near[0]!r}? " if near else ""
+                guess = f"Did you mean {quoted(near[0])}? " if near else ""
                 error = ConfigError(
-                    f"there is no key {key!r}.", hint=f"{guess}Valid are: {', '.join(valid)}."
+                    f"there is no key {quoted(key)}.", hint=f"{guess}Valid are: {', '.join(valid)}."
                 )
                 raise self._error(where, error)
         return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
     def _table(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            error = ConfigError(f"{value!r} is not a table.", hint=f"Write {where} and keys below it.")
+            error = ConfigError(f"{quoted(value)} is not a table.", hint=f"Write {where} and keys below it.")
             raise self._error(where, error)
         return value
 
     def _tables(self, value: object, where: str) -> tuple[object, ...]:
         if not isinstance(value, tuple | list):
             error = ConfigError(
-                f"{value!r} is not a list of tables.", hint=f"Write {where} above each one's keys."
+                f"{quoted(value)} is not a list of tables.", hint=f"Write {where} above each one's keys."
             )
             raise self._error(where, error)
         return tuple(value)
