@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foredraft.config import Speculation, Stage
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, quoted
 from foredraft.server.settings import (
     KeySettings,
     Limits,
@@ -100,7 +100,7 @@ def test_origins(origin: str) -> None:
 )
 def test_limits_that_do_not_fit(name: str, value: Any) -> None:
     error = refused(Limits, **{name: value})
-    assert f"{name}={value!r}" in error.message
+    assert f"{name}={quoted(value)}" in error.message
     assert name in (error.hint or "")
 
 
@@ -224,7 +224,7 @@ def test_names_are_used_once(alias: str) -> None:
 )
 def test_keys_that_do_not_fit(name: str, value: Any) -> None:
     error = refused(KeySettings, **({"name": "alice", "hash": HASH} | {name: value}))
-    assert f"{name}={value!r}" in error.message
+    assert f"{name}={quoted(value)}" in error.message
 
 
 @pytest.mark.parametrize("value", ["ft-secret", "sha256:" + "A" * 64, HASH + "0", HASH + "\n", 51_423])
