@@ -7,8 +7,10 @@ from typing import Any
 
 import jinja2
 import pytest
+from pydantic import ValidationError
 
 from foredraft.errors import RequestError
+from foredraft.server.openai.response_input import FunctionCall
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deepseek import DEEPSEEK
 from foredraft.server.tools.hermes import HERMES
@@ -210,6 +212,14 @@ def test_tools_on_the_system_message() -> None:
     told = with_tools([{"role": "system", "content": "Be brief."}, USER], [Tool("add")])
     assert told == [{"role": "system", "content": "Be brief.", "tools": described}, USER]
     assert with_tools([USER], []) == [USER]
+
+
+@pytest.mark.parametrize("arguments", ["", "{", '{"q":"x",', '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": {}}'])
+def test_responses_take_back_what_they_gave(arguments: str) -> None:
+    item = {"type": "function_call", "call_id": "c", "name": "add", "status": "incomplete"}
+    assert FunctionCall.model_validate({**item, "arguments": arguments}).arguments == arguments
+    with pytest.raises(ValidationError, match="text of a JSON object"):
+        FunctionCall.model_validate({**item, "arguments": f"x{arguments}"})
 
 
 TEMPLATE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}
