@@ -59,9 +59,7 @@ class ChatTemplate:
         if self._source is None:
             return TemplateTraits()
         error = ""
-        for _ in range(
-            2
-        ):  # what is found holds as long as the model is loaded: a stalled machine must not tell
+        for _ in range(2):  # what is found holds as long as the model is loaded: one stall must not decide
             try:
                 found = _children().call(f"{_MODULE}:examine", self._source, self._tokens, seconds=SECONDS)
                 return TemplateTraits(**found)
