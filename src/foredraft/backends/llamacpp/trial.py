@@ -14,7 +14,6 @@ import json
 import logging
 import re
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary
@@ -102,7 +101,9 @@ def _last_words(error: ChildDiedError) -> str:
 
 def _identity(summary: GGUFSummary, options: ModelOptions) -> str:
     """Of the files, the llama.cpp that opens them, and what they are opened with."""
-    digest = hashlib.sha256(f"{_VERSION}|{version('llama-cpp-python')}".encode())
+    import llama_cpp  # not before it is needed
+
+    digest = hashlib.sha256(f"{_VERSION}|{llama_cpp.__version__}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
     for file, length in zip(summary.files, summary.header_bytes, strict=True):
         found = file.stat()
