@@ -20,6 +20,7 @@ MOST_NESTED = 8
 """Groups within groups that are written as such: llguidance takes about 30."""
 
 _RULE = re.compile(r"(?m)^[ \t]*[A-Za-z0-9_-]+[ \t]*::=")
+# Possessive (`++`), so that no text makes them look at it more than once.
 _TOKEN = re.compile(
     r"""(?P<space>[ \t]+|\#[^\r\n]*)
     | (?P<newline>\r\n|\r|\n)
@@ -67,7 +68,7 @@ class _Rule:
     pieces: list[str | tuple[str]] = field(default_factory=list)
     terminal: bool = True
     last: int = 0
-    repeated: bool = False
+    repeated: int = 0
 
     @property
     def names(self) -> Iterator[str]:
@@ -107,7 +108,7 @@ class _Reader:
 
     def _item(self, pieces: list[str | tuple[str]], *, terminal: bool) -> None:
         rule = self._open[-1]
-        rule.last, rule.repeated = len(rule.pieces), False
+        rule.last, rule.repeated = len(rule.pieces), 0
         rule.pieces += pieces
         rule.terminal &= terminal
         self._empty, self._repeatable = False, True
@@ -120,10 +121,12 @@ class _Reader:
         if not self._repeatable:
             raise self.wrong("There is nothing to repeat")
         rule = self._open[-1]
-        if rule.repeated:  # Lark takes one of them, GBNF any number
+        if rule.repeated == MOST_NESTED:
+            raise self.wrong(f"More than {MOST_NESTED} repetitions are about the same")
+        if rule.repeated:  # Lark takes one of them
             rule.pieces[rule.last :] = ["(", *rule.pieces[rule.last :], ")"]
         rule.pieces.append(count)
-        rule.repeated = True
+        rule.repeated += 1
 
     def bar(self) -> None:
         self._end_sequence()

@@ -23,6 +23,9 @@ MAX_CHAIN = 250
 tried out on it can do about 350 times.
 """
 
+MAX_SCHEMAS = 300
+"""JSON schemas in a grammar: more than functions may be offered."""
+
 WHAT = {"json_object": "JSON object", "json_schema": "JSON schema", "regex": "regex", "grammar": "grammar"}
 
 _HINTS = {
@@ -102,7 +105,12 @@ def _with_prepared_schemas(lark: str) -> str:
     """A Lark grammar, of which the JSON schemas (`%json {…}`) are prepared."""
     made: list[str] = []
     done = 0
-    for found in re.finditer(r"%json\s*", lark):
+    for number, found in enumerate(re.finditer(r"%json\s*", lark)):
+        if number >= MAX_SCHEMAS:
+            raise RequestError(
+                f"The grammar cannot be used: it has more than {MAX_SCHEMAS} JSON schemas.",
+                hint="Use fewer, or one with `anyOf`.",
+            )
         if found.start() < done:
             continue
         try:

@@ -41,6 +41,9 @@ from foredraft.sampling.schema_places import (
 logger = logging.getLogger(__name__)
 _told: set[str] = set()
 
+MAX_SCHEMAS = 20_000
+"""Schemas within one, as often as they are looked at."""
+
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"]
 )
@@ -119,12 +122,19 @@ class _Preparer:
         self._strict = strict
         self._pointers: set[str] = set()
         self._multiples: set[float] = set()
+        self._left = MAX_SCHEMAS
         self.unenforced: set[str] = set()
 
     def schema(self, schema: object, path: tuple[str, ...]) -> Any:
         """A schema of the document, prepared."""
         if len(path) > 2 * MAX_LEVELS:
             raise too_deep()
+        self._left -= 1
+        if self._left < 0:
+            raise RequestError(
+                f"The JSON schema cannot be used: it has more than {MAX_SCHEMAS} schemas within it.",
+                hint="Use a smaller one.",
+            )
         if not isinstance(schema, Mapping):
             return schema  # true and false; llguidance complains about others
         if schema.get("not", False) in (True, {}):
@@ -300,16 +310,24 @@ class _Preparer:
         free = not {"properties", "patternProperties"} & at.schema.keys()
         if not said:
             return
-        others = at.schema.get("unevaluatedProperties", True)
-        values = self.schema(at.schema.get("additionalProperties", others), at.path)
         if free and said <= {"const", "enum"} and isinstance(names, list):
+            values = self._other_values(at)
             at.prepared["properties"] = {name: values for name in names if isinstance(name, str)}
         elif free and said == {"pattern"} and not _BEYOND_REGEX.search(str(given["pattern"])):
-            at.prepared["patternProperties"] = {given["pattern"]: values}
+            at.prepared["patternProperties"] = {given["pattern"]: self._other_values(at)}
         else:
             self._without(at)
             return
         at.prepared["additionalProperties"] = False
+
+    def _other_values(self, at: _Keyword) -> Any:
+        """The schema of properties without one of their own. It is not prepared twice: that would double with
+        each level.
+        """
+        if "additionalProperties" in at.prepared:
+            return at.prepared["additionalProperties"]
+        others = at.schema.get("unevaluatedProperties", True)
+        return self.schema(at.schema.get("additionalProperties", others), at.path)
 
     def _additional_properties(self, at: _Keyword) -> None:
         if at.name not in at.prepared:  # `propertyNames` may have said more

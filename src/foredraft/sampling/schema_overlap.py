@@ -6,13 +6,22 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
+MANY = 100
 _KINDS = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
 _ALL = frozenset({"null", "boolean", "number", "string", "array", "object"})
 
 
 def are_disjoint(schemas: list[Any], resolved: Callable[[Any], Any]) -> bool:
-    """Whether no value fits two of them. `resolved` gives the schema that a `$ref` leads to."""
+    """Whether no value fits two of them. `resolved` gives the schema that a `$ref` leads to. Of many schemas
+    only constants are looked at: the rest would take a time that grows with the square of their number.
+    """
     seen = [resolved(schema) for schema in schemas]
+    constants = [_constants(schema) if isinstance(schema, Mapping) else None for schema in seen]
+    known = [values for values in constants if values is not None]
+    if len(known) == len(seen):
+        return len(set().union(*known)) == sum(map(len, known))
+    if len(seen) > MANY:
+        return False
     return all(_disjoint(one, other, resolved) for one, other in combinations(seen, 2))
 
 
