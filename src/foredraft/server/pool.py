@@ -162,10 +162,6 @@ class ModelPool:
         except BaseException:
             await worker.close()
             raise
-        variables = model.tokenizer.template_traits.variables
-        known, note = describe_tools(model.tokenizer.chat_template or "", variables)
-        if not known:
-            logger.warning("Tools of %s: %s", name, note)
         limits = self.settings.limits
         threads = self._threads
         return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits, threads)
@@ -246,11 +242,18 @@ class ModelPool:
 
 
 def look_at_template(name: str, tokenizer: Tokenizer) -> None:
-    """Find out what a model's chat template can do, and tell in the log if it cannot be used."""
+    """Find out what a model's chat template can do, and tell in the log if it cannot be used, or writes calls
+    of tools in a form that is not known.
+    """
+    known, note = True, ""
     try:
-        error = tokenizer.template_traits.error
+        traits = tokenizer.template_traits
+        error = traits.error
+        known, note = describe_tools(tokenizer.chat_template or "", traits.variables)
     except ForedraftError as failed:  # of the child process, not of the template: requests will tell
         error = failed.message
+    if not known:
+        logger.warning("Tools of %s: %s", name, note)
     if error is not None:
         logger.warning(
             "The chat template of %s cannot be used, so the model takes prompts, but no messages. %s",
