@@ -67,7 +67,7 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format", "a name and a schema"),
         ({"text": {"format": {"type": "json_object", "strict": True}}}, "text.format", "for the type"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": UNSUPPORTED}}},
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": UNSUPPORTED, "strict": True}}},
             None,
             "JSON schema cannot be used",
         ),
