@@ -33,14 +33,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """A text for a terminal or a log that may come from a model's file: control characters, which could begin a
+    control sequence, are replaced. Lines stay lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
 def quoted(value: object) -> str:
     """A value that somebody wrote, for a message: no escapes, and true, false and null as JSON has them."""
     if isinstance(value, str):
-        seen = (
-            letter if letter.isprintable() else " " if letter.isspace() else "\N{REPLACEMENT CHARACTER}"
-            for letter in value
-        )
-        return f"'{''.join(seen)}'"
+        return f"'{printable(''.join(' ' if letter.isspace() else letter for letter in value))}'"
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else repr(value)
 

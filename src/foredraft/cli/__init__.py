@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from foredraft.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
-from foredraft.errors import ForedraftError, quoted
+from foredraft.errors import ForedraftError, printable, quoted
 
 COMMANDS = {
     "run": ("foredraft.cli.run:run", "Answer one prompt."),
@@ -184,7 +184,7 @@ def _complain(message: str, hint: str | None) -> None:
 
 def _tell(text: str, *, label: str = "", **style: Any) -> None:
     """A line on standard error; on a terminal broken between words. `label` goes before it, in a colour."""
-    text = label + text
+    text = label + printable(text)
     if sys.stderr is not None and sys.stderr.isatty():
         text = "\n".join(map(_between_words, text.split("\n")))
     if label:

@@ -21,7 +21,7 @@ from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted, size_text
 from foredraft.compiled import State
 from foredraft.config import Speculation
-from foredraft.errors import ForedraftError
+from foredraft.errors import ForedraftError, printable
 from foredraft.library.repository import repository_of
 from foredraft.server.tools.detect import describe_tools
 
@@ -73,7 +73,7 @@ class Report:
     def line(self, markup: str) -> None:
         """Print a line, unless the report is JSON."""
         if self._console is not None:
-            self._console.print(markup, soft_wrap=True, highlight=False)
+            self._console.print(printable(markup), soft_wrap=True, highlight=False)
 
     def failed(self, error: ForedraftError) -> list[Row]:
         """Note a problem; the rows that show it."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -20,7 +19,7 @@ from foredraft.cli import paths
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.models_hub import pull, search
 from foredraft.cli.models_inspect import inspect
-from foredraft.cli.render import stderr_console
+from foredraft.cli.render import cell, stderr_console
 from foredraft.cli.units import counted, size_text
 from foredraft.cli.values import Whole
 from foredraft.config import MOST_THREADS
@@ -76,7 +75,7 @@ def list_command(as_json: bool) -> None:
     for model in found:
         note = " (default)" if model.path == default else "" if model.complete else " (incomplete)"
         source = SOURCES.get(model.source, model.source) + note
-        table.add_row(escape(model.name), escape(model.quantization), size_text(model.size_bytes), source)
+        table.add_row(cell(model.name), cell(model.quantization), size_text(model.size_bytes), source)
     Console().print(table)
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from foredraft.cli import paths
 from foredraft.cli.model_summary import summary_of
+from foredraft.cli.render import cell
 from foredraft.cli.units import size_text
+from foredraft.errors import printable
 from foredraft.library.safetensors_file import SafetensorsSummary
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
     if as_json:
         click.echo(json.dumps(_summary_json(summary), indent=2))
         return
-    click.echo(summary.path)
+    click.echo(printable(str(summary.path)))
     Console().print(_summary_table(summary))
     if not summary.tensors:
         click.echo("\nThis file holds a vocabulary and no weights: it cannot generate text.")
@@ -68,7 +69,7 @@ def _summary_table(summary: Summary) -> Table:
     table.add_column(overflow="fold")
     for label, value in rows.items():
         if value:
-            table.add_row(label, escape(value))
+            table.add_row(label, cell(value))
     return table
 
 
@@ -86,7 +87,7 @@ def _quantization_table(summary: Summary) -> Table:
     whole = sum(share.size_bytes for share in summary.quantization.values()) or 1
     for kind, share in summary.quantization.items():
         percent = f"{100 * share.size_bytes / whole:.1f} %"
-        table.add_row(escape(kind), f"{share.tensors:,}", size_text(share.size_bytes), percent)
+        table.add_row(cell(kind), f"{share.tensors:,}", size_text(share.size_bytes), percent)
     return table
 
 
@@ -98,7 +99,7 @@ def _tensor_table(summary: Summary) -> Table:
     table.add_column("size", justify="right", no_wrap=True)
     for tensor in summary.tensors:
         shape = " × ".join(str(length) for length in tensor.shape)
-        table.add_row(escape(tensor.name), escape(tensor.type), shape, size_text(tensor.size_bytes))
+        table.add_row(cell(tensor.name), cell(tensor.type), shape, size_text(tensor.size_bytes))
     return table
 
 

@@ -6,10 +6,12 @@ import sys
 from typing import TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.style import Style
 
 from foredraft.cli.units import counted
 from foredraft.cli.word_wrap import WordWrap
+from foredraft.errors import printable
 from foredraft.types import TARGET, Completion, FinishReason, SpeculationStats
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
@@ -117,6 +119,11 @@ def ending_note(completion: Completion, room: int) -> str | None:
     if completion.finish_reason is FinishReason.LENGTH and used >= room:
         return f"The answer ends here because the context of {room:,} tokens is full."
     return None
+
+
+def cell(text: str) -> str:
+    """Markup of a text that comes from a file or its name, for a table."""
+    return escape(printable(text))
 
 
 def stderr_console() -> Console:

@@ -233,6 +233,14 @@ def test_inspect(tmp_path: Path) -> None:
     assert "output.weight" in run("inspect", path, "--tensors").stdout
 
 
+def test_what_a_file_says_is_shown_without_control_sequences(tmp_path: Path) -> None:
+    path = tmp_path / "odd\x1b[2J.gguf"
+    gguf_factory.unknown_architecture(path, architecture="odd\x1b]0;title\x07\x1b[31m")
+    shown = run("inspect", path).stdout
+    assert "odd" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
 def test_inspect_by_name_as_json(cache: Path) -> None:
     (cache / "models").mkdir(parents=True)
     path = gguf_factory.tiny_llama(cache / "models" / "tiny.gguf")

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import llama_cpp.llama_cpp as lib
 
+from foredraft.errors import printable
+
 logger = logging.getLogger("foredraft.llamacpp")
 _CONTINUATION = 5
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
@@ -75,7 +77,7 @@ def last_error(lines: list[str]) -> str:
     """The most telling line of a captured log: the first that speaks of an error, without its prefix. It may
     quote the file: what cannot be printed is replaced, and what is long is cut.
     """
-    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in _telling(lines))
+    text = printable(_telling(lines))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
