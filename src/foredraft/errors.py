@@ -34,8 +34,8 @@ from typing import ClassVar
 
 
 def printable(text: str) -> str:
-    """A text for a terminal or a log that may come from a model's file: control characters, which could begin a
-    control sequence, are replaced. Lines stay lines.
+    """A text for a terminal or a log that may come from a model's file: characters that cannot be seen, which
+    may begin a control sequence, are replaced. Lines stay lines.
     """
     if text.isprintable():
         return text
