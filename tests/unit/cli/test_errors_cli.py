@@ -453,7 +453,8 @@ def test_a_model_whose_name_cannot_be_a_file(foredraft: Command, name: str) -> N
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs pseudo-terminals")
 @pytest.mark.parametrize(
-    "arguments", [("run", "nonesuch", "Hello"), ("run", "--temp", "x" * 70, "Hello"), ("chat", "--there-is-no-such-option")]
+    "arguments",
+    [("run", "nonesuch", "Hello"), ("run", "--temp", "x" * 70, "Hello"), ("chat", "--no-such-option-here")],
 )
 def test_messages_break_between_words_on_a_terminal(arguments: tuple[str, ...]) -> None:
     def said(stream: int | None) -> str:
