@@ -67,7 +67,7 @@ const openaiCases = {
   },
   async tools() {
     const options = { ...chat, max_tokens: 200, tools: functions };
-    const answer = await openai.chat.completions.create({ ...options, tool_choice: "required" });
+    const answer = await openai.chat.completions.create({ ...options, tool_choice: "required", parallel_tool_calls: false });
     const message = answer.choices[0].message;
     assert.ok(["Oslo", "Rome"].includes(JSON.parse(message.tool_calls[0].function.arguments).city));
     const result = { role: "tool", tool_call_id: message.tool_calls[0].id, content: "sunny" };
@@ -105,7 +105,7 @@ const anthropicCases = {
   },
   async tools() {
     const options = { ...message, max_tokens: 200, tools: anthropicTools };
-    const answer = await anthropic.messages.create({ ...options, tool_choice: { type: "any" } });
+    const answer = await anthropic.messages.create({ ...options, tool_choice: { type: "any", disable_parallel_tool_use: true } });
     const call = answer.content.find((block) => block.type === "tool_use");
     assert.ok(["Oslo", "Rome"].includes(call.input.city));
     const result = { type: "tool_result", tool_use_id: call.id, content: "sunny" };
@@ -147,9 +147,9 @@ function aiCases(model) {
       const options = { ...once, model, tools: { weather }, toolChoice: "required", maxOutputTokens: 200 };
       const { toolCalls, response } = await generateText(options);
       assert.ok(["Oslo", "Rome"].includes(toolCalls[0].input.city), JSON.stringify(toolCalls));
-      const { toolCallId, toolName } = toolCalls[0];
       const output = { type: "text", value: "sunny" };
-      const result = { role: "tool", content: [{ type: "tool-result", toolCallId, toolName, output }] };
+      const results = toolCalls.map(({ toolCallId, toolName }) => ({ type: "tool-result", toolCallId, toolName, output }));
+      const result = { role: "tool", content: results };
       const history = [{ role: "user", content: HELLO }, ...response.messages, result];
       const { prompt, ...rest } = options;
       answered((await generateText({ ...rest, messages: history, toolChoice: "none" })).text);

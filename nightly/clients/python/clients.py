@@ -98,7 +98,13 @@ def openai_stream() -> None:
 
 
 def openai_tools() -> None:
-    options: Any = {"model": "gpt-4o", "messages": MESSAGES, "tools": [FUNCTION], "tool_choice": "required"}
+    options: Any = {
+        "model": "gpt-4o",
+        "messages": MESSAGES,
+        "tools": [FUNCTION],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
     message = _openai().chat.completions.create(**options).choices[0].message
     (call,) = message.tool_calls
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
@@ -156,7 +162,9 @@ def anthropic_stream() -> None:
 
 def anthropic_tools() -> None:
     options = {**CLAUDE, "tools": [CLAUDE_TOOL], "max_tokens": 200}
-    message = _anthropic().messages.create(**options, tool_choice={"type": "any"})
+    message = _anthropic().messages.create(
+        **options, tool_choice={"type": "any", "disable_parallel_tool_use": True}
+    )
     assert message.stop_reason == "tool_use"
     (call,) = (block for block in message.content if block.type == "tool_use")
     assert call.input["city"] in ("Oslo", "Rome")
@@ -218,7 +226,7 @@ def litellm_stream() -> None:
 def litellm_tools() -> None:
     for provider in ("openai", "anthropic"):
         answer = _litellm(provider, tools=[FUNCTION], tool_choice="required", max_tokens=200)
-        (call,) = answer.choices[0].message.tool_calls
+        call, *_ = answer.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
 
 
@@ -257,7 +265,7 @@ def langchain_stream() -> None:
 
 
 def langchain_tools() -> None:
-    bound = _langchain(max_tokens=300).bind_tools([FUNCTION], tool_choice="any")
+    bound = _langchain(max_tokens=300).bind_tools([FUNCTION], tool_choice="any", parallel_tool_calls=False)
     (call,) = bound.invoke(HELLO).tool_calls
     assert call["args"]["city"] in ("Oslo", "Rome")
 
