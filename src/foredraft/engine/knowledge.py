@@ -6,12 +6,14 @@ a request is running.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.planner.profile import Profile, ProfileStore, key_of
+from foredraft.planner.ratios import dearer_than_prior
 from foredraft.types import ModelInfo
 
 TRUSTED = 500
@@ -32,21 +34,26 @@ class Knowledge:
         self._known: Profile | None = None
 
     def recall(self, planner: AdaptivePlanner) -> bool:
-        """Tell a planner what is known. Returns whether that is enough to begin with."""
+        """Tell a planner what is known. Returns whether that is enough to begin with.
+
+        A curve that makes drafts look dearer than the prior does is learnt anew: it may be from a busy
+        moment, and what looks too dear is not measured by decoding.
+        """
         self._known = self._store.load(self._key)
         if self._known is None:
             return False
         learnt = self._known.learnt if self._remember else {}
         known = self._known
+        curve = known.curve if known.thorough else _not_dear(known.curve)
         plain_ms = known.curve[min(known.curve)][1]
         planner.recall(
-            known.curve,
+            curve,
             learnt,
-            resize=known.resize,
+            resize=known.resize if curve else None,
             asking={name: ms / plain_ms for name, ms in known.draft_ms.items()},
             choosing_ms=known.overhead_ms,
         )
-        return known.thorough or known.rounds >= TRUSTED
+        return min(known.curve) in curve and (known.thorough or known.rounds >= TRUSTED)
 
     def keep(self, planner: AdaptivePlanner) -> None:
         """Store what a planner has learnt since. A failure is logged."""
@@ -64,6 +71,15 @@ class Knowledge:
             learnt=planner.knowledge() if self._remember else known.learnt,
         )
         self._store.save(self._known)
+
+
+def _not_dear(curve: Mapping[int, Mapping[int, float]]) -> dict[int, Mapping[int, float]]:
+    """The depths of a stored curve at which no size is dearer than the prior."""
+    return {
+        depth: sizes
+        for depth, sizes in curve.items()
+        if not dearer_than_prior({rows: ms / sizes[1] for rows, ms in sizes.items()})
+    }
 
 
 def _asking(planner: AdaptivePlanner) -> dict[str, Any]:

@@ -56,6 +56,11 @@ _EXPECTED = 1.0 + np.cumsum(_CHANCES[:, None] ** _LENGTHS, axis=1)
 """Expected tokens, of shape (chances, draft lengths): of drafts whose tokens are all as likely."""
 
 
+def dearer_than_prior(ratios: Mapping[int, float]) -> bool:
+    """Whether V(n)/V(1) of some size, by rows, is above the prior."""
+    return any(ratio > 1.0 + PRIOR_SLOPE * (rows - 1) for rows, ratio in ratios.items())
+
+
 def _least_chance(wanted: npt.NDArray[np.float64]) -> float:
     """The least chance of every token with which some draft is expected to bring what is wanted of its
     length, of shape (draft lengths,); 1 where none is.

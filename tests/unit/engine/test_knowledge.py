@@ -46,6 +46,25 @@ def test_little_experience_is_used_and_measured_again(tmp_path: Path) -> None:
     assert not Knowledge(ProfileStore(tmp_path), INFO, remember=True).recall(AdaptivePlanner())
 
 
+def test_a_curve_from_a_busy_moment_is_learnt_anew(tmp_path: Path) -> None:
+    """Such as V(4) = 4.4: beyond the prior nothing would be drafted, so nothing be measured, for good."""
+    store = ProfileStore(tmp_path)
+    Knowledge(store, INFO, remember=True).keep(experienced(TRUSTED + 1))
+    stored = store.load(key_of(INFO))
+    assert stored is not None
+    busy = {1: 5.0, 2: 8.9, 4: 22.0, 8: 58.7}
+    store.save(replace(stored, curve={**stored.curve, 576: busy}))
+    planner = AdaptivePlanner()
+    assert Knowledge(store, INFO, remember=True).recall(planner), "the others are as they were"
+    assert 576 not in planner.curve()
+    store.save(replace(stored, curve={192: busy, 576: busy}))
+    planner = AdaptivePlanner()
+    assert not Knowledge(store, INFO, remember=True).recall(planner), "so it is measured"
+    assert first_chance(planner) > first_chance(AdaptivePlanner()), "what was accepted is known"
+    store.save(replace(stored, curve={192: busy}, thorough=True))
+    assert Knowledge(store, INFO, remember=True).recall(AdaptivePlanner()), "measured on purpose"
+
+
 def test_what_was_measured_on_purpose_is_enough_at_once(tmp_path: Path) -> None:
     """As `foredraft profile` stores it, in some 200 forwards."""
     store = ProfileStore(tmp_path)
