@@ -13,12 +13,18 @@ from foredraft.engine.admission import turn
 from foredraft.engine.request import Request
 
 PREFILL_ROWS = 64
-"""Rows of all prompts together in a forward that also decodes.
+"""The most rows of all prompts together in a forward that also decodes.
 
 This bounds the delay between two tokens of a stream, however long the prompts are that arrive: it is never
 longer than one forward over `PREFILL_ROWS` rows, one row for each decoding request, and the drafts.
 """
 
+FORWARD_MS = 150.0
+"""What such a forward should take. On a CPU 64 rows of a 135M model take 400 ms at the end of a long context,
+and of a 7B model more than a second."""
+
+LEAST_ROWS = 8
+"""Fewer rows hardly make a forward shorter, and every forward reads all weights."""
 
 SCORED_ROWS = 32
 """Rows of all prompts together in a forward whose logits are wanted, for scoring them.
@@ -28,9 +34,20 @@ for about as long as a round of decoding.
 """
 
 
-def prefill_rows(room: int, *, decoding: bool) -> int:
-    """The most rows of prompts in a forward that has room for so many; `decoding`: it also decodes."""
-    return min(PREFILL_ROWS, room) if decoding else room
+class PromptRows:
+    """How many rows of prompts a forward has: as many as the last one shows to fit in `FORWARD_MS`."""
+
+    def __init__(self) -> None:
+        self._most = PREFILL_ROWS
+
+    def most(self, room: int, *, decoding: bool) -> int:
+        """The most rows of prompts in a forward that has room for `room`; `decoding`: it also decodes."""
+        return min(self._most, room) if decoding else room
+
+    def learn(self, rows: int, ms: float) -> None:
+        """A forward that also decoded took `ms` milliseconds with `rows` rows of prompts."""
+        fitting = PREFILL_ROWS if ms <= 0 else int(rows * FORWARD_MS / ms)
+        self._most = min(max(fitting, LEAST_ROWS), PREFILL_ROWS)
 
 
 def share(prompts: Sequence[Request], rows: int, max_rows: int) -> list[tuple[Request, int]]:

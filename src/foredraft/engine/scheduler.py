@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from time import perf_counter
 
 from foredraft.engine.admission import turn
-from foredraft.engine.prefill import prefill_rows, share
+from foredraft.engine.prefill import PromptRows, share
 from foredraft.engine.prefix_cache import PrefixCache
 from foredraft.engine.request import Request
 from foredraft.engine.waiting import Waiting
@@ -35,6 +35,7 @@ class Scheduler:
         self._model = model
         self.cache = PrefixCache(model)
         self.waiting = Waiting()
+        self.prompt_rows = PromptRows()
         self.running: list[Request] = []
         self.preemptions = 0
         self._full = False
@@ -121,7 +122,7 @@ class Scheduler:
         decodes or does not.
         """
         prompts = [request for request in self.running if not request.decoding and request.finish is None]
-        rows = prefill_rows(room, decoding=decoding)
+        rows = self.prompt_rows.most(room, decoding=decoding)
         return share(prompts, rows, self._model.capabilities.max_rows)
 
     def load(self, decoding: list[Request]) -> Load:
@@ -133,7 +134,7 @@ class Scheduler:
         if len(decoding) == len(self.running):
             return Load(len(decoding), 0, depth, owed)
         pending = sum(request.pending for request in self.running if not request.decoding)
-        most = prefill_rows(self._model.capabilities.max_batch, decoding=bool(decoding))
+        most = self.prompt_rows.most(self._model.capabilities.max_batch, decoding=bool(decoding))
         return Load(len(decoding), min(pending, most), depth, owed)
 
     def find(self, request_id: int) -> Request | None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foredraft import Engine, SamplingParams
-from foredraft.engine.prefill import PREFILL_ROWS, share
+from foredraft.engine.prefill import FORWARD_MS, LEAST_ROWS, PREFILL_ROWS, PromptRows, share
 from foredraft.engine.request import Request, make_request
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
@@ -90,7 +90,7 @@ def prompt_rows(model: FakeModel, seq: int) -> list[int]:
 
 def test_a_long_prompt_holds_up_a_stream_by_no_more_than_the_stated_rows() -> None:
     model = FakeModel(max_batch=512)
-    engine = Engine(model, drafters=[ScriptedDrafter(lambda _: [1, 2, 3])])
+    engine = Engine(model, drafters=[ScriptedDrafter(lambda _: [1, 2, 3])], clock=lambda: 0.0)
     running = engine.add([1, 2], SamplingParams(max_tokens=200, ignore_eos=True))
     engine.step()
     engine.step()
@@ -147,3 +147,24 @@ def test_text_is_that_of_the_request_alone_whoever_shares_its_forwards(
         stepped = [event for _ in range(rounds) for event in engine.step()]
         engine._streams.deliver(stepped)
     assert [result.tokens for result in engine.run(ids)] == alone
+
+
+def test_a_forward_that_decodes_has_as_many_rows_as_take_no_longer_than_it_should() -> None:
+    rows = PromptRows()
+    took = 0.0
+    for _ in range(8):
+        count = rows.most(1000, decoding=True)
+        took = 20.0 + 6.0 * count
+        rows.learn(count, took)
+    assert LEAST_ROWS < count < PREFILL_ROWS
+    assert took == pytest.approx(FORWARD_MS, rel=0.1)
+
+
+def test_slow_forwards_still_have_some_rows_and_fast_ones_no_more_than_the_most() -> None:
+    rows = PromptRows()
+    rows.learn(64, 60_000.0)
+    assert rows.most(1000, decoding=True) == LEAST_ROWS
+    assert rows.most(1000, decoding=False) == 1000, "nobody waits"
+    assert rows.most(5, decoding=True) == 5
+    rows.learn(LEAST_ROWS, 4.0)
+    assert rows.most(1000, decoding=True) == PREFILL_ROWS
