@@ -204,6 +204,12 @@ def test_a_head_has_a_size(patient: uvicorn.Server, filler: bytes) -> None:
     assert httpx.get(f"http://127.0.0.1:{port_of(patient)}/").status_code == 200
 
 
+def test_a_head_that_comes_at_once_has_a_size_too(patient: uvicorn.Server) -> None:
+    with connect(patient) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * (MOST_HEAD + 20_000))
+        assert rest_of(client)[:12] in {b"HTTP/1.1 431", b""}, "nothing, if the connection was reset first"
+
+
 def test_a_head_of_the_usual_size_is_fine(patient: uvicorn.Server) -> None:
     long = {"X-Long": "a" * (MOST_HEAD - 1000)}
     with httpx.Client() as client:
@@ -364,6 +370,9 @@ class _Transport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         pass
+
+    def is_closing(self) -> bool:
+        return self.aborted
 
 
 def test_what_comes_with_a_head_is_no_part_of_it() -> None:

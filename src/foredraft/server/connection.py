@@ -27,6 +27,9 @@ from foredraft.server.request_log import refused
 MOST_HEAD = 64 * 1024
 """Bytes of a request line and headers, as in most servers."""
 
+_PIECE = 8192
+"""Bytes that are parsed at once, and so how much longer than `MOST_HEAD` a head may be."""
+
 MOST_WAITING = 16
 """Requests of one connection that are not answered yet: the one that runs, and those sent meanwhile. A client
 that sends more gets the answers to these, and asks for the rest on another connection (RFC 9112, 9.3.2).
@@ -75,12 +78,16 @@ class Connection(HttpToolsProtocol):
         self._cycles: list[RequestResponseCycle] = []  # the one that runs, and those that wait for its end
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
-        if self._deaf:
-            return
+        """Bytes of requests. In pieces: where in one a head begins is not known, so it counts from the next."""
         self._heard = monotonic()
-        self._head += len(data)
         self._unset_keepalive_if_required()
+        for start in range(0, len(data), _PIECE):
+            if self._deaf or self.transport.is_closing():
+                return
+            self._parse(data[start : start + _PIECE])
+
+    def _parse(self, data: bytes) -> None:
+        self._head += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
