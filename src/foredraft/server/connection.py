@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
         self._cycles: list[RequestResponseCycle] = []  # the one that runs, and those that wait for its end
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests. In pieces: where in one a head begins is not known, so it counts from the next."""
+        """Bytes of requests, parsed in pieces: a head counts from the piece after its first one."""
         self._heard = monotonic()
         self._unset_keepalive_if_required()
         for start in range(0, len(data), _PIECE):
