@@ -278,7 +278,7 @@ def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
     named: dict[str, tuple[Path, tuple[str, ...]]] = {}
     for model in models:
         path = find_model(model)
-        name = stem_of(path)
+        name = "-".join(stem_of(path).split())  # a name of the API has no spaces
         if name in named:
             raise ConfigError(f"Two models would have the name {name}.", hint="Rename one of the files.")
         typed: tuple[str, ...] = ()

@@ -77,3 +77,13 @@ def test_a_model_answers_to_what_was_typed(tmp_path: Path, monkeypatch: pytest.M
     assert [settings.find_model(name) for name in ("tiny", "tiny.gguf")] == ["tiny", "tiny"]
     assert settings.find_model("other") == "other"
     assert settings.find_model("./other.gguf") == "mine", "the settings file's names come first"
+
+
+@pytest.mark.usefixtures("loggers")
+def test_a_file_with_spaces_in_its_name_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ServerSettings] = []
+    monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
+    monkeypatch.chdir(tmp_path)
+    gguf_factory.tiny_llama(tmp_path / "My Model.gguf")
+    assert run_command(["serve", "My Model.gguf"]) == 0
+    assert list(seen[0].models) == ["My-Model"]
