@@ -79,11 +79,13 @@ def prepare(schema: Mapping[str, Any], *, strict: bool) -> Prepared:
     cannot be enforced.
     """
     preparer = _Preparer(schema, strict=strict)
-    prepared = preparer.schema(schema, ())
-    if not isinstance(prepared, dict):  # {"not": {}}
-        prepared = {"enum": []}
-    preparer.finish(prepared)
-    check_levels(prepared)
+    try:
+        prepared = preparer.whole()
+    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise RequestError(
+            f"The JSON schema cannot be used: a keyword has a value of a wrong kind ({str(error)[:100]}).",
+            hint="As JSON Schema has it: `properties` is an object, `required` a list of names, and so on.",
+        ) from None
     _tell(preparer.unenforced)
     return Prepared(prepared, tuple(sorted(preparer.unenforced)))
 
@@ -124,6 +126,15 @@ class _Preparer:
         self._multiples: set[float] = set()
         self._left = MAX_SCHEMAS
         self.unenforced: set[str] = set()
+
+    def whole(self) -> Schema:
+        """The document, prepared. A value of a wrong kind makes it fail in any way."""
+        prepared = self.schema(self._root, ())
+        if not isinstance(prepared, dict):  # {"not": {}}
+            prepared = {"enum": []}
+        self._finish(prepared)
+        check_levels(prepared)
+        return prepared
 
     def schema(self, schema: object, path: tuple[str, ...]) -> Any:
         """A schema of the document, prepared."""
@@ -170,7 +181,7 @@ class _Preparer:
             )
         self.unenforced.add(at.name)
 
-    def finish(self, prepared: Schema) -> None:
+    def _finish(self, prepared: Schema) -> None:
         """What can be told at the end. What `$ref` leads to may be outside of the keywords that hold schemas,
         as in `#/components/schemas/…`.
         """

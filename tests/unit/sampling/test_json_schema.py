@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +16,7 @@ from foredraft.errors import NoNextTokenError, RequestError
 from foredraft.sampling import json_schema
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.json_schema import prepare
-from foredraft.sampling.schema_places import MAX_LEVELS
+from foredraft.sampling.schema_places import BY_NAME, MANY, MAX_LEVELS, ONE
 from foredraft.testing import FakeTokenizer
 from foredraft.types import Constraint
 
@@ -352,3 +354,48 @@ def test_what_was_prepared_stays_as_it_is() -> None:
     for schema in schemas:
         once = prepare(schema, strict=False).schema
         assert prepare(once, strict=True).schema == once
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"properties": {"a": {}}, "required": 5, "minProperties": 1},
+    {"properties": {"a": {}}, "minProperties": None, "maxProperties": 1},
+    {"properties": 5, "maxProperties": 2},
+    {"propertyNames": {"pattern": []}},
+    {"allOf": 5, "anyOf": [{}], "oneOf": [STRING, {"type": "null"}]},
+    {"anyOf": [{}], "oneOf": [STRING, {"type": "null"}], "allOf": 5},
+    {"oneOf": [{"$ref": f"#/anyOf/{'0' * 5000}"}, {}], "anyOf": [{}]},
+]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("schema", MALFORMED, ids=range(len(MALFORMED)))
+def test_a_value_of_a_wrong_kind_is_refused(schema: dict[str, Any], strict: bool) -> None:
+    with pytest.raises(RequestError, match="wrong kind"):
+        prepare(schema, strict=strict)
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    5,
+    -1,
+    0.5,
+    1e300,
+    10**400,
+    "x",
+    "#/a",
+    [],
+    [5],
+    [[]],
+    {},
+    {"a": 5},
+    [None, {}],
+]
+
+
+def test_any_value_under_any_keyword_is_taken_or_refused() -> None:
+    names = sorted({*json_schema._SPECIAL, *BY_NAME, *MANY, *ONE, *json_schema._AS_THEY_ARE})
+    for one, other in itertools.combinations(names, 2):
+        for value, beside in itertools.product(WRONG, WRONG[::3]):
+            with suppress(RequestError):
+                prepare({one: value, other: beside, "properties": {"a": {}}}, strict=False)
