@@ -12,6 +12,9 @@ NAME = "foredraft"
 FORMER_NAME = "foretoken"
 """Until November 2026. It belongs to another published package."""
 
+_OURS = ("models", "store", "profiles", "probes", "prefixes", "history")
+"""What was kept there. The folder may also be the other package's, and what is its stays."""
+
 _TAGGED = ("store/suffix-*.bin", "profiles/*.json")
 """Files whose first bytes name the project. What else does is measured or read again."""
 _HEAD = 64
@@ -27,19 +30,19 @@ def default_cache_dir() -> Path:
 
 
 def move_former(former: Path, folder: Path) -> None:
-    """Move what `former` holds into `folder`, but for names that are there already; one line says so."""
-    if not former.is_dir():
+    """Move what is ours in `former` into `folder`, but for names that are there already; one line says so."""
+    if not any((former / name).exists() for name in _OURS):
         return
-    moved = [entry.name for entry in sorted(former.iterdir()) if _move(entry, folder / entry.name)]
+    _retag(former)
+    moved = [name for name in _OURS if _move(former / name, folder / name)]
     with suppress(OSError):
         former.rmdir()  # unless something stayed
     if moved:
-        _retag(folder)
         _log.warning("The project has a new name: %s moved from %s to %s.", ", ".join(moved), former, folder)
 
 
 def _move(entry: Path, target: Path) -> bool:
-    if target.exists():
+    if target.exists() or not entry.exists():
         return False
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -40,6 +40,13 @@ def test_what_is_there_already_is_not_replaced(former: Path, own_cache: Path) ->
     assert (former / "models" / "a" / "b.gguf").exists()
 
 
+def test_what_the_other_package_keeps_there_stays(former: Path) -> None:
+    (former / "theirs.db").write_text("theirs")
+    folder = default_cache_dir()
+    assert (former / "theirs.db").read_text() == "theirs"
+    assert [entry.name for entry in folder.iterdir()] == ["models"]
+
+
 def test_past_outputs_and_profiles_of_the_former_name_are_used(former: Path) -> None:
     def store(folder: Path) -> SuffixStore:
         return SuffixStore(folder / "store", vocab_hash="v", vocab_size=100, scope="", max_tokens=1000)

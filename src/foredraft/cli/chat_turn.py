@@ -129,10 +129,6 @@ class Chat:
 
     def retry(self) -> None:
         """Answer the last question again; the new answer takes the place of the old. Raises RequestError."""
-        if self.params.temperature == 0:
-            raise RequestError(
-                "At temperature 0 the answer would be the same.", hint="/temp 0.7 makes answers differ."
-            )
         kept = list(self.conversation.messages)
         question = self.conversation.take_back()
         turns = self.conversation.turns

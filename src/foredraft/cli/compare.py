@@ -11,6 +11,7 @@ from rich.markup import escape
 from foredraft.cli.render import times_text
 from foredraft.cli.units import counted
 from foredraft.config import OFF
+from foredraft.errors import BackendError
 from foredraft.types import Completion, SamplingParams
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Comparison:
     def speedup(self) -> float | None:
         """By the time after the first token; None of answers that have no more."""
         rates = [each.timings.predicted_per_second for each in (self.speculated, self.plain)]
-        return rates[0] / rates[1] if min(self.speculated.timings.predicted_n, rates[1]) > 1 else None
+        return rates[0] / rates[1] if self.speculated.timings.predicted_n > 1 and rates[1] > 0 else None
 
     @property
     def same(self) -> bool:
@@ -76,4 +77,7 @@ def compare(
     """Generate an answer again without speculation. `params` must have the seed that it had."""
     engine.set_speculation(OFF)
     with console.status("The same again without speculation…"):
-        return Comparison(speculated, engine.generate(prompt, params))
+        plain = engine.generate(prompt, params)
+    if plain.error:
+        raise BackendError(f"The answer without speculation failed: {plain.error}")
+    return Comparison(speculated, plain)

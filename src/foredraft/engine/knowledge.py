@@ -11,9 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from foredraft.engine.warmup import REQUIRED
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.planner.profile import Profile, ProfileStore, key_of
-from foredraft.planner.ratios import dearer_than_prior
+from foredraft.planner.ratios import far_above_prior
 from foredraft.types import ModelInfo
 
 TRUSTED = 500
@@ -36,8 +37,8 @@ class Knowledge:
     def recall(self, planner: AdaptivePlanner) -> bool:
         """Tell a planner what is known. Returns whether that is enough to begin with.
 
-        A curve that makes drafts look dearer than the prior does is learnt anew: it may be from a busy
-        moment, and what looks too dear is not measured by decoding.
+        A curve that lets hardly any draft pay is learnt anew: it may be from a busy moment, and what looks
+        too dear is not measured by decoding.
         """
         self._known = self._store.load(self._key)
         if self._known is None:
@@ -53,7 +54,8 @@ class Knowledge:
             asking={name: ms / plain_ms for name, ms in known.draft_ms.items()},
             choosing_ms=known.overhead_ms,
         )
-        return min(known.curve) in curve and (known.thorough or known.rounds >= TRUSTED)
+        measured = REQUIRED.intersection(curve.get(min(known.curve), ()))
+        return bool(measured) and (known.thorough or known.rounds >= TRUSTED)
 
     def keep(self, planner: AdaptivePlanner) -> None:
         """Store what a planner has learnt since. A failure is logged."""
@@ -74,11 +76,11 @@ class Knowledge:
 
 
 def _not_dear(curve: Mapping[int, Mapping[int, float]]) -> dict[int, Mapping[int, float]]:
-    """The depths of a stored curve at which no size is dearer than the prior."""
+    """The depths of a stored curve at which no size is far above the prior."""
     return {
         depth: sizes
         for depth, sizes in curve.items()
-        if not dearer_than_prior({rows: ms / sizes[1] for rows, ms in sizes.items()})
+        if not far_above_prior({rows: ms / sizes[1] for rows, ms in sizes.items()})
     }
 
 

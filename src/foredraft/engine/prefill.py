@@ -46,6 +46,8 @@ class PromptRows:
 
     def learn(self, rows: int, ms: float) -> None:
         """A forward that also decoded took `ms` milliseconds with `rows` rows of prompts."""
+        if rows < self._most and ms <= FORWARD_MS:
+            return  # the end of a prompt, which says nothing of more rows
         fitting = PREFILL_ROWS if ms <= 0 else int(rows * FORWARD_MS / ms)
         self._most = min(max(fitting, LEAST_ROWS), PREFILL_ROWS)
 

@@ -58,9 +58,15 @@ class InPasses:
         """Begins as a smaller company's, or as that of a request alone."""
         self._even = Ratios()  # a pass of as many rows of each request
         self._apart = Ratios()  # and of one's
-        self._even.seed(like.values(), now)
-        self._apart.seed((like if isinstance(like, Ratios) else like._apart).values(), now)
+        apart = like if isinstance(like, Ratios) else like._apart
+        self._even.seed(like.values(), now, like.measured)
+        self._apart.seed(apart.values(), now, apart.measured)
         self._decoding = 1
+
+    @property
+    def measured(self) -> int:
+        """As `Ratios.measured`, of passes over rows of all requests."""
+        return self._even.measured
 
     def among(self, decoding: int) -> None:
         """From now on there are so many requests."""

@@ -90,7 +90,7 @@ class CostCurve:
         if company and not self._ragged:
             return InPasses(like, self._round)
         made = Ratios()
-        made.seed(like.values(), self._round)
+        made.seed(like.values(), self._round, like.measured)
         return made
 
     @property

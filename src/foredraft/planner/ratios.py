@@ -19,6 +19,10 @@ from foredraft.planner.tables.window import WINDOW, Window
 PRIOR_SLOPE = 0.45
 """Cost of one more row relative to V(1), before anything was measured: a CPU's. Pessimistic on purpose."""
 
+FAR_ABOVE = 1.5
+"""Times the prior. A further row then costs 0.7 plain forwards. Processors without kernels for few rows, and
+deep contexts, were measured at 1.1 to 1.2 times it."""
+
 OUT_OF_DATE = 1000
 """Rounds after which a measurement is believed only where it is no dearer than the prior."""
 
@@ -56,9 +60,9 @@ _EXPECTED = 1.0 + np.cumsum(_CHANCES[:, None] ** _LENGTHS, axis=1)
 """Expected tokens, of shape (chances, draft lengths): of drafts whose tokens are all as likely."""
 
 
-def dearer_than_prior(ratios: Mapping[int, float]) -> bool:
-    """Whether V(n)/V(1) of some size, by rows, is above the prior."""
-    return any(ratio > 1.0 + PRIOR_SLOPE * (rows - 1) for rows, ratio in ratios.items())
+def far_above_prior(ratios: Mapping[int, float]) -> bool:
+    """Whether V(n)/V(1) of some size, by rows, is so far above the prior that hardly any draft would pay."""
+    return any(ratio > FAR_ABOVE * (1.0 + PRIOR_SLOPE * (rows - 1)) for rows, ratio in ratios.items())
 
 
 def _least_chance(wanted: npt.NDArray[np.float64]) -> float:
@@ -102,12 +106,18 @@ class Ratios:
         self._break_even: tuple[int, float] | None = None
         self._row_price: tuple[int, float] | None = None
 
-    def seed(self, ratios: Mapping[int, float], now: int) -> None:
-        """Values from elsewhere, to begin with."""
+    @property
+    def measured(self) -> int:
+        """Measurements that there were, those that a value from elsewhere counts for included."""
+        return self._measured
+
+    def seed(self, ratios: Mapping[int, float], now: int, measured: int | None = None) -> None:
+        """Values from elsewhere, to begin with, of so many measurements; `SEED_WEIGHT` each unless said."""
         for rows, ratio in ratios.items():
             if rows > 1:
                 self._sizes[rows] = _Size(Window([ratio] * SEED_WEIGHT), now, ratio)
-                self._measured += SEED_WEIGHT
+        weight = SEED_WEIGHT * len(self._sizes)
+        self._measured = max(self._measured, weight if measured is None else min(measured, weight))
         self._changed = True
 
     @property

@@ -93,11 +93,10 @@ def test_retry_answers_the_last_question_again() -> None:
     assert drawn(chat) == second
 
 
-def test_retry_needs_a_question_and_chance() -> None:
+def test_retry_needs_a_question() -> None:
     assert "Nothing was asked yet." in notes(after("/temp 1", "/retry"))
     chat = after("Hi", "/retry")
-    assert "At temperature 0 the answer would be the same." in notes(chat)
-    assert chat.conversation.turns == 1
+    assert chat.conversation.turns == 1, "at temperature 0, too: the last answer may have been broken off"
 
 
 def test_an_answer_that_fails_when_tried_again_leaves_the_old_one() -> None:

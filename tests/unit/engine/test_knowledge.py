@@ -61,6 +61,11 @@ def test_a_curve_from_a_busy_moment_is_learnt_anew(tmp_path: Path) -> None:
     planner = AdaptivePlanner()
     assert not Knowledge(store, INFO, remember=True).recall(planner), "so it is measured"
     assert first_chance(planner) > first_chance(AdaptivePlanner()), "what was accepted is known"
+    steep = {1: 10.0, 2: 17.5, 4: 26.0, 8: 50.0, 16: 86.0}
+    store.save(replace(stored, curve={192: steep}))
+    assert Knowledge(store, INFO, remember=True).recall(AdaptivePlanner()), "as some processors are"
+    store.save(replace(stored, curve={192: {1: 59.9}}))
+    assert not Knowledge(store, INFO, remember=True).recall(AdaptivePlanner()), "nothing but V(1)"
     store.save(replace(stored, curve={192: busy}, thorough=True))
     assert Knowledge(store, INFO, remember=True).recall(AdaptivePlanner()), "measured on purpose"
 

@@ -168,3 +168,5 @@ def test_slow_forwards_still_have_some_rows_and_fast_ones_no_more_than_the_most(
     assert rows.most(5, decoding=True) == 5
     rows.learn(LEAST_ROWS, 4.0)
     assert rows.most(1000, decoding=True) == PREFILL_ROWS
+    rows.learn(1, 22.0)
+    assert rows.most(1000, decoding=True) == PREFILL_ROWS, "that was the end of a prompt"

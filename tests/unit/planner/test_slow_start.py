@@ -12,7 +12,8 @@ from foredraft.bench.curves import Curve
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.bench.trace import Trace
 from foredraft.engine.engine import Engine
-from foredraft.planner.ratios import SURE, Ratios
+from foredraft.planner.cost import SHALLOW, CostCurve
+from foredraft.planner.ratios import PRIOR_SLOPE, SURE, Ratios
 from foredraft.types import Logits, Rows, SamplingParams
 from virtual_time import CURVES, curve, noise, trace_set
 
@@ -74,6 +75,14 @@ def test_few_measurements_never_make_drafts_look_dearer_than_the_prior() -> None
     for n in range(SURE):
         known.learn(2, 2.0, SURE + n)
     assert known.ratio(2, 2 * SURE) == pytest.approx(2.0)
+
+
+def test_few_measurements_count_as_few_at_the_next_depth_too() -> None:
+    curve = CostCurve()
+    for rows, ms in ((1, 100.0), (2, 540.0), (1, 100.0), (3, 560.0)):
+        curve.add(rows, ms)
+    curve.focus(SHALLOW + 1)
+    assert curve.ratio(4) <= 1 + 3 * PRIOR_SLOPE
 
 
 def test_few_measurements_may_make_them_look_cheaper() -> None:
