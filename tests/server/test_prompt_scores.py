@@ -148,7 +148,7 @@ def test_scored_tokens_are_no_generated_ones_in_the_metrics() -> None:
     [
         ({"echo": False, "max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 0, "extra_body": {"min_tokens": 1}}, "min_tokens"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"suffix": "the end"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
     ],

@@ -72,7 +72,8 @@ def test_keys_and_limits_take_effect(running: Running, edits: Edits) -> None:
 
 def test_models_come_and_go(running: Running, edits: Edits) -> None:
     assert ask(running, model="fake").status_code == 200
-    edits.next = settings(models={"new": ModelSettings(path="new", speculate="off")})
+    new = {"new": ModelSettings(path="new", speculate="off")}
+    edits.next = settings(models=new, any_model_name=False)
     eventually(lambda: ask(running, model="fake").status_code == 404)
     assert ask(running, model="new").status_code == 200
     eventually(lambda: httpx.get(f"{running.url}/health").json()["models"] == {"new": True})
