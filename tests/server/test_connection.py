@@ -210,6 +210,29 @@ def test_a_head_that_comes_at_once_has_a_size_too(patient: uvicorn.Server) -> No
         assert rest_of(client)[:12] in {b"HTTP/1.1 431", b""}, "nothing, if the connection was reset first"
 
 
+@pytest.mark.parametrize("begin", [b"0\r\na: ", b"0\r\n", b"3\r\nabc\r\n5;"])
+@pytest.mark.parametrize("path", [b"/asked", b"/refused"])
+def test_so_has_what_is_beside_a_body(patient: uvicorn.Server, path: bytes, begin: bytes) -> None:
+    """One trailer that never ends, trailers without end, and an extension of a chunk; also once answered."""
+    filler = b"x" if begin[-1:] in b" ;" else b"a: b\r\n"
+    with connect(patient) as client:
+        client.sendall(
+            b"POST " + path + b" HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + begin
+        )
+        assert not takes(client, filler * 8192, 500)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_is_not_counted_with_it(patient: uvicorn.Server, chunked: bool) -> None:
+    piece = b"x" * 1000
+    headers = {"X-Long": "a" * (MOST_HEAD - 1000)}
+    with httpx.Client() as client:
+        for _ in range(2):
+            body: Any = iter([piece] * 300) if chunked else piece * 300
+            reply = client.post(f"http://127.0.0.1:{port_of(patient)}/asked", content=body, headers=headers)
+            assert len(reply.json()["body"]) == 300_000
+
+
 def test_a_head_of_the_usual_size_is_fine(patient: uvicorn.Server) -> None:
     long = {"X-Long": "a" * (MOST_HEAD - 1000)}
     with httpx.Client() as client:

@@ -25,7 +25,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from foredraft.server.request_log import refused
 
 MOST_HEAD = 64 * 1024
-"""Bytes of a request line and headers, as in most servers."""
+"""Bytes of a request line and headers, as in most servers; and of what is not body in a body of chunks, from
+one piece of it to the next: the parser keeps trailers and the extensions of a chunk.
+"""
 
 _PIECE = 8192
 """Bytes that are parsed at once, and so how much longer than `MOST_HEAD` a head may be."""
@@ -100,7 +102,7 @@ class Connection(HttpToolsProtocol):
                 refused(400, self.client)
                 self.send_400_response("Invalid HTTP request received.")
         else:
-            if self._in_head and self._head > MOST_HEAD:
+            if self._head > MOST_HEAD:
                 self._refuse(b"431 Request Header Fields Too Large")
 
     def _hear_no_more(self) -> None:
@@ -132,11 +134,16 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is there."""
-        self._in_head, self._busy = False, monotonic()
+        self._in_head, self._head, self._busy = False, 0, monotonic()
         self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if not self._offered:
             super().on_headers_complete()
             self._cycles = [*self._unanswered(), self.cycle]
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._head = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The body is there. With an offer in the head the parser takes none."""
