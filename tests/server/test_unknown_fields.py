@@ -15,7 +15,7 @@ from foredraft.server.anthropic.tools import ToolParam
 from foredraft.server.openai.chat_schemas import ChatMessage, ChatRequest
 from foredraft.server.openai.response_schemas import ResponseRequest
 from foredraft.server.openai.schemas import Body, CompletionRequest, names_of
-from foredraft.server.unknown_fields import MEANING, NOTHING, check
+from foredraft.server.unknown_fields import MEANING, MOST_KEYS, MOST_UNKNOWN, NOTHING, check
 from http_server import Running
 from malformed_bodies import fault
 
@@ -364,3 +364,52 @@ def test_no_field_of_another_server_is_taken_for_a_slip(kind: type[Body]) -> Non
     check({name: value for name, value in PEERS.items() if name not in known}, known)
     check({name: value for name, refused in MEANING.items() for value in refused.off[:1]}, known)
     assert all(refused.off[0] in (*NOTHING, True) for refused in MEANING.values())
+
+
+# --- how many ------------------------------------------------------------------------------------------
+
+
+def test_a_body_has_so_many_unknown_names(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compare each with ours takes time, and nothing else runs meanwhile."""
+    looked_up: list[str] = []
+
+    def close(name: str, *_: object) -> list[str]:
+        looked_up.append(name)
+        return []
+
+    monkeypatch.setattr("foredraft.server.unknown_fields.get_close_matches", close)
+    messages = [{**HELLO[0], **{f"q{place}z{key}": 1 for key in range(90)}} for place in range(60)]
+    reply = post(server, CHAT, messages=messages)
+    assert fault(reply, CHAT) is None, reply.text
+    assert "too many unknown fields" in reply.json()["error"]["message"]
+    assert len(looked_up) <= MOST_UNKNOWN
+    looked_up.clear()
+    same = [{**HELLO[0], **{f"qz{key}": 1 for key in range(40)}} for _ in range(60)]
+    assert post(server, CHAT, messages=same).status_code == 200
+    assert len(looked_up) == 40
+
+
+def test_a_slip_is_found_beside_many_others(server: Running) -> None:
+    extra = {f"qz{key}": 1 for key in range(MOST_UNKNOWN - 1)}
+    assert post(server, CHAT, **extra).status_code == 200
+    assert "'max_tokens'" in post(server, CHAT, **extra, max_token=4).json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"messages": [{**HELLO[0], "content": [{"type": "text", "text": "x"}]}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    ],
+)
+def test_every_object_has_so_many_keys(server: Running, options: dict[str, Any]) -> None:
+    keys = {f"qz{key}": None for key in range(MOST_KEYS + 1)}
+    body: dict[str, Any] = {**options, **({} if options else keys)}
+    for message in body.get("messages", ()):
+        message["content"][0].update(keys)
+    for tool in body.get("tools", ()):
+        tool["function"].update(keys)
+    reply = post(server, CHAT, **body)
+    assert fault(reply, CHAT) is None, reply.text
+    assert "keys is none that is known" in reply.json()["error"]["message"]

@@ -25,7 +25,7 @@ from foredraft.server.request_log import current
 MOST_VALUES = 1 << 18
 """Values in one body, those in lists and objects counted: 262,144, enough for a long prompt of token ids."""
 
-LARGE = 1 << 16
+LARGE = 1 << 13
 """Bytes of a body that is read on a thread of its own: a smaller one takes a millisecond or two."""
 
 _thread = ThreadPoolExecutor(1, "foredraft-body")
@@ -98,7 +98,9 @@ class _StrictRequest(Request):
         if self.takes is None:
             return given
         try:
-            made = self.takes.validate_python(given, from_attributes=True)
+            made = self.takes.validate_python(
+                given, from_attributes=True, context=set()
+            )  # see `unknown_fields`
             if isinstance(made, Body):  # each name once, however many messages have it
                 self._ignored = tuple(dict.fromkeys(made.passed_over()))
             return made

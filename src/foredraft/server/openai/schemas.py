@@ -15,21 +15,19 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
 
 from foredraft.errors import RequestError
-from foredraft.server.unknown_fields import Shape, check, ignored
+from foredraft.server.unknown_fields import Passed, Shape, check, ignored
 from foredraft.types import Constraint, SamplingParams
 
 MOST_LOGPROBS = 20
 MOST_WHOLE = 2**63 - 1
 """The largest whole number of 64 bits. No client means a larger one."""
-
-MOST_KEYS = 100
-"""Keys of one object: no API's has as many fields."""
 
 
 def _as_whole(given: Any) -> Any:
@@ -126,18 +124,17 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: object) -> object:
+    def _known(cls, given: object, info: ValidationInfo) -> object:
         if not isinstance(given, dict):
             return given
-        if len(given) > MOST_KEYS:
-            raise ValueError(f"an object with {len(given)} keys is none that is known here")
-        check(given, names_of(cls))
+        passed: Passed = set() if info.context is None else info.context
+        check(given, names_of(cls), passed)
         for one, other in doubles_of(cls):
             if one in given and other in given and given[one] != given[other]:
                 raise ValueError(f"{other} is another name of {one}, and they differ; send one of them")
         for name, shape in cls.shapes.items():
             for place, part in enumerate(cls.parts(name, given.get(name))):
-                check(part, shape, (name, place))
+                check(part, shape, passed, (name, place))
         return given
 
     @staticmethod
