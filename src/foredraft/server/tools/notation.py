@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.dialect import ControlTokens
 from foredraft.server.tools.schema import members, prepared, unfollowable
-from foredraft.server.tools.values import referred
+from foredraft.server.tools.values import TYPES, referred
 
 _KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "$ref", "$defs"}
     | {"definitions", "$schema", "$id", "id", "$anchor", "x-guidance", "anyOf", "oneOf"}
 )
 _SCALARS: Final = ("integer", "number", "boolean", "null")
+_MOST: Final = 20_000
+"""Values in the rules of one function's arguments."""
 
 
 class NotationRules:
@@ -42,10 +44,11 @@ class NotationRules:
         self._tool = Tool("")
         self._root: Mapping[str, Any] = {}
         self._referred: dict[str, str] = {}
+        self._left = _MOST
 
     def arguments(self, tool: Tool) -> str:
         """The rule for all arguments of a function, brackets included."""
-        self._tool, self._root, self._referred = tool, prepared(tool), {}
+        self._tool, self._root, self._referred, self._left = tool, prepared(tool), {}, _MOST
         return self._value(self._root)
 
     def _add(self, expression: str) -> str:
@@ -54,7 +57,10 @@ class NotationRules:
         return rule
 
     def _value(self, schema: object) -> str:
-        if not isinstance(schema, Mapping):
+        self._left -= 1
+        if self._left < 0 and self._tool.strict:
+            raise unfollowable(self._tool, "they are too many")
+        if self._left < 0 or not isinstance(schema, Mapping):
             return "any"
         if self._tool.strict and (odd := sorted(set(schema) - _KEYWORDS)):
             raise unfollowable(self._tool, f"they have {odd[0]!r}")
@@ -67,8 +73,9 @@ class NotationRules:
         if listed:
             return f"({' | '.join(self._literal(value) for value in listed)})"
         kind = schema.get("type")
-        kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, Sequence) else []
-        found = [self._of_type(each, schema) for each in kinds]
+        kinds = kind if isinstance(kind, list | tuple) else [kind]
+        # Each once: members of members that say a type twice would be written out without end.
+        found = [self._of_type(name, schema) for name in TYPES if name in kinds]
         return f"({' | '.join(found)})" if found else "any"
 
     def _of_type(self, kind: object, schema: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ pattern it cannot be held to, which is refused where the function is strict.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -18,12 +18,12 @@ from foredraft.server.tools.parser import CallParser, Layout
 from foredraft.server.tools.readers import ObjectCall
 from foredraft.server.tools.schema import argument_schema, embedded, prepared, properties_of, unfollowable
 from foredraft.server.tools.tagged import TaggedCall, Tags
-from foredraft.server.tools.values import referred, types_of
+from foredraft.server.tools.values import TYPES, alternatives, types_of
 
 _KEY: Final = r"/[^<>\n]{1,64}/"
 _OF_TEXT: Final = frozenset({"type", "minLength", "maxLength"})
-_DEEPEST: Final = 16
-"""Levels of references and alternatives in the schema of one argument."""
+_ROOM: Final = 4 << 20
+"""Characters of the rules for values. Each that refers to others has all of them with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +111,7 @@ class _Rules:
         self._closing = "" if form.closing == form.tags.end else f" GAP {control.spelled(form.closing)}"
         self.lines: list[str] = [r"GAP: /[ \t\r\n]{0,4}/"]
         self.named = ""
+        self._room = _ROOM
         self._texts: dict[tuple[int, int | None], str] = {}
 
     def call(self, tools: Sequence[Tool]) -> str:
@@ -146,21 +147,32 @@ class _Rules:
             spelled.insert(3, "GAP")
         return " ".join([*spelled, *line])
 
-    def _value(self, argument: _Argument, schema: object, depth: int = _DEEPEST) -> str:
+    def _value(self, argument: _Argument, schema: object) -> str:
         """A value of this schema and the tag behind it."""
-        given = schema if isinstance(schema, Mapping) else {}
-        if "$ref" in given and depth:
-            return self._value(argument, referred(given["$ref"], argument.root), depth - 1)
-        if depth and (parts := _parts(given)):
-            return f"({' | '.join(self._value(argument, part, depth - 1) for part in parts)})"
+        parts = alternatives(schema, argument.root)
+        found: list[str] = []
+        for part in _by_type(parts or ()):
+            if self._room < 0:
+                break
+            found.append(self._alternative(argument, part))
+            self._room -= len(found[-1])
+        else:
+            if found:
+                return f"({' | '.join(found)})" if len(found) > 1 else found[0]
+        if argument.tool.strict:
+            raise unfollowable(argument.tool, f"{argument.key!r} has too many alternatives, or none")
+        return self._text(0, None)
+
+    def _alternative(self, argument: _Argument, given: Mapping[str, Any]) -> str:
+        """A value of a schema that stands for itself and the tag behind it."""
         fixed = given.get("enum") or ([given["const"]] if "const" in given else [])
         if fixed and not any(isinstance(value, list | dict) for value in fixed):
             return f"({' | '.join(json.dumps(_bare(value)) for value in fixed)}) {self._end()}"
         types = types_of(given, argument.root)
         if types is not None and "string" not in types:
             rule = f"json_{len(self.lines)}"
-            body = argument_schema(argument.tool, given)
-            self.lines.append(f"{rule}: %json {embedded(body)}")
+            self.lines.append(f"{rule}: %json {embedded(argument_schema(argument.tool, given))}")
+            self._room -= len(self.lines[-1])
             return f"{rule} {self._end()}"
         if argument.tool.strict and (odd := sorted(set(given) - _OF_TEXT)):
             raise unfollowable(argument.tool, f"what stands bare there, {argument.key!r}, has {odd[0]!r}")
@@ -186,15 +198,16 @@ class _Rules:
         return rule
 
 
-def _parts(schema: Mapping[str, Any]) -> list[Any]:
-    """The schemas of which a value has to follow one."""
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            return list(schema[key])
-    kinds = schema.get("type")
-    if "enum" in schema or "const" in schema or not isinstance(kinds, list):
-        return []
-    return [{**schema, "type": kind} for kind in kinds]
+def _by_type(schemas: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The schemas with one type each."""
+    for schema in schemas:
+        kinds = schema.get("type")
+        if "enum" in schema or "const" in schema or not isinstance(kinds, list):
+            yield schema
+            continue
+        for name in TYPES:
+            if name in kinds:
+                yield {**schema, "type": name}
 
 
 def _bare(value: object) -> str:

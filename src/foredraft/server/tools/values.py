@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 _NAMES: Final[Mapping[type, str]] = {
@@ -15,31 +15,65 @@ _NAMES: Final[Mapping[type, str]] = {
     dict: "object",
     type(None): "null",
 }
+TYPES: Final = tuple(_NAMES.values())
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 """As Python spells them: templates print the arguments of earlier calls so, and models do as they read."""
 
-_REFERENCES: Final = 32
+_STEPS: Final = 256
+"""References and alternatives that are followed within one schema."""
+
 STRING: Final = frozenset({"string"})
 
 
-def types_of(schema: object, root: Mapping[str, Any], depth: int = _REFERENCES) -> frozenset[str] | None:
+def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str] | None:
     """The JSON types that a schema allows; None where it does not say. `root` is where references lead."""
-    if not isinstance(schema, Mapping) or not depth:
+    parts = alternatives(schema, root)
+    found = [_types(part) for part in parts or ()]
+    return None if not parts or None in found else frozenset().union(*filter(None, found))
+
+
+def alternatives(schema: object, root: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The schemas of which a value has to follow one, with no references or alternatives in their own place.
+    None: there are too many. References may lead to where they came from, so each is followed once.
+    """
+    found: list[Mapping[str, Any]] = []
+    seen: set[int] = set()
+    left = [schema]
+    for _ in range(_STEPS):
+        given = left.pop()
+        if id(given) not in seen:
+            seen.add(id(given))
+            parts = _parts(given, root)
+            if parts is None:
+                found.append(given if isinstance(given, Mapping) else {})
+            else:
+                left += reversed(parts)
+        if not left:
+            return found
+    return None
+
+
+def _parts(schema: object, root: Mapping[str, Any]) -> list[Any] | None:
+    """What stands for a schema; None: it stands for itself."""
+    if not isinstance(schema, Mapping):
         return None
     if "$ref" in schema:
-        return types_of(referred(schema["$ref"], root), root, depth - 1)
+        return [referred(schema["$ref"], root)]
     for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), Sequence):
-            found = [types_of(part, root, depth - 1) for part in schema[key]]
-            return None if None in found else frozenset().union(*filter(None, found))
-    if isinstance(schema.get("enum"), Sequence):
-        return frozenset(_NAMES.get(type(value), "null") for value in schema["enum"])
+        if isinstance(schema.get(key), list | tuple):
+            return list(schema[key])
+    return None
+
+
+def _types(schema: Mapping[str, Any]) -> set[str] | None:
+    """The types of a schema that stands for itself."""
+    if isinstance(schema.get("enum"), list | tuple):
+        return {_NAMES.get(type(value), "null") for value in schema["enum"]}
     if "const" in schema:
-        return frozenset({_NAMES.get(type(schema["const"]), "null")})
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return frozenset({kind})
-    return frozenset(kind) if isinstance(kind, list) and kind else None
+        return {_NAMES.get(type(schema["const"]), "null")}
+    kinds = schema.get("type")
+    listed = kinds if isinstance(kinds, list | tuple) else [kinds]
+    return {kind for kind in listed if isinstance(kind, str)} or None
 
 
 def referred(reference: object, root: Mapping[str, Any]) -> object:
