@@ -189,6 +189,17 @@ def test_the_log_names_it_too(server: Running, caplog: pytest.LogCaptureFixture)
     assert 'ignored=["keep_alive"]' in first.getMessage()
 
 
+def test_the_log_cuts_them_as_the_header_does(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "foredraft.requests"):
+        post(server, CHAT, **{f"{number}{'k' * 100_000}": 1 for number in range(60)})
+        post(server, CHAT)
+    record = next(record for record in caplog.records if record.name == "foredraft.requests")
+    assert len(record.getMessage()) < 3000
+    ignored = record.__dict__["facts"]["ignored"]
+    assert len(ignored) == 21
+    assert ignored[-1] == "and 40 more"
+
+
 @pytest.mark.parametrize(
     "name", ["", "\x00", "a.b", "a\r\nset-cookie: x", "é" * 100, "k" * 100_000, "\ud800"]
 )

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ MOST_PATH = 200
 MOST_ERROR = 300
 MOST_NAMES = 20
 MOST_NAME = 80
-"""Characters of a path, of an error's message, and names in the header with their characters."""
+"""Characters of a path, of an error's message, and how many ignored names, each with so many characters."""
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = {
@@ -115,7 +115,8 @@ class _Answer:
             if self._anthropic:
                 headers[ANTHROPIC_ID] = self._entry.id
             if self._entry.ignored:
-                headers[IGNORED] = _names(self._entry.ignored)
+                names = _cut(self._entry.ignored)  # without what headers cannot hold
+                headers[IGNORED] = ", ".join(json.dumps(name)[1:-1] for name in names)
         elif self.status >= 400 and self._entry.error is None:  # the framework's own, which are plain text
             self._entry.failed(None, message.get("body", b"").decode("utf-8", "replace"))
         self._whole = self._whole or not message.get("more_body", message["type"] == "http.response.start")
@@ -132,7 +133,7 @@ class _Answer:
             "code": entry.code,
         }
         if entry.ignored:
-            facts["ignored"] = list(entry.ignored[:MOST_NAMES])
+            facts["ignored"] = _cut(entry.ignored)
         if len(entry.answers) == 1:
             facts |= entry.answers[0]
         elif entry.answers:
@@ -215,8 +216,7 @@ def _asked(scope: Scope) -> dict[str, Any]:
     }
 
 
-def _names(names: Iterable[str]) -> str:
-    """Names in a header: cut, and without what headers cannot hold."""
-    shown = [json.dumps(name[:MOST_NAME])[1:-1] for name in names]
-    more = len(shown) - MOST_NAMES
-    return ", ".join(shown[:MOST_NAMES]) + (f", and {more} more" if more > 0 else "")
+def _cut(names: Sequence[str]) -> list[str]:
+    """So many names, each cut, and how many more there are."""
+    shown, more = [name[:MOST_NAME] for name in names[:MOST_NAMES]], len(names) - MOST_NAMES
+    return [*shown, f"and {more} more"] if more > 0 else shown
