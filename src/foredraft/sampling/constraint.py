@@ -84,20 +84,30 @@ class _Compiler:
             self._kept.move_to_end(constraint)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return Guide(start, self._vocab_size, self._ends, ignore_eos=ignore_eos)
+
+        def fresh() -> LLMatcher:
+            with self._keeping:
+                if self._kept.get(constraint) is start:  # its states are used up
+                    del self._kept[constraint]
+            return self._matcher(source)
+
+        return Guide(start, fresh, self._vocab_size, self._ends, ignore_eos=ignore_eos)
 
     def _compile(self, constraint: Constraint, source: Source) -> LLMatcher:
-        from llguidance import LLMatcher
-
         verdicts.check(constraint, source, self._vocab_size)
-        grammar = llguidance_grammar(source.form, source.text)
-        matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits())
+        matcher = self._matcher(source)
         begun = matcher.deep_copy()
         if not begun.is_error():
             begun.compute_bitmask()  # {"$ref": "#"} compiles, and describes no text that ends
         if begun.is_error():
             raise unusable(constraint, error_text(begun))
         return matcher
+
+    def _matcher(self, source: Source) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        grammar = llguidance_grammar(source.form, source.text)
+        return LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits())
 
 
 _compilers: WeakKeyDictionary[Tokenizer, _Compiler] = WeakKeyDictionary()

@@ -3,12 +3,16 @@
 llguidance's matcher does the parsing. It is deterministic: what it allows is a function of the tokens it was
 given, however often something else was tried and taken back in between. Where the grammar leaves one
 continuation only, it insists on the tokenizer's own way of writing it, so that exactly one token is allowed.
+
+Copies of a matcher share its lexer, and with it a budget of states: what other requests or tried drafts use
+up of it must not end an answer. So a matcher in error is replaced by one of its own that has followed the
+answer alone, and asked again: where an answer ends is a function of its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +24,8 @@ from foredraft.types import Draft, Logits
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+T = TypeVar("T")
+
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1, bitorder="little")
 _ADDED: Logits = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
 """What each byte of a bit mask adds to its eight logits. Looking masks up in this takes 11 µs for 49,152
@@ -29,14 +35,21 @@ tokens; choosing by a boolean array takes 30 to 140 µs."""
 class Guide:
     """Follows one request's answer through its constraint.
 
+    `start` is a matcher that may be shared, `fresh` makes one that shares nothing.
     `ends` are the tokens that end a text: allowed where the grammar may end, and with `ignore_eos` only where
     nothing else is. `complete` becomes true with the token after which nothing may follow.
     """
 
     def __init__(
-        self, start: LLMatcher, vocab_size: int, ends: frozenset[int], *, ignore_eos: bool = False
+        self,
+        start: LLMatcher,
+        fresh: Callable[[], LLMatcher],
+        vocab_size: int,
+        ends: frozenset[int],
+        *,
+        ignore_eos: bool = False,
     ) -> None:
-        self._start = start
+        self._fresh = fresh
         self._matcher = start.deep_copy()
         self._vocab_size = vocab_size
         self._ends = ends
@@ -57,7 +70,7 @@ class Guide:
             if token in self._ends:
                 self.complete = True
                 return
-            if not self._matcher.consume_token(token):
+            if not self._asked(lambda token=token: self._matcher.consume_token(token)):  # type: ignore[misc]
                 raise NoNextTokenError(
                     f"The constraint does not allow the answer to go on: {error_text(self._matcher)}",
                     hint="Use a simpler schema, regex or grammar.",
@@ -67,7 +80,7 @@ class Guide:
 
     def forced(self) -> list[int]:
         """The tokens that must come next: as many as are certain, none where there is a choice."""
-        return [] if self.complete else self._matcher.compute_ff_tokens()
+        return [] if self.complete else self._asked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108 - another matcher, perhaps
 
     def allows(self, token: int) -> bool:
         """Whether a token may come next, where `forced` says that there is a choice.
@@ -76,7 +89,7 @@ class Guide:
         """
         if self.complete or (self._going_on is not None and token in self._ends):
             return False  # `mask` knows the exceptions
-        return self._matcher.validate_tokens([token]) == 1
+        return self._asked(lambda: self._matcher.validate_tokens([token])) == 1
 
     def mask(self, row: Logits, extra: Sequence[int] = ()) -> Logits:
         """A copy of the row, of shape (vocabulary,), with −inf for every token that may not follow `extra`.
@@ -84,6 +97,12 @@ class Guide:
         Nothing is masked where `extra` itself is forbidden. Raises NoNextTokenError where the constraint
         became too complex, and where no token may follow.
         """
+        try:
+            return self._masked(row, extra)
+        except NoNextTokenError:  # it is renewed now
+            return self._masked(row, extra)
+
+    def _masked(self, row: Logits, extra: Sequence[int]) -> Logits:
         taken, ended = self._try(extra)
         try:
             self._check()
@@ -157,7 +176,7 @@ class Guide:
             if token != own or token in self._ends or not self._matcher.try_consume_tokens([token]):
                 break
             if self._matcher.is_stopped():
-                self._take_back(1)
+                self._undo(1)
                 break
             taken += 1
         return taken
@@ -175,10 +194,11 @@ class Guide:
                 if self._step(tokens[node : node + 1], forced[:1] or tokens[node : node + 1]):
                     useful.append(node)
                     visit(node)
-                    self._take_back(1)
+                    self._undo(1)
 
         if not self.complete:
             visit(-1)
+            self._take_back(0)
         return sorted(useful)
 
     # --- trying --------------------------------------------------------------------------------------
@@ -198,13 +218,28 @@ class Guide:
             taken += 1
         return taken, False
 
-    def _take_back(self, count: int) -> None:
-        """Undo what was tried. A matcher that ran into a limit meanwhile never recovers: it is replaced."""
+    def _undo(self, count: int) -> None:
+        """Undo what was tried last. In error, where nothing can be undone, nothing more is taken either."""
         if count and not self._matcher.is_error():
             self._matcher.rollback(count)
+
+    def _take_back(self, count: int) -> None:
+        """Undo all that was tried. A matcher that ran into a limit never recovers: it is replaced."""
+        self._undo(count)
         if self._matcher.is_error():
-            self._matcher = self._start.deep_copy()
-            self._matcher.consume_tokens(self._followed)
+            self._renew()
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """What the matcher says after the answer so far: asked again where it ran into a limit."""
+        said = ask()
+        if self._matcher.is_error():
+            self._renew()
+            said = ask()
+        return said
+
+    def _renew(self) -> None:
+        self._matcher = self._fresh()
+        self._matcher.consume_tokens(self._followed)
 
 
 def _without(tokens: frozenset[int], vocab_size: int) -> npt.NDArray[np.uint8]:
