@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -22,11 +24,39 @@ _USED: Final = re.compile(r"[\ue000-\uf8ff]|\\u([ef][0-9a-f]{3})")
 """A private character as it is, and as JSON and Python's repr escape it."""
 
 
+class _Place(Enum):
+    """Whose the keys of a mapping are."""
+
+    API = "the API's"
+    NAMED = "the client's; what belongs to them is the API's again"
+    DATA = "the client's, and so is all within"
+
+
+# fmt: off
+_NAMES: Final = frozenset([
+    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking",
+    "type", "text", "id", "function", "arguments", "description", "parameters", "strict", "title", "return",
+    "properties", "required", "items", "enum", "const", "default", "format", "nullable", "examples",
+    "anyOf", "oneOf", "allOf", "additionalProperties", "$defs", "definitions", "$ref", "$schema",
+])
+"""Of messages, their parts and calls, of functions, and of the schemas of their parameters."""
+
+# fmt: on
+_TYPES: Final = frozenset(
+    ["text", "function", "string", "integer", "number", "boolean", "array", "object", "null"]
+)
+_INSIDE: Final[Mapping[str, _Place]] = {
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _Place.NAMED),
+    **dict.fromkeys(("arguments", "enum", "const", "default", "examples"), _Place.DATA),
+}
+
+
 class Shield:
     """A conversation on its way through a chat template. What the template gets of it is `messages`,
     `variables` and `begun`, the beginning of the answer.
 
-    Roles stay as they are: templates write them between marks, and no client can choose them freely.
+    Roles stay as they are: templates write them between marks, and no client can choose them freely. So do
+    the names of variables, and those of the API: templates look for them.
     """
 
     def __init__(
@@ -43,7 +73,12 @@ class Shield:
         self._stands_for = _stand_ins(spelled, texts) if spelled else {}
         if spelled:
             table = {ord(char): stand_in for stand_in, char in self._stands_for.items()}
-            given = _changed(given, lambda text: _hidden(text, control.risky(text), table))
+            changed = partial(_changed, change=lambda text: _hidden(text, control.risky(text), table))
+            given = [
+                changed(given[0]),
+                {name: changed(value) for name, value in given[1].items()},
+                changed(given[2]),
+            ]
         self.messages: list[dict[str, Any]]
         self.messages, self.variables, self.begun = given
         for message, role in zip(self.messages, roles, strict=True):
@@ -75,12 +110,21 @@ def _texts(value: Any) -> list[str]:
     return list(chain.from_iterable(map(_texts, value))) if isinstance(value, list) else []
 
 
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
+def _changed(value: Any, change: Callable[[str], str], place: _Place = _Place.API) -> Any:
     if isinstance(value, str):
         return change(value)
-    if isinstance(value, Mapping):
-        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
-    return [_changed(item, change) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_changed(item, change, place) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[Any, Any] = {}
+    for key, item in value.items():
+        ours = place is _Place.API
+        inside = _INSIDE.get(key, place) if ours else _Place.API if place is _Place.NAMED else place
+        stays = ours and key == "type" and isinstance(item, str) and item in _TYPES
+        name = key if ours and key in _NAMES else _changed(key, change)
+        found[name] = item if stays else _changed(item, change, inside)
+    return found
 
 
 def _hidden(text: str, spans: Sequence[Span], table: Mapping[int, str]) -> str:

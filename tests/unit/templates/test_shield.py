@@ -143,3 +143,49 @@ def test_private_characters_of_a_client_stay_what_they_are() -> None:
     assert through("{{ messages[0].content }}", f"{taken}<s>") == (f"{taken}<s>", ["<s>"])
     with pytest.raises(RequestError, match="private use"):
         through("{{ messages[0].content }}", "".join(map(chr, range(0xE000, 0xF900))) + "<s>")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tools", "content", "tool_calls", "thinking", "text", "function", "name", "arguments", "type", "role",
+        "reasoning_content", "tool_call_id", "parameters", "properties", "description", "required", "object",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("marks", ["<{}>", "<|{}|>", "[{}]", "_{}_"])
+def test_names_of_the_api_are_what_templates_know_them_by(name: str, marks: str) -> None:
+    """They are no text of a client's, even where a control token has the same name between its marks."""
+    schema = {
+        "type": "object",
+        "properties": {"x": {"type": "string", "description": "d"}},
+        "required": ["x"],
+    }
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": "y"}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+        {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "name": "f", "content": "c"},
+    ]
+    variables = {"tools": [tool], "thinking": True}
+    shield = Shield(ControlTexts([marks.format(name)]), messages, variables)
+    assert (shield.messages, shield.variables) == (messages, variables)
+
+
+def test_the_same_names_where_a_client_chooses_them_are_text() -> None:
+    control = ControlTexts(["<content>", "<text>"])
+    free = {"content": {"content": "text"}}
+    messages = [{"role": "user", "content": "content", "tool_calls": [{"function": {"arguments": free}}]}]
+    tool = {"properties": {"content": {"type": "text", "enum": ["text", {"type": "text"}]}}}
+    shield = Shield(control, messages, {"tools": [tool]})
+    assert set(shield.messages[0]) == {"role", "content", "tool_calls"}
+    (call,) = shield.messages[0]["tool_calls"]
+    (schema,) = shield.variables["tools"]
+    assert not {"content", "text"} & {
+        shield.messages[0]["content"],
+        *call["function"]["arguments"],
+        *schema["properties"],
+        schema["properties"][next(iter(schema["properties"]))]["enum"][0],
+    }
+    whole = json.dumps([shield.messages, shield.variables], ensure_ascii=False)
+    assert json.loads(shield.restored(whole)[0]) == [messages, {"tools": [tool]}]
