@@ -233,6 +233,10 @@ def test_many_names_are_cut(server: Running) -> None:
         ({"guided_choice": ["yes", "no!"]}, {"regex": "yes|no!"}),
         ({"structured_outputs": {"regex": "[a-c]{3}"}}, {"regex": "[a-c]{3}"}),
         ({"structured_outputs": {"choice": ["yes"]}}, {"regex": "yes"}),
+        (
+            {"structured_outputs": {"regex": "yes", "structural_tag": None, "disable_any_whitespace": False}},
+            {"regex": "yes"},
+        ),
         ({"guided_grammar": 'root ::= "abc"'}, {"grammar": 'root ::= "abc"'}),
     ],
 )
@@ -250,6 +254,12 @@ def test_what_is_ours_under_another_name(
     assert [reply.status_code for reply in replies] == [200, 200], replies[0].text
     assert said(replies[0]) == said(replies[1])
     assert named(replies[0]) == []
+
+
+def test_how_a_form_is_brought_about_is_ignored(server: Running) -> None:
+    reply = post(server, CHAT, structured_outputs={"regex": "yes", "disable_fallback": True})
+    assert said(reply) == said(post(server, CHAT, regex="yes"))
+    assert named(reply) == ["disable_fallback"]
 
 
 SCHEMA = {
@@ -352,6 +362,27 @@ def test_a_slip_is_found_out(server: Running, path: str, name: str, ours: str) -
         (CHAT, {"extra_body": {"top_k": 1}}, "into the body itself"),
         (CHAT, {"bad_words": ["x"]}, "logit_bias"),
         (CHAT, {"format": "json"}, "response_format"),
+        (CHAT, {"messages": [*HELLO, {"role": "assistant", "content": "x", "prefix": True}]}, "/v1/messages"),
+        (
+            CHAT,
+            {"messages": [*HELLO, {"role": "assistant", "content": "x", "partial": True}]},
+            "/v1/messages",
+        ),
+        (
+            "/v1/messages",
+            {"messages": [*HELLO, {"role": "assistant", "content": "x", "prefix": True}]},
+            "out",
+        ),
+        (CHAT, {"ebnf": 'root ::= "a"'}, "send it as grammar"),
+        ("/v1/completions", {"ebnf": 'root ::= "a"'}, "send it as grammar"),
+        (CHAT, {"stop_regex": "a+"}, "use stop"),
+        (CHAT, {"structural_tag": {"format": {}}}, "response_format"),
+        (CHAT, {"grammar_lazy": True}, "response_format"),
+        (CHAT, {"guided_whitespace_pattern": " "}, "response_format"),
+        (CHAT, {"structured_outputs": {"structural_tag": {"format": {}}}}, "no 'structural_tag'"),
+        (CHAT, {"structured_outputs": {"whitespace_pattern": " "}}, "no 'whitespace_pattern'"),
+        (CHAT, {"structured_outputs": {"n": 3, "model": "zz"}}, "no 'n'"),
+        (CHAT, {"structured_outputs": {"k" * 100_000: 3}}, "send one of json, "),
         ("/v1/responses", {"logit_bias": {"1": 2}}, "no such field"),
         ("/v1/messages", {"grammar": "x"}, "no such field"),
         ("/v1/messages", {"n": 2}, "no such field"),

@@ -49,6 +49,8 @@ _TOOLS = Refused(
 )
 _BODY = Refused("what is in it belongs into the body itself")
 _PROMPT = Refused("the prompt is made of the messages alone here; leave it out")
+_PREFIX = Refused("only /v1/messages continues a last message of the assistant; leave it out")
+_FORM = Refused("use response_format, a grammar or a regex")
 _BANNED = Refused("use logit_bias, a grammar or a regex")
 
 
@@ -69,6 +71,11 @@ MEANING: Mapping[str, Refused] = {
     **dict.fromkeys(("extra_body", "options"), _BODY),
     **dict.fromkeys(("chat_template", "documents", "continue_final_message", "raw"), _PROMPT),
     **dict.fromkeys(("truncate_prompt_tokens", "negative_prompt"), _PROMPT),
+    **dict.fromkeys(("prefix", "partial"), _PREFIX),
+    **dict.fromkeys(("structural_tag", "guided_whitespace_pattern", "whitespace_pattern"), _FORM),
+    **dict.fromkeys(("grammar_lazy", "grammar_triggers"), _FORM),
+    "ebnf": Refused("send it as grammar, in llama.cpp's notation (GBNF) or Lark's"),
+    "stop_regex": Refused("use stop, with the texts themselves"),
     **dict.fromkeys(("bad_words", "bad_words_ids", "allowed_token_ids", "banned_tokens"), _BANNED),
     **dict.fromkeys(("banned_strings", "logits_processors", "sequence_bias"), _BANNED),
     **dict.fromkeys(("typical_p", "typ_p", "tfs", "tfs_z", "length_penalty", "guidance_scale"), _sampler(1)),

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from foredraft.server.unknown_fields import NOTHING
+
 PLACES = {
     "guided_json": "json",
     "json_schema": "json",
@@ -15,6 +17,12 @@ PLACES = {
     "guided_choice": "choice",
 }
 """Fields of their own, by their names in vLLM's `structured_outputs`."""
+
+FORMS = ("json", "json_object", "regex", "grammar", "choice")
+"""What is known of vLLM's `structured_outputs`."""
+
+HOW = ("backend", "_backend", "disable_fallback")
+"""What in it only says how vLLM goes about it: that is ignored."""
 
 
 def with_forms(given: object) -> object:
@@ -27,7 +35,7 @@ def with_forms(given: object) -> object:
     outputs = given.get("structured_outputs") or {}
     if not isinstance(outputs, Mapping):
         raise ValueError("structured_outputs must be an object")
-    wanted = {name: value for name, value in outputs.items() if value is not None}
+    wanted = {name: value for name, value in outputs.items() if _is_known(name, value)}
     wanted |= {PLACES[name]: given[name] for name in PLACES if given.get(name) is not None}
     body = {name: value for name, value in given.items() if name not in ("structured_outputs", *PLACES)}
     for kind, value in wanted.items():
@@ -38,8 +46,15 @@ def with_forms(given: object) -> object:
     return body
 
 
+def _is_known(name: str, value: object) -> bool:
+    """Whether this part of `structured_outputs` says something. Raises ValueError for what is not here."""
+    if name not in (*FORMS, *HOW) and value not in NOTHING and value is not None:
+        raise ValueError(f"structured_outputs has no {name[:80]!r} here; send one of {', '.join(FORMS)}")
+    return value is not None and name in (*FORMS, *HOW)
+
+
 def _form(kind: str, value: Any) -> tuple[str, Any]:
-    """(our field, its value). What only says how vLLM goes about it keeps its name, and is ignored."""
+    """(our field, its value). What is in `HOW` keeps its name, and is ignored."""
     if kind == "json":
         try:
             schema = json.loads(value) if isinstance(value, str) else value
