@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -259,3 +261,43 @@ def test_a_million_faults_are_not_all_told(made: type[BaseModel], body: dict[str
     with pytest.raises(ValidationError) as caught:
         made.model_validate(body)
     assert caught.value.error_count() < 10
+
+
+@pytest.mark.parametrize("kind", [TypeError, KeyError, AttributeError, OSError])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_fault_of_our_own_while_a_body_is_read_is_none_of_the_client_s(
+    http: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
+    path: str,
+) -> None:
+    def broken(*_: object) -> None:
+        raise kind("a secret of ours")
+
+    monkeypatch.setattr("foredraft.server.openai.schemas.check", broken)
+    reply = post(http, path, CLAUDE)
+    assert reply.status_code == 500
+    message = reply.json()["error"]["message"]
+    assert "secret" not in reply.text
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.getMessage().split()[-1] in message
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], kind)
+
+
+def test_a_client_that_leaves_within_its_body_is_no_fault(
+    server: Running, http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "foredraft.requests")
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as line:
+        head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
+        line.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        time.sleep(0.1)
+    for _ in range(500):
+        if any("/tokenize" in one.getMessage() for one in caplog.records):
+            break
+        time.sleep(0.01)
+    assert http.get("/health").status_code == 200
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from foredraft.errors import ForedraftError
 from foredraft.server.anthropic.errors import anthropic_error, is_anthropic
@@ -30,6 +31,9 @@ CLIENT_CLOSED = 499
 """nginx's status for a client that did not wait."""
 
 HALF = "has an escape such as \\ud800 that stands for half a character."
+
+OF_BODIES = (ValueError, RecursionError, ClientDisconnect)
+"""What reading a body raises because of the body. Anything else is a fault of ours."""
 
 MOST_MESSAGE = 1000
 MOST_PARAM = 200
@@ -136,6 +140,8 @@ def _of_http(request: Request, error: HTTPException) -> JSONResponse:
     """The answer for an error of the framework's."""
     message, code, param = str(error.detail), message_code(error.status_code), None
     if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
+        if not isinstance(error.__cause__, OF_BODIES):
+            return respond(request.url.path, unexpected(error.__cause__), 500)
         message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
         param = error.__cause__.key if isinstance(error.__cause__, RepeatedKeyError) else None
     elif error.status_code == 404:
