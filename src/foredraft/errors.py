@@ -203,9 +203,13 @@ class BackendError(ForedraftError):
 
 
 class ChildError(ForedraftError):
-    """Work that was carried out in a child process failed. Who had it carried out says what that means."""
+    """Work that was carried out in a child process failed. Who had it carried out says what that means.
+
+    `transient`: it was not the work's own doing, so the same may succeed later.
+    """
 
     code = "child_error"
+    transient = False
 
 
 class ChildDiedError(ChildError):

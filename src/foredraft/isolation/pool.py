@@ -4,7 +4,7 @@ Children are started when they are needed, never by forking: a server has thread
 They know nothing of the parent but what a call hands them, and have none of its sockets. They are kept for
 the next call, where their imports and caches are still warm; one that died, hung or ran out of memory is
 replaced. Memory is bounded where the platform can (Linux; in part on other Unixes, not on Windows), time
-everywhere.
+everywhere: on Linux the processor time that a child takes, for a busy machine may keep it waiting.
 
     pool = ChildPool()
     text = pool.call("package.module:function", "an argument", 3, seconds=2.0)
@@ -22,8 +22,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from contextlib import suppress
+from pathlib import Path
 from threading import BoundedSemaphore, Lock, Timer
 from types import TracebackType
 from typing import Any, Self
@@ -47,10 +49,16 @@ OUTPUT = 8 << 20
 START_SECONDS = 60.0
 """For Python to start and to import the function, on a busy machine. No part of a call's own time."""
 
+PATIENCE = 10
+"""So many times the processor time of a call may pass on the clock, where the former is known."""
+
 WAIT_SECONDS = 30.0
 """How long a call waits for a free child."""
 
 _ROOM_FOR_A_REPLY = 4096
+_FROM_OUTSIDE = (-9, -15)
+"""Ended by SIGKILL or SIGTERM."""
+
 _LAST_WORDS = 2000
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|bad_alloc|MemoryError", re.I)
@@ -77,7 +85,7 @@ class ChildPool:
         and ChildOutputError; ChildError for anything else, such as another exception; CapacityError where no
         child was free for half a minute.
         """
-        request = pickle.dumps((function, args, seconds), pickle.HIGHEST_PROTOCOL)
+        request = pickle.dumps((function, args, PATIENCE * seconds), pickle.HIGHEST_PROTOCOL)
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise CapacityError(
                 "All child processes that check requests are busy.", hint="Send the request again later."
@@ -210,7 +218,7 @@ class _Child:
         Raises _NeverBegunError, ChildDiedError, ChildTimeoutError and ChildMemoryError; then it is of no use
         any more.
         """
-        with _Deadline(self._process, START_SECONDS) as start:
+        with _Deadline(self._process, START_SECONDS, patience=1) as start:
             try:
                 self._log.seek(0)  # the child's place in it too, so that the file holds one call's messages
                 self._log.truncate()
@@ -247,11 +255,15 @@ class _Child:
         self._process.kill()
         code = self._process.wait()
         if deadline.expired:
-            return ChildTimeoutError(f"It takes longer than {seconds:g} s.")
+            late = ChildTimeoutError(f"It takes longer than {seconds:g} s.")
+            late.transient = deadline.waited
+            return late
         words = self._last_words()
         if _OUT_OF_MEMORY.search(words):
             return ChildMemoryError("It needs more memory than it may have.")
-        return ChildDiedError(f"Its process ended: {_how(code)}.", last_words=words)
+        died = ChildDiedError(f"Its process ended: {_how(code)}.", last_words=words)
+        died.transient = code in _FROM_OUTSIDE
+        return died
 
     def _last_words(self) -> str:
         """The last lines that the process printed."""
@@ -272,18 +284,27 @@ def _how(code: int) -> str:
 
 
 class _Deadline:
-    """Kills a process that takes too long. A thread does it: on Windows no pipe can be waited for."""
+    """Kills a process that takes too long. A thread does it: on Windows no pipe can be waited for.
 
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    Where it can be told, the seconds are those that the process works, and only `patience` times as many on
+    the clock end it without. `waited`: that was so.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], seconds: float, *, patience: float = PATIENCE
+    ) -> None:
         self.expired = False
+        self.waited = False
         self._over = False
         self._process = process
+        self._seconds = seconds
+        self._end = time.monotonic() + patience * seconds
+        self._worked = _worked(process.pid)
         self._lock = Lock()
-        self._timer = Timer(seconds, self._expire)
-        self._timer.daemon = True
+        self._timer: Timer
 
     def __enter__(self) -> Self:
-        self._timer.start()
+        self._start(self._seconds)
         return self
 
     def __exit__(
@@ -295,13 +316,42 @@ class _Deadline:
         """From now on the process is not killed."""
         with self._lock:
             self._over = True
-        self._timer.cancel()
+            self._timer.cancel()
+
+    def _start(self, seconds: float) -> None:
+        self._timer = Timer(seconds, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _expire(self) -> None:
         with self._lock:
-            if not self._over:
-                self.expired = True
-                self._process.kill()
+            if self._over:
+                return
+            unused = self._unused()
+            left = min(unused, self._end - time.monotonic())
+            if left > 0:
+                self._start(max(left, 0.01))
+                return
+            self.waited = unused > 0
+            self.expired = True
+            self._process.kill()
+
+    def _unused(self) -> float:
+        """The seconds that the process has not worked yet; none where nobody knows."""
+        now = _worked(self._process.pid)
+        return 0.0 if now is None or self._worked is None else self._seconds - (now - self._worked)
+
+
+def _worked(pid: int) -> float | None:
+    """The processor time of a process in seconds; None where it cannot be told (other than on Linux)."""
+    if sys.platform != "linux":
+        return None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+        user, system = fields.split()[11:13]
+    except (OSError, ValueError):
+        return None
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _environment() -> dict[str, str]:

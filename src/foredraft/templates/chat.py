@@ -7,7 +7,7 @@ import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -51,21 +51,31 @@ class ChatTemplate:
         self._lock = Lock()
         self._kept: OrderedDict[bytes, str] = OrderedDict()
         self._kept_characters = 0
+        self._traits: TemplateTraits | None = None
         self._timeless = "strftime_now" not in (source or "")
 
-    @cached_property
+    @property
     def traits(self) -> TemplateTraits:
         """What it can do. A template that cannot be used has an `error`, and does not raise here."""
+        if self._traits is not None:
+            return self._traits
+        found, lasting = self._examined()
+        if lasting:  # as long as the model is loaded
+            self._traits = found
+        return found
+
+    def _examined(self) -> tuple[TemplateTraits, bool]:
+        """Its traits, and whether they would be found again: one stall must not decide about a template."""
         if self._source is None:
-            return TemplateTraits()
-        error = ""
-        for _ in range(2):  # what is found holds as long as the model is loaded: one stall must not decide
+            return TemplateTraits(), True
+        for last in (False, True):
             try:
                 found = _children().call(f"{_MODULE}:examine", self._source, self._tokens, seconds=SECONDS)
-                return TemplateTraits(**found)
+                return TemplateTraits(**found), True
             except _BOUNDS as failed:
-                error = failed.message
-        return TemplateTraits(error=error)
+                if last:
+                    return TemplateTraits(error=failed.message), not failed.transient
+        raise AssertionError
 
     def render(self, messages: Sequence[Message], **variables: object) -> str:
         """The prompt text. Raises RequestError if there is no template or it cannot be used, rejects the

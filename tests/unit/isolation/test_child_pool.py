@@ -98,6 +98,32 @@ def test_a_child_that_hangs_is_killed(shared: ChildPool, name: str) -> None:
 
 
 @linux
+def test_what_counts_is_the_time_that_a_child_works(shared: ChildPool) -> None:
+    """A busy machine, or a disk, may keep it waiting for much longer."""
+    assert call(shared, "sleep", 1.0, seconds=0.3) == 1.0
+
+
+@linux
+@pytest.mark.parametrize(("name", "waited"), [("hang", True), ("hang_with_the_lock", False)])
+def test_a_child_that_was_kept_waiting_is_told_from_one_that_worked(
+    shared: ChildPool, name: str, waited: bool
+) -> None:
+    with pytest.raises(ChildTimeoutError) as caught:
+        call(shared, name, seconds=0.3)
+    assert caught.value.transient is waited
+
+
+@unix
+@pytest.mark.parametrize(("sent", "transient"), [("SIGKILL", True), ("SIGTERM", True), ("SIGABRT", False)])
+def test_a_child_that_somebody_killed_is_told_from_one_that_crashed(
+    shared: ChildPool, sent: str, transient: bool
+) -> None:
+    with pytest.raises(ChildDiedError, match=sent) as caught:
+        call(shared, "end_by", sent)
+    assert caught.value.transient is transient
+
+
+@linux
 @pytest.mark.parametrize("name", ["eat_slowly", "eat_at_once", "eat_and_abort"])
 def test_memory_is_bounded(shared: ChildPool, name: str) -> None:
     with pytest.raises(ChildMemoryError, match="memory"):

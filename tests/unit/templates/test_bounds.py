@@ -104,6 +104,26 @@ def test_the_log_has_a_line_for_a_template_that_was_stopped(caplog: pytest.LogCa
     ]
 
 
+@pytest.mark.parametrize("transient", [True, False])
+def test_only_what_a_template_did_itself_is_kept(transient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        calls = 0
+
+        def call(self, *arguments: object, **options: float) -> object:
+            Failing.calls += 1
+            if Failing.calls <= 2:
+                error = ChildTimeoutError("It takes longer than 2 s.")
+                error.transient = transient
+                raise error
+            return {"system": "first"}
+
+    monkeypatch.setattr(chat, "_children", Failing)
+    template = ChatTemplate("x")
+    assert template.traits.error == "It takes longer than 2 s."
+    assert template.traits.error == (None if transient else "It takes longer than 2 s.")
+    assert template.traits is template.traits
+
+
 def test_a_machine_that_stalled_once_does_not_decide_about_a_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
