@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from foredraft.server.auth import hash_key, new_key
+from foredraft.server.page.docs import ASSETS
 from foredraft.server.settings import KeySettings, Limits, ServerSettings
 from http_server import Running, serving
 
@@ -48,11 +50,26 @@ def test_only_keys_get_in(guarded: Running) -> None:
         assert not key or key not in reply.text
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/speculation", "/docs", "/openapi.json"])
-def test_everything_but_health_wants_a_key(guarded: Running, path: str) -> None:
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/speculation", "/docs/other"])
+def test_everything_else_wants_a_key(guarded: Running, path: str) -> None:
     assert httpx.get(guarded.url + path).status_code == 401
-    assert httpx.get(guarded.url + path, headers={"x-api-key": ALICE}).status_code == 200
-    assert httpx.get(guarded.url + "/health").status_code == 200
+    with_key = httpx.get(guarded.url + path, headers={"x-api-key": ALICE})
+    assert with_key.status_code == (404 if path == "/docs/other" else 200)
+
+
+@pytest.mark.parametrize("path", ["/health", "/", "/docs", "/docs/", *(f"/docs/{name}" for name in ASSETS)])
+def test_health_and_the_pages_want_none(guarded: Running, path: str) -> None:
+    assert httpx.get(guarded.url + path).status_code == 200
+
+
+def test_the_document_of_the_api_says_nothing_of_models_and_keys(guarded: Running) -> None:
+    ask(guarded, ALICE)
+    reply = httpx.get(f"{guarded.url}/openapi.json")
+    assert reply.status_code == 200
+    assert not {"fake", "alice", "bob"} & set(re.findall(r"\w+", reply.text))
+    document = reply.json()
+    (name,) = document["components"]["securitySchemes"]
+    assert {name: []} in document["security"], "Swagger UI asks for a key"
 
 
 def test_anthropic_s_paths_refuse_in_their_form(guarded: Running) -> None:

@@ -16,12 +16,15 @@ from foredraft.errors import ForedraftError, RequestError
 from foredraft.server.auth import Authenticator, check_host_header
 from foredraft.server.caller import Visit
 from foredraft.server.errors import error_response, respond, unexpected
+from foredraft.server.page.docs import ASSETS
 from foredraft.server.rates import RateLimiter
 from foredraft.server.request_log import current
 from foredraft.server.settings import ServerSettings
 
-OPEN = ("/health", "/")
-"""Paths that need no key: a load balancer has none, and the status page asks for one."""
+OPEN = ("/health", "/", "/openapi.json", "/docs", *(f"/docs/{name}" for name in ASSETS))
+"""Paths that need no key: a load balancer has none, and the pages ask for one. The document of the API is the
+same for every server of this version, but for the limits; it says nothing of models and keys.
+"""
 
 JSON_ONLY = ("POST", "PUT", "PATCH")
 

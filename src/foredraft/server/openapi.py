@@ -18,6 +18,8 @@ def documented(describe_app: Callable[[], dict[str, Any]], current: Callable[[],
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas |= _SCHEMAS
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{}, {"key": []}]  # a server may have no keys
     for schema in schemas.values():
         _bound(schema.get("properties", {}), current())
     for path, operations in document["paths"].items():
