@@ -69,6 +69,8 @@ def _found_out(constraint: Constraint, source: Source, vocab_size: int) -> str:
     try:
         reason: str = _pool.call(_TRY_OUT, source.form, source.text, vocab_size, seconds=SECONDS)
     except ChildDiedError as error:
+        if error.transient:  # somebody killed it: not remembered
+            raise unusable(constraint, f"it was not tried out to the end. {error.message}") from None
         return f"llguidance crashes on it. {error.message}"
     except ChildMemoryError as error:
         return f"llguidance runs out of memory on it. {error.message}"

@@ -13,6 +13,14 @@ Span = tuple[int, int]
 _PREFIX = 3
 """So much of a control token's text is looked for at once: few tokens of a vocabulary begin differently."""
 
+_MOST = 128
+"""Characters of a control token's text that is put together with its surroundings: all in use are shorter,
+and its parts take the square of that. Longer ones are only looked for as a whole.
+"""
+
+_MOST_MARKS = 8
+"""Marks at each end of a control token that may stand around a client's text."""
+
 _MARKS = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 _NOTHING = re.compile(r"(?!)")
 
@@ -27,14 +35,15 @@ class ControlTexts:
     ) -> None:
         self._texts = frozenset(filter(None, texts))
         self._lstrip, self._rstrip = frozenset(lstrip), frozenset(rstrip)
-        self._longest = max(map(len, self._texts), default=0)
+        short = [text for text in self._texts if len(text) <= _MOST]
+        self._longest = max(map(len, short), default=0)
         self._lengths = _lengths(self._texts)
         self._begins = _any_of(self._lengths)
         self._firsts = _any_of(text[0] for text in self._texts)
         self._lasts = _any_of(text[-1] for text in self._texts)
-        self._heads = {text[:length] for text in self._texts for length in range(1, len(text))}
-        self._tails = {text[length:] for text in self._texts for length in range(1, len(text))}
-        self._cores = {core for text in self._texts for core in _cores(text)}
+        self._heads = {text[:length] for text in short for length in range(1, len(text))}
+        self._tails = {text[length:] for text in short for length in range(1, len(text))}
+        self._cores = {core for text in short for core in _cores(text)}
 
     def spans(self, text: str) -> Iterator[Span]:
         """Where control tokens are spelled, from left to right, the longest first."""
@@ -104,8 +113,9 @@ def _cores(text: str) -> Iterator[str]:
     marks = _MARKS.fullmatch(text)
     assert marks is not None
     before, core, after = marks.groups()
-    for first in range(1, len(before) + 1):
-        for last in range(1, len(after) + 1) if core else ():
+    most_before, most_after = (min(len(side), _MOST_MARKS) for side in (before, after))
+    for first in range(1, most_before + 1):
+        for last in range(1, most_after + 1) if core else ():
             yield text[first : len(text) - last]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foredraft.errors import CapacityError, RequestError
+from foredraft.errors import CapacityError, ChildDiedError, RequestError
 from foredraft.isolation.pool import ChildPool
 from foredraft.sampling import verdicts
 from foredraft.sampling.constraint import compile_constraint
@@ -52,6 +52,21 @@ def test_a_crash_of_the_library_is_an_error_and_remembered(monkeypatch: pytest.M
             verdicts.check(SCHEMA, DEADLY, 300)
         assert "simpler" in str(caught.value.hint)
     assert len(calls) == 1
+    verdicts.check(SCHEMA, Source("json", "{}"), 300)
+
+
+def test_a_child_that_somebody_killed_says_nothing_about_the_constraint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(*_: Any, **__: Any) -> Any:
+        error = ChildDiedError("Its process ended: signal 9, SIGKILL.")
+        error.transient = True
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verdicts._pool, "call", killed)
+        with pytest.raises(RequestError, match="not tried out to the end"):
+            verdicts.check(SCHEMA, Source("json", "{}"), 300)
     verdicts.check(SCHEMA, Source("json", "{}"), 300)
 
 

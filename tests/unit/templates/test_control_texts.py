@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +111,24 @@ def test_white_space_that_a_token_takes_is_not_encoded() -> None:
         ("<l>", True),
     ]
     assert list(control.parts(*marked("<n> a ", "<l>", " <n>")))[1] == (" a <l> ", False)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["<" + "x" * 200_000 + ">"],
+        ["<" * 30_000 + "x" + ">" * 30_000],
+        ["<" * 60 + f"{n:04}" + ">" * 60 for n in range(300)],
+    ],
+)
+def test_long_control_tokens_of_a_model_file_take_little_memory(texts: list[str]) -> None:
+    """Unbounded, the parts of each of these take gigabytes."""
+    tracemalloc.start()
+    try:
+        control = ControlTexts(texts)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    text = f"a {texts[0]} b"
+    assert [text[slice(*span)] for span in control.spans(text)] == [texts[0]]
+    assert control.risky(text) == [(2, len(text) - 2)]
