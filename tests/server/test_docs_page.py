@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 from base64 import b64encode
@@ -53,3 +54,18 @@ def test_the_files_are_those_of_swagger_ui(server: Running, name: str) -> None:
     text = replies[1].text
     assert "SwaggerUIBundle" in text if name.endswith(".js") else ".swagger-ui" in text
     assert f"?v={SWAGGER_UI}" in httpx.get(f"{server.url}/docs").text
+
+
+def test_nobody_waits_while_a_file_is_unpacked(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask for it so: it takes no key."""
+    on_loop: list[bool] = []
+    unpack = gzip.decompress
+
+    def watched(packed: bytes) -> bytes:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return unpack(packed)
+
+    monkeypatch.setattr("foredraft.server.page.docs.gzip.decompress", watched)
+    name = "swagger-ui-bundle.js"
+    assert httpx.get(f"{server.url}/docs/{name}", headers={"accept-encoding": "identity"}).status_code == 200
+    assert on_loop == [False]
