@@ -22,7 +22,7 @@
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
     ├── BackendError                 the backend failed                    exit 1, HTTP 500
     └── ChildError                   work in a child process failed        exit 1, HTTP 500
-        ├── ChildDiedError           it crashed
+        ├── ChildDiedError           it crashed, or was ended
         ├── ChildTimeoutError        it took too long
         ├── ChildMemoryError         it ran out of memory
         └── ChildOutputError         its result is too large
@@ -213,7 +213,9 @@ class ChildError(ForedraftError):
 
 
 class ChildDiedError(ChildError):
-    """The child crashed. `last_words`: what it printed last, such as a failed assertion; may be empty."""
+    """The child crashed, or was ended from outside (`transient`). `last_words`: what it printed last, such as
+    a failed assertion; may be empty.
+    """
 
     code = "child_died"
 

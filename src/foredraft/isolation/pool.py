@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import BoundedSemaphore, Lock, Timer
 from types import TracebackType
@@ -56,11 +56,15 @@ WAIT_SECONDS = 30.0
 """How long a call waits for a free child."""
 
 _ROOM_FOR_A_REPLY = 4096
-_FROM_OUTSIDE = (-9, -15)
-"""Ended by SIGKILL or SIGTERM."""
-
 _LAST_WORDS = 2000
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_CRASHES = {
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
+    if hasattr(signal, name)
+}
+"""What a process does to itself; other signals come from outside."""
+
 _OUT_OF_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|bad_alloc|MemoryError", re.I)
 
 
@@ -192,18 +196,19 @@ class _Child:
         self.expired = False
         self._most = output + _ROOM_FOR_A_REPLY
         self._ending = Lock()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         command = [sys.executable, "-P", "-m", "foredraft.isolation.child", str(memory), str(output)]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=_environment(),
-            )
+            with ExitStack() as opened:
+                self._log = opened.enter_context(tempfile.TemporaryFile())
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._log,
+                    env=_environment(),
+                )
+                opened.pop_all()  # closed by `end`
         except OSError as error:
-            self._log.close()
             raise ChildError(f"A child process could not be started: {error}") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -262,7 +267,7 @@ class _Child:
         if _OUT_OF_MEMORY.search(words):
             return ChildMemoryError("It needs more memory than it may have.")
         died = ChildDiedError(f"Its process ended: {_how(code)}.", last_words=words)
-        died.transient = code in _FROM_OUTSIDE
+        died.transient = code < 0 and -code not in _CRASHES
         return died
 
     def _last_words(self) -> str:

@@ -1,7 +1,8 @@
 """Whether a constraint can be used, found out in a child process before this one's llguidance sees it.
 
 llguidance is native code in the server's own process, and a constraint comes from a client: one that makes it
-crash, or compile for minutes, is to cost its own request, not everybody's. What was found out is remembered.
+crash, or compile for minutes, is to cost its own request, not everybody's. What was found out is remembered,
+unless the machine may have been the cause.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from foredraft.errors import (
     ChildTimeoutError,
 )
 from foredraft.isolation.pool import ChildPool
-from foredraft.sampling.grammar import Source, unusable
+from foredraft.sampling.grammar import WHAT, Source, unusable
 from foredraft.types import Constraint
 
 SECONDS = 2.0
@@ -31,7 +32,7 @@ REMEMBERED = 1024
 """Verdicts: a hash and a line of text each."""
 
 _SIMPLER = "Use a simpler one: fewer rules or levels within each other, fewer alternatives, smaller counts."
-_LIMITS = ("crashes on it", "runs out of memory", "Too many items", "Current row has", "too many", "too deep")
+_LIMITS = ("crashes on it", "Too many items", "Current row has", "too many", "too deep")
 _TRY_OUT = "foredraft.sampling.trial:try_out"
 
 _pool = ChildPool(memory=MEMORY)
@@ -41,7 +42,7 @@ _remembering = Lock()
 
 def check(constraint: Constraint, source: Source, vocab_size: int) -> None:
     """Raises RequestError for a constraint that cannot be used, saying why; CapacityError where too many are
-    being tried out.
+    being tried out, or the process that did was ended.
     """
     names_tokens = source.form == "lark" and ("<[" in source.text or "<|" in source.text)
     size = vocab_size if names_tokens else 0
@@ -69,12 +70,16 @@ def _found_out(constraint: Constraint, source: Source, vocab_size: int) -> str:
     try:
         reason: str = _pool.call(_TRY_OUT, source.form, source.text, vocab_size, seconds=SECONDS)
     except ChildDiedError as error:
-        if error.transient:  # somebody killed it: not remembered
-            raise unusable(constraint, f"it was not tried out to the end. {error.message}") from None
-        return f"llguidance crashes on it. {error.message}"
+        if not error.transient:
+            return f"llguidance crashes on it. {error.message}"
+        what = WHAT[constraint.kind]
+        raise CapacityError(
+            f"The {what} could not be tried out. {error.message}", hint="Send the request again."
+        ) from None
     except ChildMemoryError as error:
-        return f"llguidance runs out of memory on it. {error.message}"
-    except ChildTimeoutError as error:  # perhaps the machine is busy: not remembered
+        reason = f"llguidance runs out of memory on it. {error.message}"
+        raise unusable(constraint, reason, hint=_SIMPLER) from None
+    except ChildTimeoutError as error:
         raise unusable(constraint, f"it is too complex. {error.message}", hint=_SIMPLER) from None
     return reason
 

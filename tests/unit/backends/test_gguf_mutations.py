@@ -17,7 +17,15 @@ from foredraft.backends.llamacpp import trial
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.config import ModelOptions
 from foredraft.engine.engine import Engine
-from foredraft.errors import ChildDiedError, ChildMemoryError, ChildTimeoutError, ModelFormatError
+from foredraft.errors import (
+    BackendError,
+    ChildDiedError,
+    ChildError,
+    ChildMemoryError,
+    ChildTimeoutError,
+    ForedraftError,
+    ModelFormatError,
+)
 from foredraft.isolation.pool import ChildPool
 from foredraft.server.pool import ModelPool
 from foredraft.server.run import loader
@@ -209,23 +217,36 @@ def test_what_ended_a_child_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(files) == 1
 
 
+def killed() -> ChildDiedError:
+    error = ChildDiedError("Its process ended: signal 9.")
+    error.transient = True
+    return error
+
+
 @pytest.mark.parametrize(
-    "error", [ChildTimeoutError("It takes longer than 60 s."), ChildMemoryError("More.")]
+    ("error", "raised", "message"),
+    [
+        (ChildTimeoutError("It takes longer than 60 s."), ModelFormatError, "was tried first. It takes"),
+        (ChildMemoryError("More."), ModelFormatError, "was tried first. More"),
+        (killed(), BackendError, "ended: signal 9"),
+        (ChildError("A child process could not be started: full"), BackendError, "started: full"),
+    ],
 )
-def test_what_depends_on_the_machine_is_kept_for_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_what_the_machine_may_have_done_is_not_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ChildError,
+    raised: type[ForedraftError],
+    message: str,
 ) -> None:
-    files = tried(monkeypatch, error)
     path = gguf_factory.tiny_llama(tmp_path / "m.gguf")
     options = ModelOptions(cache_dir=tmp_path / "cache")
-    for _ in range(2):
-        with pytest.raises(ModelFormatError, match="it was tried first"):
-            trial.admit(read_gguf(path), options)
-    assert len(files) == 1
-    forget()
-    with pytest.raises(ModelFormatError):
+    tried(monkeypatch, error)
+    with pytest.raises(raised, match=message):
         trial.admit(read_gguf(path), options)
-    assert len(files) == 2
+    files = tried(monkeypatch)
+    trial.admit(read_gguf(path), options)
+    assert len(files) == 1
 
 
 def test_an_unreadable_result_is_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ from foredraft.isolation import pool as module
 from foredraft.isolation.pool import ChildPool
 
 AMPLE = 60.0
+CRASHES = [(name, False) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")]
 unix = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits that hold, and /proc")
 
@@ -80,12 +83,14 @@ def test_a_crash_costs_one_call(shared: ChildPool) -> None:
     with pytest.raises(ChildDiedError, match="signal 11, SIGSEGV") as caught:
         call(shared, "crash")
     assert caught.value.last_words == "assertion failed: native code"
+    assert not caught.value.transient
     assert call(shared, "add", 2, 2) == 4
 
 
 def test_a_child_that_leaves_is_replaced(shared: ChildPool) -> None:
-    with pytest.raises(ChildDiedError, match="exit status 3"):
+    with pytest.raises(ChildDiedError, match="exit status 3") as caught:
         call(shared, "leave", 3)
+    assert not caught.value.transient
     assert call(shared, "add", 2, 3) == 5
 
 
@@ -114,7 +119,9 @@ def test_a_child_that_was_kept_waiting_is_told_from_one_that_worked(
 
 
 @unix
-@pytest.mark.parametrize(("sent", "transient"), [("SIGKILL", True), ("SIGTERM", True), ("SIGABRT", False)])
+@pytest.mark.parametrize(
+    ("sent", "transient"), [("SIGKILL", True), ("SIGTERM", True), ("SIGHUP", True), *CRASHES]
+)
 def test_a_child_that_somebody_killed_is_told_from_one_that_crashed(
     shared: ChildPool, sent: str, transient: bool
 ) -> None:
@@ -308,6 +315,17 @@ def test_a_python_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with ChildPool() as pool, pytest.raises(ChildError, match="nowhere/python"):
         call(pool, "process")
+
+
+def test_no_room_for_a_temporary_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with ChildPool() as pool:
+        for _ in range(3):  # each gives its place in the pool back
+            with pytest.raises(ChildError, match=r"could not be started.*No space left"):
+                call(pool, "process")
 
 
 def test_a_child_that_never_begins_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foredraft.errors import CapacityError, ChildDiedError, RequestError
+from foredraft.errors import CapacityError, ChildDiedError, ChildError, ChildMemoryError, RequestError
 from foredraft.isolation.pool import ChildPool
 from foredraft.sampling import verdicts
 from foredraft.sampling.constraint import compile_constraint
@@ -55,21 +55,6 @@ def test_a_crash_of_the_library_is_an_error_and_remembered(monkeypatch: pytest.M
     verdicts.check(SCHEMA, Source("json", "{}"), 300)
 
 
-def test_a_child_that_somebody_killed_says_nothing_about_the_constraint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def killed(*_: Any, **__: Any) -> Any:
-        error = ChildDiedError("Its process ended: signal 9, SIGKILL.")
-        error.transient = True
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(verdicts._pool, "call", killed)
-        with pytest.raises(RequestError, match="not tried out to the end"):
-            verdicts.check(SCHEMA, Source("json", "{}"), 300)
-    verdicts.check(SCHEMA, Source("json", "{}"), 300)
-
-
 def test_what_takes_too_long_is_an_error_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch)
     monkeypatch.setattr(verdicts, "SECONDS", 0.05)
@@ -85,6 +70,33 @@ def test_what_needs_too_much_memory_is_an_error(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(verdicts, "SECONDS", 60.0)
         with pytest.raises(RequestError, match=r"memory|crashes"):
             verdicts.check(SCHEMA, Source("regex", "(a{1000}){1000}"), 300)
+
+
+def killed() -> ChildDiedError:
+    error = ChildDiedError("Its process ended: signal 9, SIGKILL.")
+    error.transient = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (killed(), CapacityError),
+        (ChildMemoryError("It needs more than 512 MB of memory."), RequestError),
+        (ChildError("A child process could not be started: full"), ChildError),
+    ],
+)
+def test_what_the_machine_may_have_done_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, error: ChildError, raised: type[Exception]
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts._pool, "call", fail)
+        with pytest.raises(raised, match=error.message):
+            verdicts.check(SCHEMA, Source("regex", "killed"), 300)
+    verdicts.check(SCHEMA, Source("regex", "killed"), 300)
 
 
 def test_no_free_child_is_no_fault_of_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:

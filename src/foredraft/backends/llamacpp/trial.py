@@ -4,7 +4,8 @@ Where a file is not what llama.cpp expects it asserts, throws through C, or read
 server would end every model's requests with it. So a file that was not loaded before is loaded, and computes
 a few rows, in a child (`trial_run`). The weights are mapped there and not laid out anew: what is read from
 the disk is read once, for it is in the system's page cache when the file is loaded in earnest. What came out
-is kept for the file (its size, time and header), so that it is paid for once.
+is kept for the file (its size, time and header), so that it is paid for once; what may be a passing fault of
+the machine is not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary
 from foredraft.config import ModelOptions
 from foredraft.errors import (
+    BackendError,
     ChildDiedError,
     ChildError,
     ChildMemoryError,
@@ -52,8 +54,8 @@ _known: dict[str, str] = {}
 def admit(summary: GGUFSummary, options: ModelOptions) -> None:
     """Return if the file can be opened in this process, or is refused in words when it is.
 
-    Raises ModelFormatError where opening it ends a process, takes too long or too much memory; CapacityError
-    where no child can be had.
+    Raises ModelFormatError where opening it ends a process, takes too long or too much memory; BackendError
+    where it could not be tried, and CapacityError where no child was free.
     """
     identity = _identity(summary, options)
     kept = options.cache_dir / "probes" / f"opened-{identity}.json" if options.cache_dir else None
@@ -61,11 +63,8 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
     if fault is None:
         fault = _read(kept)
     if fault is None:
-        try:
-            fault = _try(summary, options)
-            _write(kept, fault)
-        except (ChildTimeoutError, ChildMemoryError) as error:  # as busy or as full as the machine is now
-            fault = f"it was tried first. {error.message.rstrip('.')}"
+        fault = _try(summary, options)
+        _write(kept, fault)
     _known[identity] = fault
     if fault:
         raise ModelFormatError(
@@ -75,21 +74,29 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
 
 
 def _try(summary: GGUFSummary, options: ModelOptions) -> str:
-    """What is wrong with the file; empty if it can be opened. Raises ChildTimeoutError, ChildMemoryError."""
+    """What is wrong with the file, whenever it is opened; empty if it can be. Raises as `admit` does for what
+    may be otherwise the next time.
+    """
     seconds = SECONDS + summary.size_bytes // BYTES_PER_SECOND
     try:
         with start_children() as children:
             children.call(
                 _FUNCTION, str(summary.path), options.kv_type, options.flash_attention, seconds=seconds
             )
-    except ChildDiedError as error:
-        return f"llama.cpp ends its process with it ({_last_words(error)})"
-    except (ChildTimeoutError, ChildMemoryError):
-        raise
-    except ChildError as error:
-        return f"it cannot be used ({error.message.rstrip('.')})"
     except ModelFormatError as error:
         return error.message.rstrip(".")
+    except (ChildTimeoutError, ChildMemoryError) as error:
+        raise ModelFormatError(
+            f"{summary.path} cannot be loaded: it was tried first. {error.message}",
+            hint="The machine is too busy or too full for it, or the file is damaged.",
+        ) from None
+    except ChildError as error:
+        if isinstance(error, ChildDiedError) and not error.transient:
+            return f"llama.cpp ends its process with it ({_last_words(error)})"
+        raise BackendError(
+            f"{summary.path} could not be tried in a process of its own. {error.message}",
+            hint="Try again. If it stays so: is there memory left, and room for temporary files?",
+        ) from None
     return ""
 
 
