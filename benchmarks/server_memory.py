@@ -23,7 +23,7 @@ from pathlib import Path
 
 import httpx
 
-from common import progress
+from common import progress, run_benchmark
 from server_common import started
 
 MIB = 1 << 10
@@ -96,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -20,8 +20,8 @@ longer than one forward over `PREFILL_ROWS` rows, one row for each decoding requ
 """
 
 FORWARD_MS = 150.0
-"""What such a forward should take. On a CPU 64 rows of a 135M model take 400 ms at the end of a long context,
-and of a 7B model more than a second."""
+"""What the prompts in such a forward should take. On a CPU 64 rows of a 135M model take 400 ms at the end of
+a long context, and of a 7B model more than a second."""
 
 LEAST_ROWS = 8
 """Fewer rows hardly make a forward shorter, and every forward reads all weights."""
@@ -45,7 +45,9 @@ class PromptRows:
         return min(self._most, room) if decoding else room
 
     def learn(self, rows: int, ms: float) -> None:
-        """A forward that also decoded took `ms` milliseconds with `rows` rows of prompts."""
+        """In a forward that also decoded `rows` rows of prompts took `ms` milliseconds: their share by rows.
+        What is verified beside them brings the streams tokens.
+        """
         if rows < self._most and ms <= FORWARD_MS:
             return  # the end of a prompt, which says nothing of more rows
         fitting = PREFILL_ROWS if ms <= 0 else int(rows * FORWARD_MS / ms)

@@ -74,7 +74,8 @@ class RoundRunner:
             events += self._finish_prefill(prefill, logits[_verified(decoding, drafts) :])
         prompt_rows = sum(count for _, count in prefill) if prefill else 0
         if prompt_rows and decoding:
-            self._scheduler.prompt_rows.learn(prompt_rows, 1e3 * (forwarded - drafted))
+            share = prompt_rows / (prompt_rows + _verified(decoding, drafts))
+            self._scheduler.prompt_rows.learn(prompt_rows, share * 1e3 * (forwarded - drafted))
         moments = began, drafted, forwarded, self._clock()
         entry = Entry(load, plan, decoding, drafts, outcomes, prompt_rows, *moments, self._planner_ms)
         self.ledger.add(entry, self.setup)
