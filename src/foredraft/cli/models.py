@@ -113,7 +113,10 @@ def _what_goes(removal: Removal) -> str:
     files, links = removal.files, sum(file.is_symlink() for file in removal.files)
     said = f"{removal.model.name}: {counted(len(files), 'file')}, {size_text(removal.size_bytes)}"
     said += f", in {removal.model.path.parent if removal.model.format == 'gguf' else removal.model.path}"
-    return said + (f" ({counted(links, 'link')}: what they point to stays)" if links else "")
+    said += f" ({counted(links, 'link')}: what they point to stays)" if links else ""
+    others = [path.name for path in removal.rest]
+    shown = f"{', '.join(others[:5])}{', …' if len(others) > 5 else ''}"
+    return said + (f"\nWhat is no part of the model stays there: {shown}" if others else "")
 
 
 def _confirmed() -> bool:

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import glob
+import re
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foredraft.errors import ConfigError, ForedraftError, ModelNotFoundError
 from foredraft.library.catalogue import DEFAULT_PACKAGE, list_models
+from foredraft.library.hub_safetensors import BESIDES
 from foredraft.library.names import ambiguous, as_path, models_called, not_found
-from foredraft.library.repository import SAFETENSORS
+from foredraft.library.repository import INDEX, SAFETENSORS, SUFFIX
 from foredraft.library.split import model_files
 from foredraft.library.stored import OWN, StoredModel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from foredraft.config import OtherPrograms
+
+_LEFT = re.compile(r"\.(.+)\.(?:[0-9a-f]+\.part|lock)")
+"""What a download that was interrupted leaves of a file: see `transfer`."""
+
+_USUAL = ("tokenizer*.json", "vocab.*", "chat_template*", "*.safetensors.index.json")
+"""Files that models of safetensors have as well, from elsewhere than the Hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """What goes with a model: `files` (links among them are deleted themselves, not what they point to),
-    `size_bytes` what that frees. `folder` is the models folder, which stays.
+    `size_bytes` what that frees. `rest` lies in the model's folder and is no part of it: it stays. `folder`
+    is the models folder, which stays.
     """
 
     model: StoredModel
     files: tuple[Path, ...]
+    rest: tuple[Path, ...]
     size_bytes: int
     folder: Path
 
@@ -72,8 +85,9 @@ def to_remove(name: str, folder: Path, others: OtherPrograms) -> Removal:
     if model.format == SAFETENSORS and model.path.is_symlink():
         raise _behind_a_link(model, model.path)
     files = tuple(_files(model))
+    rest = tuple(_rest(model, files))
     size = sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
-    return Removal(model, files, size, folder)
+    return Removal(model, files, rest, size, folder)
 
 
 def _lies_at(model: StoredModel, path: Path) -> bool:
@@ -83,18 +97,31 @@ def _lies_at(model: StoredModel, path: Path) -> bool:
 
 def _files(model: StoredModel) -> list[Path]:
     """The model's own files, and what an interrupted download of them left."""
-    if model.format == SAFETENSORS:  # GGUF files may lie beside them
-        return [
-            path
-            for path in sorted(model.path.iterdir())
-            if not path.name.lower().endswith(".gguf") and (path.is_symlink() or not path.is_dir())
-        ]
+    if model.format == SAFETENSORS:
+        return [path for path in sorted(model.path.iterdir()) if _belongs(path)]
     found: list[Path] = []
     for file in model_files(model.path):
         found += [file] if file.is_file() or file.is_symlink() else []
         name = glob.escape(file.name)
         found += [*file.parent.glob(f".{name}.*.part"), *file.parent.glob(f".{name}.lock")]
     return found
+
+
+def _belongs(path: Path) -> bool:
+    """Whether a file is one of those that a model of safetensors has, or what is left of its download."""
+    if path.is_dir() and not path.is_symlink():
+        return False
+    left = _LEFT.fullmatch(path.name)
+    name = left[1] if left else path.name
+    return name in {*BESIDES, INDEX} or name.endswith(SUFFIX) or any(fnmatchcase(name, one) for one in _USUAL)
+
+
+def _rest(model: StoredModel, files: Sequence[Path]) -> list[Path]:
+    """What stays in the folder of a model of safetensors, but for other models."""
+    if model.format != SAFETENSORS:
+        return []
+    mine = set(files)
+    return [path for path in sorted(model.path.iterdir()) if path not in mine and ".gguf" not in path.name]
 
 
 def _not_ours(model: StoredModel) -> ForedraftError:

@@ -182,6 +182,15 @@ def test_rm(pulled: Path, cache: Path) -> None:
         run("rm", "tiny-q4_0", "--yes")
 
 
+def test_rm_says_what_stays(cache: Path) -> None:
+    for name in ("config.json", "model.safetensors", "notes.md"):
+        other_programs.put(cache / "models" / "Mine" / name, b"{}")
+    result = run("rm", "Mine", "--yes")
+    assert "Mine: 2 files" in result.stderr
+    assert "What is no part of the model stays there: notes.md\n" in result.stderr
+    assert [path.name for path in (cache / "models" / "Mine").iterdir()] == ["notes.md"]
+
+
 def test_rm_deletes_nothing_where_nobody_can_be_asked(pulled: Path) -> None:
     with pytest.raises(ConfigError, match="no terminal to ask") as caught:
         run("rm", "tiny-q4_0")

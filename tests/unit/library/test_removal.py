@@ -10,6 +10,8 @@ from foredraft.library import catalogue, to_remove
 from other_programs import cached, ollama, put
 from safetensors_factory import one_file, write
 
+UNUSED = ("README.md", "modeling_evil.py", "pytorch_model.bin", "training_args.bin")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -60,7 +62,7 @@ def test_safetensors_without_the_gguf_beside_them(folder: Path) -> None:
     assert {name for name in files(folder) if "/" in name and "Large" not in name} == {
         "someone/Tiny-GGUF/Tiny-Q4_0.gguf",
         "someone/Tiny-GGUF/Tiny-Q8_0.gguf",
-        *(f"someone/Tiny-GGUF/{name}" for name in one_file() if "/" in name),
+        *(f"someone/Tiny-GGUF/{name}" for name in one_file() if "/" in name or name in UNUSED),
     }
 
 
@@ -69,6 +71,19 @@ def test_a_folder_of_ones_own(folder: Path) -> None:
     put(folder / "My-1.5B/model.safetensors", b"x")
     remove("My-1.5B", folder)
     assert not (folder / "My-1.5B").exists()
+
+
+def test_what_is_no_part_of_a_model_of_safetensors_stays(folder: Path) -> None:
+    own = ("config.json", "model.safetensors", "tokenizer_config.json", "merges.txt", "chat_template.jinja")
+    left = (".model.safetensors.0123abcd.part", ".model.safetensors.lock")
+    others = (".env", ".other-Q4_0.gguf.0123.part", "notes.md", "train.jsonl", "figures/loss.json")
+    for name in (*own, *left, *others):
+        put(folder / "My-1.5B" / name, b"{}")
+    removal = to_remove("My-1.5B", folder, OtherPrograms())
+    assert [path.name for path in removal.files] == sorted((*own, *left))
+    assert [path.name for path in removal.rest] == [".env", "figures", "notes.md", "train.jsonl"]
+    removal.carry_out()
+    assert files(folder / "My-1.5B") == set(others)
 
 
 def test_an_incomplete_model_goes_too(folder: Path) -> None:
