@@ -17,7 +17,14 @@ from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, For
 from foredraft.server.tools.headed import NAME, SPACE, Head, sequence
 from foredraft.server.tools.literals import MembersCall, Notation
 from foredraft.server.tools.parser import CallParser, Layout
-from foredraft.server.tools.schema import argument_schema, embedded, members, properties_of
+from foredraft.server.tools.schema import (
+    ROOM,
+    argument_schema,
+    embedded,
+    members,
+    properties_of,
+    unfollowable,
+)
 
 FENCE: Final = "```tool_code"
 LFM_OPEN: Final = "<|tool_call_start|>"
@@ -126,9 +133,15 @@ def _arguments(tool: Tool, index: int, rules: list[str]) -> str:
         return f'(any_{index} (", " any_{index})*)?'
     must: list[str] = []
     may: list[str] = []
+    room = ROOM
     for place, (key, schema) in enumerate(properties.items()):
         rules.append(f"argument_{index}_{place}: {json.dumps(f'{key}=')} value_{index}_{place}")
-        rules.append(f"value_{index}_{place}: %json {embedded(argument_schema(tool, schema))}")
+        if room < 0 and tool.strict:
+            raise unfollowable(tool, "written out, they are too long")
+        rules.append(
+            f"value_{index}_{place}: %json {embedded(argument_schema(tool, schema if room >= 0 else {}))}"
+        )
+        room -= len(rules[-1])
         (must if key in required else may).append(f"argument_{index}_{place}")
     return members(must, may, ", ")
 

@@ -11,6 +11,9 @@ from foredraft.sampling.json_schema import prepare
 from foredraft.sampling.trial import WHITESPACE
 from foredraft.server.tools.choice import Tool
 
+ROOM: Final = 4 << 20
+"""Characters of the rules for values one by one. Each that refers to others has all of them with it."""
+
 _DEFINITIONS: Final = "#/$defs"
 _BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}

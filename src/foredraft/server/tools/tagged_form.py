@@ -16,14 +16,19 @@ from foredraft.server.tools.choice import Tool, ToolChoice
 from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Forced, ToolParser, new_call_id
 from foredraft.server.tools.parser import CallParser, Layout
 from foredraft.server.tools.readers import ObjectCall
-from foredraft.server.tools.schema import argument_schema, embedded, prepared, properties_of, unfollowable
+from foredraft.server.tools.schema import (
+    ROOM,
+    argument_schema,
+    embedded,
+    prepared,
+    properties_of,
+    unfollowable,
+)
 from foredraft.server.tools.tagged import TaggedCall, Tags
 from foredraft.server.tools.values import TYPES, alternatives, types_of
 
 _KEY: Final = r"/[^<>\n]{1,64}/"
 _OF_TEXT: Final = frozenset({"type", "minLength", "maxLength"})
-_ROOM: Final = 4 << 20
-"""Characters of the rules for values. Each that refers to others has all of them with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,7 @@ class _Rules:
         self._closing = "" if form.closing == form.tags.end else f" GAP {control.spelled(form.closing)}"
         self.lines: list[str] = [r"GAP: /[ \t\r\n]{0,4}/"]
         self.named = ""
-        self._room = _ROOM
+        self._room = ROOM
         self._texts: dict[tuple[int, int | None], str] = {}
 
     def call(self, tools: Sequence[Tool]) -> str:
