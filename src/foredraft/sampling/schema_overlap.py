@@ -62,15 +62,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _type_of(value: object) -> str:
-    kinds = {
-        type(None): "null",
-        bool: "boolean",
-        int: "number",
-        float: "number",
-        str: "string",
-        list: "array",
-    }
-    return kinds.get(type(value), "object")
+    return _KINDS.get(type(value), "object")
 
 
 def _constants(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
