@@ -68,9 +68,12 @@ def try_out(form: Form, text: str, vocab_size: int) -> str:
         except BaseException as error:  # noqa: BLE001 - raised again below
             found.append(error)
 
-    threading.stack_size(STACK)
-    thread = threading.Thread(target=run)
-    thread.start()
+    usual = threading.stack_size(STACK)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+    finally:
+        threading.stack_size(usual)
     thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]

@@ -119,9 +119,7 @@ def test_a_child_that_was_kept_waiting_is_told_from_one_that_worked(
 
 
 @unix
-@pytest.mark.parametrize(
-    ("sent", "transient"), [("SIGKILL", True), ("SIGTERM", True), ("SIGHUP", True), *CRASHES]
-)
+@pytest.mark.parametrize(("sent", "transient"), [("SIGKILL", True), ("SIGTERM", True), *CRASHES])
 def test_a_child_that_somebody_killed_is_told_from_one_that_crashed(
     shared: ChildPool, sent: str, transient: bool
 ) -> None:
