@@ -57,7 +57,7 @@ def memory(pid: int) -> dict[str, int]:
 
 
 async def asked(url: str, pid: int, requests: int) -> list[dict[str, int]]:
-    """Memory before and while so many short chats are answered, four at a time."""
+    """Memory before and while `requests` short chats are answered, four at a time."""
     rng, seen, waiting = random.Random(1), [memory(pid)], list(range(requests))
 
     async def client(http: httpx.AsyncClient) -> None:

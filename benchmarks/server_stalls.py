@@ -4,9 +4,9 @@ A client streams an answer all the time, in a process of its own that writes dow
 Another sends each hostile body in turn: lists, texts, stop strings and predictions as large as the server
 lets in, or larger; and connections that send without end. For each is printed what the server answered, how
 long that took, the longest gap between two pieces of the stream, and that gap divided by the longest one
-while nobody else sent anything. Pieces cross over every 50 ms (server/frames.py): that is the least there is.
+without other clients. Pieces cross over every 50 ms (server/frames.py): that is the least there is.
 
-Nobody else should use the machine: gaps of a busy one say nothing. A large model has long gaps of its own, in
+Run it on an idle machine: gaps of a busy one say nothing. A large model has long gaps of its own, in
 which stalls hide. Exit code 1 if something that was accepted made the stream wait longer than `--most`
 milliseconds.
 """
@@ -33,7 +33,7 @@ from common import model_path, run_benchmark
 from server_common import check_server, serve_command, started, table
 
 ALONE_S = 5.0
-"""How long the stream is watched with nobody else."""
+"""How long the stream is watched without other clients."""
 
 AFTER_S = 1.0
 """And after a body was answered: its answer runs on while the server frees what it held."""
@@ -110,7 +110,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 def words(size: int) -> str:
-    """Prose of so many characters."""
+    """Prose of a given number of characters."""
     return ("the ferry left the island before sunrise, and only the baker saw it go. " * (size // 70 + 1))[
         :size
     ]
@@ -122,7 +122,7 @@ def predicted(text: str) -> dict[str, Any]:
 
 
 def schema_of(size: int) -> dict[str, Any]:
-    """A tool whose parameters are an enum of so many words."""
+    """A tool whose parameter is an enum with a given number of words."""
     values = [f"word{number}" for number in range(size)]
     parameters = {"type": "object", "properties": {"a": {"enum": values}}}
     return {"type": "function", "function": {"name": "f", "parameters": parameters}}

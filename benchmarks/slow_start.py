@@ -33,7 +33,7 @@ def spin() -> None:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes that spin beside what runs here."""
+    """Run `processes` spinning processes meanwhile."""
     with ExitStack() as running:
         for _ in range(processes):
             one = multiprocessing.get_context("spawn").Process(target=spin, daemon=True)

@@ -45,7 +45,7 @@ MOST_VARIANTS = 4
     type=Whole(1, 100),
     default=10,
     show_default=True,
-    help="Show so many, the most downloaded ones.",
+    help="Show at most N, the most downloaded first.",
 )
 @click.option("--safetensors", is_flag=True, help="Search for models that run on PyTorch instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all quantisations and sizes.")
