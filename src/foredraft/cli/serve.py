@@ -323,4 +323,4 @@ def _log(log_format: str) -> None:
         log = logging.getLogger(name)
         log.propagate = False
         log.setLevel(level)
-        log.addHandler(lines)
+        log.handlers = [lines]  # in place of those of an earlier command in this process

@@ -54,6 +54,8 @@ def test_a_line_for_each_request_unless_it_is_to_be_quiet(
 
     monkeypatch.setattr("foredraft.server.run.run_server", serving)
     gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    assert run_command(["serve", str(tmp_path / "tiny.gguf")]) == 0, "whose handlers are not used again"
+    capsys.readouterr()
     assert run_command(["serve", str(tmp_path / "tiny.gguf"), *flags]) == 0
     said = capsys.readouterr().err
     assert ("/x" in said) == written
