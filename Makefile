@@ -8,7 +8,7 @@ SEED ?= $(shell date +%s)
 # How long each fuzzer of `make nightly` runs.
 MINUTES ?= 60
 
-.PHONY: demo test nightly lint bench compile clean
+.PHONY: demo test nightly lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/foredraft run --no-remember --temp 0 -n 100 --compare "Write the same program again." < examples/shapes.txt
@@ -18,7 +18,6 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
 	$(BIN)/python -m pytest -q -m model --randomly-seed=$(SEED)
-	$(BIN)/python -m pytest -q -m source --source --randomly-seed=$(SEED)
 
 nightly: $(VENV)/.dev
 	$(BIN)/python -m pytest nightly -q --minutes=$(MINUTES)
@@ -31,11 +30,6 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/foredraft bench
-
-# After a change to src/foredraft/planner (and tables in it) or drafters/lookup, which otherwise run from source until the next
-# installation.
-compile: $(VENV)/.dev
-	$(BIN)/python scripts/compile_parts.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Foredraft needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -51,4 +45,3 @@ $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
-	rm -f $(addprefix src/foredraft/,planner/*.so planner/compiled.json planner/tables/*.so planner/tables/compiled.json drafters/lookup/*.so drafters/lookup/compiled.json)

@@ -18,7 +18,6 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 
 ROOT = Path(__file__).parent.parent
 TICK_SECONDS = 5
@@ -31,8 +30,6 @@ CONSTRAINTS = ROOT / "scripts/constraints.txt"
 """The versions that tests are known to pass with: what `dev` is installed with."""
 
 KERNELS = ROOT / "src/foredraft/backends/llamacpp/native/kernels.h"
-GUARD = ROOT / "src/foredraft/compiled.py"
-"""Says what was compiled; pip shows nothing of what a build says."""
 INSTRUCTIONS = {"avx2", "fma", "f16c"}
 """What the kernels need at least, by Linux's names."""
 
@@ -51,11 +48,7 @@ def main() -> int:
             wanted = ["--find-links", str(wheels), *wanted]
     else:
         print("Installing Foredraft.")
-    if code := run([*PIP, "install", *wanted]):
-        return code
-    if any(state != "compiled" for state in run_path(str(GUARD))["states"]().values()):
-        print("Parts run from source, which takes longer between forwards: `make compile` says why.")
-    return 0
+    return run([*PIP, "install", *wanted])
 
 
 def with_kernels(wheels: Path) -> bool:
@@ -142,8 +135,6 @@ def current_step(text: str) -> str:
         return "starting"
     if "Building wheel for llama-cpp-python" in lines[-1]:
         return "compiling llama.cpp (once; the result is kept)"
-    if "editable" in lines[-1]:
-        return "compiling Foredraft's planner and look-ups (a minute or two)"
     return lines[-1][:80]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from foredraft import compiled
 from foredraft.backends.llamacpp import trial
 from foredraft.isolation.pool import ChildPool
 from foredraft.library import default_model, elsewhere
@@ -18,26 +17,10 @@ from foredraft.library import default_model, elsewhere
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """What may be compiled runs as it is installed, compiled as a rule."""
-    parser.addoption("--source", action="store_true", help="run everything from source")
-
-
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Ctrl-C is heard by the tests of it even in a suite started in the background, where shells drop it."""
-    if config.getoption("--source"):
-        compiled.use_source()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that look inside the planner need its source: compiled code keeps its insides to itself."""
-    if compiled.state(compiled.PLANNER) is compiled.State.COMPILED:
-        skip = pytest.mark.skip(reason="looks inside the planner, which is compiled: pytest --source")
-        for item in items:
-            if item.get_closest_marker("source"):
-                item.add_marker(skip)
 
 
 def pytest_unconfigure() -> None:

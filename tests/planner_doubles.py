@@ -20,9 +20,7 @@ def counting(prefix: Sequence[int]) -> Logits:
 
 
 class PlannerAround:
-    """Does what another planner does. A test's own overrides a part of it; it cannot be a subclass, which
-    compiled classes do not have.
-    """
+    """Does what another planner does. A test's own overrides a part of it."""
 
     def __init__(self, inner: Planner) -> None:
         self._inner = inner

@@ -19,7 +19,7 @@ UNKNOWN = "processor : 0\nflags\t\t: fpu avx f16c\n"
 def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """The script's names, with what pip was run with in `ran`; pip answers `code`."""
     names: dict[str, Any] = runpy.run_path(str(SCRIPT))
-    script = SimpleNamespace(ran=[], code=0, compiled="compiled", **names)
+    script = SimpleNamespace(ran=[], code=0, **names)
 
     def run(command: list[str], **variables: str) -> int:
         script.ran.append((command, variables))
@@ -30,11 +30,6 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.delenv("CXXFLAGS", raising=False)
     monkeypatch.setattr("sys.argv", ["install.py", "dev"])
     globals_of = names["main"].__globals__
-    monkeypatch.setitem(
-        globals_of,
-        "run_path",
-        lambda path: {"states": lambda: {"planner": "compiled", "lookup": script.compiled}},
-    )
     monkeypatch.setitem(globals_of, "run", run)
     monkeypatch.setitem(globals_of, "find_spec", lambda name: None)
     script.set = lambda name, value: monkeypatch.setitem(globals_of, name, value)
@@ -56,16 +51,6 @@ def test_without_kernels_pip_is_run_once(install: SimpleNamespace, tmp_path: Pat
     constraints = Path(command[command.index("-c") + 1]).read_text(encoding="utf-8")
     assert {"torch==2.13.0", "transformers==5.24.0"} <= set(constraints.splitlines())
     assert not variables
-
-
-@pytest.mark.parametrize(("state", "said"), [("compiled", False), ("source", True), ("stale", True)])
-def test_a_part_that_was_not_compiled_is_said(
-    install: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str, said: bool
-) -> None:
-    processor(install, tmp_path, UNKNOWN)
-    install.compiled = state
-    assert install.main() == 0
-    assert ("make compile" in capsys.readouterr().out) == said
 
 
 def test_llama_cpp_is_compiled_with_the_kernels(install: SimpleNamespace, tmp_path: Path) -> None:
@@ -132,7 +117,6 @@ def test_a_system_that_does_not_describe_its_processor(install: SimpleNamespace,
     [
         ("", "starting"),
         ("  Building wheel for llama-cpp-python (pyproject.toml): started\n", "compiling llama.cpp"),
-        ("  Preparing editable metadata (pyproject.toml): started\n", "compiling Foredraft's planner"),
         ("Collecting numpy\nWARNING: retrying\n", "Collecting numpy"),
     ],
 )

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft import compiled, installation, library
+from foredraft import installation, library
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp.system import (
     Device,
@@ -57,12 +57,9 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What Foredraft runs on. `parts`: of each part that may be compiled, whether it is, or runs from source,
-    or from source because that is not what was compiled.
-    """
+    """Versions of Foredraft and of what it runs on."""
 
     foredraft: str
-    parts: Mapping[str, compiled.State]
     python: str
     platform: str
     packages: tuple[Package, ...]
@@ -81,7 +78,6 @@ def software() -> Software:
     """Versions of everything that matters. No optional package is imported."""
     return Software(
         foredraft=version("foredraft"),
-        parts=compiled.states(),
         python=platform.python_version(),
         platform=platform.platform(),
         packages=tuple(

@@ -19,7 +19,6 @@ from foredraft.cli.loading import load_engine
 from foredraft.cli.options import model_option, model_options, take_model, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted, size_text
-from foredraft.compiled import State
 from foredraft.config import Speculation
 from foredraft.errors import ForedraftError, printable
 from foredraft.library.repository import repository_of
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 2
 _LABEL = 18
-_COMPILED = {
-    State.COMPILED: "compiled",
-    State.SOURCE: "[yellow]not compiled[/], as without a C compiler: it takes longer",
-    State.STALE: "[yellow]not the source that was compiled[/]: python scripts/compile_parts.py",
-}
 
 _MEMORY = {
     "weights_mapped": " [dim](from the file; the system can drop them and read them again)[/]",
@@ -149,8 +143,6 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
 
 def _software_rows(software: diagnosis.Software) -> Iterator[Row]:
     yield "foredraft", software.foredraft
-    for part, state in software.parts.items():
-        yield part, _COMPILED[state]
     yield "Python", software.python
     yield "platform", escape(software.platform)
     for package in software.packages:

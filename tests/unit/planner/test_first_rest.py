@@ -82,7 +82,6 @@ def test_nothing_rests_before_plain_decoding_was_measured() -> None:
     assert not planner.rests([request], Load(1, 0, 3))
 
 
-@pytest.mark.source
 def test_what_a_question_costs_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     planner, request, load = ready(), view(1), Load(1, 0, 3)
     planner.start(request, ["s"])

@@ -47,7 +47,6 @@ def counted(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[tupl
 
 
 @pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.source
 def test_the_costs_are_looked_up_once_for_all_drafts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     planner = taught(linear(0.02))
     looked_up = counted(monkeypatch, planner._curve, "prices")
@@ -59,7 +58,6 @@ def test_the_costs_are_looked_up_once_for_all_drafts(monkeypatch: pytest.MonkeyP
     assert len(looked_up) <= (1 if count == 1 else 2), "the second: for the drafts of all together"
 
 
-@pytest.mark.source
 def test_the_costs_of_a_round_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = taught(CHEAP)
     looked_up = counted(monkeypatch, planner._curve, "prices")
@@ -68,7 +66,6 @@ def test_the_costs_of_a_round_are_not_those_of_the_next(monkeypatch: pytest.Monk
     assert len(looked_up) == 3
 
 
-@pytest.mark.source
 def test_the_stake_is_not_asked_about_drafts_that_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = taught(DEAR)
     asked = counted(monkeypatch, planner._stakes, "cut")

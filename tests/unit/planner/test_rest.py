@@ -246,7 +246,6 @@ def until_resting(tables: Sequence[Table]) -> None:
     raise AssertionError("nobody rests")
 
 
-@pytest.mark.source
 def test_what_is_learnt_is_the_same_without_a_rest() -> None:
     tables = [Table(rests=True), Table(rests=False)]
     for number in (1, 2, 3):
@@ -274,7 +273,6 @@ def test_what_is_learnt_is_the_same_without_a_rest() -> None:
     assert sum(not asked for asked in resting.asked) > 50
 
 
-@pytest.mark.source
 def test_what_was_learnt_may_be_asked_for_in_the_middle_of_a_rest() -> None:
     resting, restless = tables = [Table(rests=True), Table(rests=False)]
     for table in tables:
@@ -347,7 +345,6 @@ def test_who_cannot_ask_after_a_draft_rests_at_once() -> None:
     assert planner.vain < planner.asked / 20
 
 
-@pytest.mark.source
 @pytest.mark.parametrize("level", [1, 3])
 def test_an_engine_decides_and_learns_the_same_without_a_rest(
     level: int, monkeypatch: pytest.MonkeyPatch
