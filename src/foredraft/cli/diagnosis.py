@@ -24,8 +24,8 @@ from foredraft.cli import paths
 from foredraft.cli.model_summary import summary_of
 from foredraft.config import AUTO, ModelOptions, parse_speculation
 from foredraft.drafters.suffix_store import describe, remembered
-from foredraft.engine import prefix_file
 from foredraft.engine.assembly import assemble
+from foredraft.engine.prefix import file_format
 from foredraft.engine.warmup import measure_costs
 from foredraft.planner import profile as profiles
 from foredraft.protocols import Model
@@ -376,7 +376,7 @@ def storage() -> Storage:
             bytes=sum(file.bytes for file in stored),
         ),
         counts=kept([file for file in remembered(paths.store_dir()) if file not in named]),
-        prefixes=kept(prefix_file.remembered(prefix_file.prefixes_dir(folder))),
+        prefixes=kept(file_format.remembered(file_format.prefixes_dir(folder))),
         history=kept([paths.history_file()]),
     )
 

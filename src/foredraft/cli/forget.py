@@ -12,7 +12,7 @@ from foredraft.cli import paths
 from foredraft.cli.prompting import typed_at
 from foredraft.cli.units import counted, size_text
 from foredraft.drafters import suffix_store
-from foredraft.engine import prefix_file
+from foredraft.engine.prefix import file_format
 from foredraft.errors import BackendError, ConfigError
 from foredraft.planner import profile as profiles
 
@@ -79,7 +79,7 @@ def remembered() -> list[Memory]:
     kinds = {
         "past outputs": [file for file in files if file.name.startswith("suffix-")],
         "n-gram counts": [file for file in files if not file.name.startswith("suffix-")],
-        "prefix cache": prefix_file.remembered(prefix_file.prefixes_dir(paths.cache_dir())),
+        "prefix cache": file_format.remembered(file_format.prefixes_dir(paths.cache_dir())),
         "typed lines": [history] if history.is_file() else [],
     }
     return [
@@ -104,7 +104,7 @@ def _agreed() -> bool:
 def _erase(memories: Sequence[Memory]) -> None:
     try:
         suffix_store.forget(paths.store_dir())
-        prefix_file.forget(prefix_file.prefixes_dir(paths.cache_dir()))
+        file_format.forget(file_format.prefixes_dir(paths.cache_dir()))
         paths.history_file().unlink(missing_ok=True)
         if any(memory.what == PROFILES for memory in memories):
             profiles.erase(profiles.profiles_dir(paths.cache_dir()))

@@ -10,7 +10,7 @@ from foredraft.backends.part import split
 from foredraft.config import ModelOptions
 from foredraft.engine.knowledge import Knowledge
 from foredraft.engine.options import EngineOptions, LoadOptions, model_options
-from foredraft.engine.prefix_disk import PrefixDisk, open_disk
+from foredraft.engine.prefix.disk import PrefixDisk, open_disk
 from foredraft.errors import ConfigError
 from foredraft.library import models_dir, resolve
 from foredraft.planner.profile import ProfileStore, profiles_dir

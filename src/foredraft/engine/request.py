@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from foredraft.engine.prefix_disk import Fetch
+from foredraft.engine.prefix.disk import Fetch
 from foredraft.engine.repetition import due, repeated_length
 from foredraft.engine.scoring import ScoringParams
 from foredraft.engine.stats import RequestStats

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from foredraft.engine.admission import turn
 from foredraft.engine.prefill import PromptRows, share
-from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.request import Request
 from foredraft.engine.waiting import Waiting
 from foredraft.errors import ForedraftError, OutOfKVError

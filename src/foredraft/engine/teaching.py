@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foredraft.engine.knowledge import Knowledge
-from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.warmup import PACE_SIZES, SIZES, measure_costs
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.protocols import Model

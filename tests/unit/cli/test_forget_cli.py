@@ -12,7 +12,7 @@ import pytest
 from command_line import Command
 from foredraft.cli import run_command
 from foredraft.drafters.suffix_store import SuffixStore
-from foredraft.engine import prefix_file
+from foredraft.engine.prefix import file_format
 from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
 
 KINDS = {"past outputs", "n-gram counts", "prefix cache", "typed lines"}
@@ -36,7 +36,7 @@ def memory(own_cache: Path) -> list[Path]:
     prefix = (
         own_cache
         / "prefixes"
-        / prefix_file.name_of(prefix_file.Identity(b"m" * 16, b"s" * 16), prefix_file.as_tokens([1, 2, 3]))
+        / file_format.name_of(file_format.Identity(b"m" * 16, b"s" * 16), file_format.as_tokens([1, 2, 3]))
     )
     prefix.parent.mkdir()
     for path in (counts, leftover, history, prefix):

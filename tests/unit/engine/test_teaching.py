@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from foredraft.engine.knowledge import TRUSTED, Knowledge
-from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.teaching import Teaching
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.planner.profile import ProfileStore

@@ -1,10 +1,10 @@
-"""The file that one sequence's KV cells are kept in, and the folder of such files.
+"""The file format that one sequence's KV cells are kept in, and the folder of such files.
 
 Little-endian: the cells as the backend gave them, the tokens as 32-bit integers, and a tail of `_TAIL.size`
-bytes: magic, version, how many tokens and how many bytes of cells, the first halves of the SHA-256 of what
+bytes: magic, version, the number of tokens and of bytes of cells, the first halves of the SHA-256 of what
 makes cells valid and of the scope, the CRC-32 of the cells, and the CRC-32 of everything after the cells.
 What describes the cells comes last, so that it is appended to them where they are: cells of a long context
-are gigabytes, and copying them would hold the decoding up. A file that lost its end has no tail.
+are gigabytes, and copying them would delay the decoding. A file that lost its end has no tail.
 
 The name says of which model and scope a file is. A file of such a name in this folder is ours: one that
 cannot be used is removed.
@@ -38,7 +38,7 @@ _LEFT_BEHIND = re.compile(rf"\.{_NAME.pattern}\.\w+")  # by a crash while one wa
 
 
 class UnusableError(Exception):
-    """Why a file is not used, in words that follow "it"."""
+    """Why a file is not used, as the end of a sentence that begins with "it"."""
 
 
 @dataclass(frozen=True, slots=True)

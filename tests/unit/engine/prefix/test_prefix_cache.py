@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foredraft.engine.prefix_cache import PrefixCache
+from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.sequences import common_prefix
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback, Rows

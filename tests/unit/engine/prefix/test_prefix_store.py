@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from foredraft import files
-from foredraft.engine import prefix_file, prefix_store, prefix_writer
-from foredraft.engine.prefix_store import PrefixStore, Stored
+from foredraft.engine.prefix import disk, file_format
+from foredraft.engine.prefix.disk import PrefixStore, Stored
 
 LEAST = 4
 TEXT = list(range(100, 120))
@@ -49,7 +49,7 @@ def opened(
     """A store as a process that begins now would have it."""
     for before in stores:
         before.flush()
-    stores.append(PrefixStore(folder, key, max_bytes=size, least=LEAST, whole=whole))
+    stores.append(PrefixStore(folder, key, max_bytes=size, min_tokens=LEAST, whole=whole))
     stores[-1].flush()
     return stores[-1]
 
@@ -157,8 +157,8 @@ def test_only_the_user_can_read_them(store: PrefixStore, folder: Path) -> None:
 def test_what_was_not_used_for_longest_makes_room(folder: Path, stores: list[PrefixStore]) -> None:
     texts = [[n * 50 + i for i in range(20)] for n in range(4)]
     size = len(
-        prefix_file.finish(
-            cells(texts[3]), prefix_file.Identity(b"m" * 16, b"s" * 16), prefix_file.as_tokens(texts[3])
+        file_format.finish(
+            cells(texts[3]), file_format.Identity(b"m" * 16, b"s" * 16), file_format.as_tokens(texts[3])
         )
     )
     store = opened(folder, stores, size=3 * size)
@@ -226,8 +226,8 @@ def test_a_file_under_anothers_name_is_refused(
 ) -> None:
     save(store, TEXT, "alice")
     (path,) = bins(folder)
-    bob = prefix_file.Identity(prefix_file.digest("key"), prefix_file.digest("bob"))
-    path.rename(folder / prefix_file.name_of(bob, prefix_file.as_tokens(TEXT)))
+    bob = file_format.Identity(file_format.digest("key"), file_format.digest("bob"))
+    path.rename(folder / file_format.name_of(bob, file_format.as_tokens(TEXT)))
     new = opened(folder, stores)
     assert found(new, TEXT, "bob") == found(new, TEXT, "alice") == 0
     assert "another prefix than its name says" in caplog.text
@@ -239,7 +239,7 @@ def test_files_that_vanish_are_missed_by_nobody(
     save(store, TEXT)
     best = store.find(TEXT, "")
     assert best is not None
-    prefix_file.forget(folder)
+    file_format.forget(folder)
     assert load(store, best[0]) is None
     assert store.find(TEXT, "") is None
     assert not caplog.records
@@ -277,8 +277,8 @@ def test_it_is_written_elsewhere_and_no_more_is_taken_than_fits(
         assert go_on.wait(30)
         real(path, content, mode=mode)
 
-    monkeypatch.setattr(prefix_writer, "write_atomically", slow)
-    for n in range(prefix_writer.WAITING):
+    monkeypatch.setattr(disk, "write_atomically", slow)
+    for n in range(disk.MAX_PENDING_WRITES):
         assert store.keeps_up
         store.save([n] * 10, "", cells([n] * 10))
     best = store.find([0] * 10, "")
@@ -299,7 +299,7 @@ def test_what_a_crash_left_half_written_goes_when_it_is_old(
     old, new = folder / f".{path.name}.aaaaaaaa", folder / f".{path.name}.bbbbbbbb"
     for left in (old, new):
         left.write_bytes(path.read_bytes())
-    then = time.time() - prefix_writer.STALE_S - 1
+    then = time.time() - disk.STALE_S - 1
     os.utime(old, (then, then))
     opened(folder, stores)
     assert not old.exists()
@@ -309,9 +309,9 @@ def test_what_a_crash_left_half_written_goes_when_it_is_old(
 WRITER = """
 import sys
 from pathlib import Path
-from foredraft.engine.prefix_store import PrefixStore, Stored
+from foredraft.engine.prefix.disk import PrefixStore, Stored
 
-store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, least=4)
+store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, min_tokens=4)
 for n in range(10**6):
     store.save([n] * 8, "", bytearray(str(n).encode() * 10**6))
     print(n, flush=True)
@@ -343,10 +343,10 @@ def test_nothing_is_trusted_wrongly_after_a_kill(folder: Path, stores: list[Pref
 
 def test_problems_are_logged_by_the_store(caplog: pytest.LogCaptureFixture, folder: Path) -> None:
     folder.mkdir()
-    name = prefix_file.name_of(
-        prefix_file.Identity(prefix_file.digest("key"), b"s" * 16), prefix_file.as_tokens(TEXT)
+    name = file_format.name_of(
+        file_format.Identity(file_format.digest("key"), b"s" * 16), file_format.as_tokens(TEXT)
     )
     (folder / name).write_bytes(b"not a prefix")
-    with caplog.at_level(logging.WARNING, logger=prefix_store.__name__):
-        PrefixStore(folder, "key", max_bytes=MANY, least=LEAST).close()
+    with caplog.at_level(logging.WARNING, logger=disk.__name__):
+        PrefixStore(folder, "key", max_bytes=MANY, min_tokens=LEAST).close()
     assert "too short to be a prefix" in caplog.text

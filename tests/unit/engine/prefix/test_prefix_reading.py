@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from foredraft import Engine, SamplingParams
-from foredraft.engine import prefix_file
-from foredraft.engine.prefix_disk import open_disk
-from foredraft.engine.prefix_file import Identity, Tokens
+from foredraft.engine.prefix import file_format
+from foredraft.engine.prefix.disk import open_disk
+from foredraft.engine.prefix.file_format import Identity, Tokens
 from foredraft.testing import FakeModel
 from foredraft.types import Event, FinishEvent, FinishReason, Rows, TokenEvent
 
@@ -29,7 +29,7 @@ class SlowDisk:
         self.ready, self.reading = threading.Event(), threading.Event()
         self.threads: list[threading.Thread] = []
         self.failure: OSError | None = None
-        real = prefix_file.read
+        real = file_format.read
 
         def read(path: Path, identity: Identity, tokens: Tokens) -> bytearray:
             self.threads.append(threading.current_thread())
@@ -39,7 +39,7 @@ class SlowDisk:
                 raise self.failure
             return real(path, identity, tokens)
 
-        monkeypatch.setattr(prefix_file, "read", read)
+        monkeypatch.setattr(file_format, "read", read)
 
 
 @pytest.fixture

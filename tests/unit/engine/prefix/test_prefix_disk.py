@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import gguf_factory
 from foredraft import Engine, SamplingParams
 from foredraft.backends.rewind import BEFORE_THE_END, RewindingModel
-from foredraft.engine import prefix_file
-from foredraft.engine.prefix_cache import PrefixCache
-from foredraft.engine.prefix_disk import WORTH_KEEPING, PrefixCosts, PrefixDisk, open_disk
+from foredraft.engine.prefix import file_format
+from foredraft.engine.prefix.cache import PrefixCache
+from foredraft.engine.prefix.disk import MIN_TOKENS, PrefixCosts, PrefixDisk, open_disk
 from foredraft.errors import BackendError
 from foredraft.protocols import Model
 from foredraft.sequences import common_prefix
@@ -91,7 +91,7 @@ Start = Callable[..., Machine]
 
 
 def bins(folder: Path) -> list[Path]:
-    return prefix_file.files(prefix_file.prefixes_dir(folder))
+    return file_format.files(file_format.prefixes_dir(folder))
 
 
 # --- making room and coming back -----------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_what_runs_is_not_kept(start: Start, tmp_path: Path) -> None:
 
 def test_short_ones_are_computed_again(start: Start, tmp_path: Path) -> None:
     machine = start()
-    machine.answer(ALICE[: WORTH_KEEPING - 1])
-    machine.answer(BOB[: WORTH_KEEPING - 1])
+    machine.answer(ALICE[: MIN_TOKENS - 1])
+    machine.answer(BOB[: MIN_TOKENS - 1])
     machine.cache.close()
     assert not bins(tmp_path)
 
@@ -241,10 +241,10 @@ def test_a_prompt_that_is_asked_again_is_computed_from_its_end(
 
 def test_a_short_prompt_is_saved_whole(start: Start) -> None:
     machine = start(spare=3)
-    shortest = ALICE[:WORTH_KEEPING]
+    shortest = ALICE[:MIN_TOKENS]
     machine.answer(shortest)
     machine.answer(BOB)
-    assert machine.answer([*shortest, 7]) == WORTH_KEEPING
+    assert machine.answer([*shortest, 7]) == MIN_TOKENS
 
 
 def test_a_conversation_is_not_saved_as_it_was_long_before(start: Start) -> None:
@@ -355,10 +355,10 @@ def test_a_sequence_that_cannot_be_saved_makes_room_all_the_same(
 
 def test_what_was_not_measured_is_tried() -> None:
     costs = PrefixCosts()
-    assert costs.pays(WORTH_KEEPING, 1000)
-    assert not costs.pays(WORTH_KEEPING - 1, 1000)
+    assert costs.pays(MIN_TOKENS, 1000)
+    assert not costs.pays(MIN_TOKENS - 1, 1000)
     costs.restored(100, 5.0)
-    assert costs.pays(WORTH_KEEPING, 1000)
+    assert costs.pays(MIN_TOKENS, 1000)
 
 
 def test_it_is_restored_where_that_is_faster() -> None:
@@ -372,7 +372,7 @@ def test_it_is_restored_where_that_is_faster() -> None:
     assert not costs.pays(1000, 1000), "the device computes faster than the disk reads"
     costs.computed(100, 10.0)
     assert not costs.pays(1000, 1000), "it was busy: that is not the disk's merit"
-    costs.computed(WORTH_KEEPING - 1, 0.0001)
+    costs.computed(MIN_TOKENS - 1, 0.0001)
     costs.computed(0, 0.0)
     for _ in range(3):
         costs.restored(100, 0.001)
@@ -436,7 +436,7 @@ def talk(path: Path, gigabytes: float) -> list[Completion]:
 
 def test_the_text_is_the_same_and_less_is_computed(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A model this small is now and then computed sooner than read: here bringing back always pays.
-    monkeypatch.setattr(PrefixCosts, "pays", lambda _costs, gained, _tokens: gained >= WORTH_KEEPING)
+    monkeypatch.setattr(PrefixCosts, "pays", lambda _costs, gained, _tokens: gained >= MIN_TOKENS)
     plain, kept = talk(tiny, 0), talk(tiny, 0.1)
     assert [answer.tokens for answer in kept] == [answer.tokens for answer in plain]
     assert sum(answer.usage.cached_tokens for answer in plain) == 0

@@ -1,4 +1,4 @@
-"""Which sequence holds which tokens: finished requests leave their KV cells for the next turn to reuse."""
+"""Which sequence holds which tokens: ended requests leave their KV cells to be reused by the next turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foredraft.engine.prefix_disk import Fetch, PrefixDisk
+from foredraft.engine.prefix.disk import Fetch, PrefixDisk
 from foredraft.errors import ForedraftError
 from foredraft.protocols import Model
 from foredraft.sequences import common_prefix
@@ -14,17 +14,20 @@ from foredraft.types import Timings
 
 logger = logging.getLogger(__name__)
 
-WORTH_COPYING = 4
-"""Fewer shared tokens than this are computed again rather than copied from another sequence."""
+MIN_COPIED_TOKENS = 4
+"""Fewer shared tokens are computed again rather than copied from another sequence."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A sequence. Of the tokens that it holds the first `asked` were the prompt."""
+    """A sequence and the tokens that it holds, of which the first `prompt_length` were the prompt.
+
+    `used` counts up with every request that gets a sequence.
+    """
 
     seq: int
     tokens: tuple[int, ...] = ()
-    asked: int = 0
+    prompt_length: int = 0
     scope: str = ""
     busy: bool = False
     used: int = 0
@@ -35,7 +38,7 @@ class PrefixCache:
 
     A new request gets the free sequence that shares the longest prefix with its prompt, and only the rest
     is computed. Sequences of another scope are never reused: how fast a prompt is answered would tell one
-    user what another asked. With a `disk` what has to make room is saved there, and brought back where that
+    user what another asked. With a `disk` what has to make room is saved there, and read back where that
     beats computing it.
     """
 
@@ -51,7 +54,7 @@ class PrefixCache:
         return sum(len(slot.tokens) for slot in self._slots if not slot.busy)
 
     def fetch(self, prompt: Sequence[int], scope: str = "") -> Fetch | None:
-        """Begin to bring from the disk what `acquire` can use for a prompt; None if there is nothing."""
+        """Begin to read from the disk what `acquire` can use for a prompt; None if there is nothing."""
         if self.disk is None:
             return None
         held = (self._usable(slot, prompt, scope) for slot in self._slots if not slot.busy)
@@ -61,7 +64,7 @@ class PrefixCache:
         self, prompt: Sequence[int], scope: str = "", fetch: Fetch | None = None
     ) -> tuple[int, int] | None:
         """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy. `fetch`
-        is what was brought from the disk for it, and waited for if it is not there yet.
+        is what is being read from the disk for it; this waits until it has been read.
 
         At least the prompt's last token is left to compute: its logits are needed.
         """
@@ -80,42 +83,42 @@ class PrefixCache:
             self.drop(slot.seq)
             shared = 0
         self._clock += 1
-        slot.busy, slot.used, slot.scope, slot.asked = True, self._clock, scope, len(prompt)
+        slot.busy, slot.used, slot.scope, slot.prompt_length = True, self._clock, scope, len(prompt)
         return slot.seq, shared
 
     def _spare(self, free: Sequence[_Slot]) -> _Slot:
-        """The free sequence that is missed least: an empty one, or else the one longest unused.
+        """The free sequence to overwrite: an empty one, or else the least recently used.
 
         Of empty ones the one with the most running neighbours, then the first. Backends that keep sequences
-        apart compute those in one pass whose numbers follow one another (docs/experiments.md).
+        apart compute those in one pass whose numbers follow one another.
         """
         running = {slot.seq for slot in self._slots if slot.busy}
 
-        def missed(slot: _Slot) -> tuple[int, int, int]:
+        def value(slot: _Slot) -> tuple[int, int, int]:
             if slot.tokens:
                 return slot.used, 0, slot.seq
             return -1, -len(running & {slot.seq - 1, slot.seq + 1}), slot.seq
 
-        return min(free, key=missed)
+        return min(free, key=value)
 
     def _restore(self, slot: _Slot, fetch: Fetch | None, held: int) -> int:
-        """Use what came from the disk where that is more than some sequence holds: how many tokens."""
+        """Restore what was read from the disk if that is more than a sequence holds; how many tokens."""
         if self.disk is None or fetch is None or fetch.shared <= held:
             return 0
         return fetch.shared if self.disk.restore(slot.seq, fetch) else 0
 
     def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
-        """What the free sequence holds is about to go, but for its first `unless_kept` tokens."""
+        """Save on disk what a free sequence holds, if more than its first `unless_kept` tokens are to go."""
         if self.disk is not None and len(slot.tokens) > unless_kept:
-            asked = len(slot.tokens) == slot.asked
-            self.disk.keep(slot.seq, slot.tokens, slot.scope, kept=unless_kept, asked=asked)
+            prompt_only = len(slot.tokens) == slot.prompt_length
+            self.disk.save(slot.seq, slot.tokens, slot.scope, kept=unless_kept, prompt_only=prompt_only)
 
     def _prepare(self, slot: _Slot, source: _Slot, shared: int) -> int:
         """Leave the first `shared` tokens of `source` in `slot`; returns how many are there."""
         if slot is source and shared:
             self._model.truncate(slot.seq, shared)
             return shared
-        if slot is not source and shared >= WORTH_COPYING and self._model.capabilities.fork:
+        if slot is not source and shared >= MIN_COPIED_TOKENS and self._model.capabilities.fork:
             self._model.fork(source.seq, slot.seq, shared)
             return shared
         self._model.release(slot.seq)
@@ -127,8 +130,8 @@ class PrefixCache:
         return self._model.reachable(slot.seq, common_prefix(slot.tokens, prompt[:-1]))
 
     def release(self, seq: int, tokens: Sequence[int]) -> None:
-        """The request is over; the first cells of the sequence's cache are those of `tokens`, and what may
-        be left after them of a round that was interrupted is dropped.
+        """Free the sequence of a request that is over, and keep the cells of `tokens`. What may be left
+        after them of a round that was interrupted is dropped.
         """
         slot = self._slots[seq]
         slot.busy = False
@@ -141,7 +144,7 @@ class PrefixCache:
             self.drop(seq)
 
     def evict(self) -> bool:
-        """Empty the free sequence that was not used for the longest time; False if all are empty."""
+        """Empty the least recently used free sequence; False if all are empty."""
         kept = [slot for slot in self._slots if not slot.busy and slot.tokens]
         if not kept:
             return False
@@ -151,7 +154,7 @@ class PrefixCache:
         return True
 
     def observe(self, timings: Timings) -> None:
-        """An answer is over: what its prompt cost."""
+        """Learn the cost of a prompt from the timings of its answer."""
         if self.disk is not None:
             self.disk.observe(timings)
 
@@ -167,7 +170,7 @@ class PrefixCache:
         self.disk = None
 
     def drop(self, seq: int) -> None:
-        """Nothing in the sequence can be trusted, or its cells are needed: it is free and empty."""
+        """Empty a sequence and free it: its cells are needed, or cannot be trusted."""
         self._model.release(seq)
         slot = self._slots[seq]
         slot.busy, slot.tokens = False, ()
