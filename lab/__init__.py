@@ -1,0 +1,1 @@
+"""The laboratory: replays and measurements for whoever changes the planner. Not part of the product."""
