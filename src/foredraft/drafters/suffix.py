@@ -23,6 +23,7 @@ from foredraft.drafters.lookup.suffix_branches import LONGEST_BRANCH, MIN_BRANCH
 from foredraft.drafters.lookup.suffix_index import REACH, SuffixIndex
 from foredraft.drafters.lookup.suffix_tree import Branch, grow
 from foredraft.drafters.lookup.suffix_vote import longest_matches, vote
+from foredraft.drafters.match_length import RepeatedEnd
 from foredraft.drafters.past_outputs import PastOutputs
 from foredraft.drafters.resync import CONFIDENCE as RESYNC
 from foredraft.drafters.resync import STEADY, Copying, confidence_of
@@ -64,6 +65,7 @@ class _State:
     past: PastOutputs | None
     pending: list[int] = field(default_factory=list)
     copying: Copying | None = None
+    end: RepeatedEnd = field(default_factory=RepeatedEnd)
 
     def catch_up(self) -> None:
         if self.pending:
@@ -120,6 +122,10 @@ class SuffixDrafter(HistoryDrafter[_State]):
 
     def size(self, state: _State) -> int:
         return len(state.index) + len(state.pending)
+
+    def match_length(self, request: RequestView) -> int:
+        """The tokens at the text's end that also occur earlier in it. It need not have been told of them."""
+        return self._states[request.id].end.length(request.tokens)
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         state = self._states[request.id]
