@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The order of the tests: another one each time. The commands shown name the seed; `make test SEED=…` repeats it.
 SEED ?= $(shell date +%s)
+# How many processes the tests run in.
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --randomly-seed=$(SEED)
 
 # How long each fuzzer of `make nightly` runs.
 MINUTES ?= 60
@@ -16,10 +19,11 @@ demo: $(VENV)/.demo
 	@echo 'Next: export PATH="$(CURDIR)/bin:$$PATH", and then: foredraft chat, foredraft serve, foredraft --help'
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not model" --randomly-seed=$(SEED)
-	$(BIN)/python -m pytest -q -m model --randomly-seed=$(SEED)
+	$(PYTEST)
 
+# The tests with every combination of their parameters and the long ones; then fuzzers, clients and trials.
 nightly: $(VENV)/.dev
+	$(PYTEST) --nightly
 	$(BIN)/python -m pytest nightly -q --minutes=$(MINUTES)
 
 lint: $(VENV)/.dev

@@ -8,19 +8,47 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+import matrix
 from foredraft.backends.llamacpp import trial
 from foredraft.isolation.pool import ChildPool
 from foredraft.library import default_model, elsewhere
 
+SLOW_MACHINES = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+"""No test fails because a machine is busy."""
 SHARED_PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest --nightly`: the whole of what a quick run samples."""
+    parser.addoption(
+        "--nightly", action="store_true", help="every combination of parameters, more examples, long tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C is heard by the tests of it even in a suite started in the background, where shells drop it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    nightly = config.getoption("--nightly")
+    hypothesis.settings.register_profile("foredraft", SLOW_MACHINES, max_examples=200 if nightly else 20)
+    hypothesis.settings.load_profile("foredraft")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Products of parameters (`matrix`) are whole in a nightly run only."""
+    matrix.parametrize(metafunc, full=metafunc.config.getoption("--nightly"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is marked `nightly` out of a quick run."""
+    if config.getoption("--nightly"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 def pytest_unconfigure() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import registry
@@ -58,7 +58,6 @@ NAMES = names()
 by_name = pytest.mark.parametrize("name", NAMES)
 texts = st.lists(st.integers(0, 3), max_size=40)
 edits = st.lists(st.tuples(st.integers(0, 40), texts), min_size=1, max_size=5)
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def new(name: str) -> Drafter:
@@ -149,7 +148,6 @@ def test_a_loop_is_drafted_right(name: str) -> None:
 
 
 @by_name
-@patient
 @given(prompt=texts, text=texts, prediction=texts, limit=st.integers(1, 9))
 def test_drafts_are_well_formed(
     name: str, prompt: list[int], text: list[int], prediction: list[int], limit: int
@@ -167,7 +165,6 @@ def test_a_limit_of_zero_drafts_nothing(name: str) -> None:
 
 
 @by_name
-@patient
 @given(prompt=texts, changes=edits, prediction=texts)
 def test_after_edits_it_drafts_like_one_that_starts_there(
     name: str, prompt: list[int], changes: list[tuple[int, list[int]]], prediction: list[int]
@@ -229,7 +226,6 @@ def test_rounds_drafted_by_others_are_learned_from(name: str) -> None:
 
 
 @by_name
-@patient
 @given(first=texts, second=texts, more=texts)
 def test_interleaved_requests_do_not_influence_each_other(
     name: str, first: list[int], second: list[int], more: list[int]

@@ -283,7 +283,7 @@ def test_text_survives_the_tokenizer(model: Model) -> None:
     tokenizer = model.tokenizer
 
     @given(st.text(st.characters(codec="utf-8"), max_size=40))
-    @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     def check(text: str) -> None:
         tokens = tokenizer.encode(text)
         assert b"".join(map(tokenizer.token_bytes, tokens)).decode() == text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gguf_factory
@@ -62,7 +62,6 @@ def test_text_comes_back(tokenizer: LlamaCppTokenizer, text: str) -> None:
 
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=60), special=st.booleans())
-@settings(deadline=None, max_examples=200)
 def test_any_text_comes_back_unless_it_spells_a_special_token(
     tokenizer: LlamaCppTokenizer, text: str, special: bool
 ) -> None:
@@ -205,7 +204,6 @@ def test_text_from_clients_is_text(tokenizer: LlamaCppTokenizer) -> None:
 
 
 @given(text=TEXTS, marked=st.integers(0, 60), length=st.integers(1, 5))
-@settings(deadline=None, max_examples=200)
 def test_what_is_marked_in_ordinary_text_changes_no_token(
     tokenizer: LlamaCppTokenizer, text: str, marked: int, length: int
 ) -> None:
@@ -219,7 +217,6 @@ def test_what_is_marked_in_ordinary_text_changes_no_token(
 
 
 @given(before=TEXTS, client=TEXTS, after=TEXTS)
-@settings(deadline=None, max_examples=200)
 def test_every_byte_stays_and_only_the_template_s_control_tokens_are_recognised(
     tokenizer: LlamaCppTokenizer, before: str, client: str, after: str
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters.draft_model import DraftModelDrafter
@@ -309,7 +309,6 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=80, deadline=None)
 def test_bookkeeping_survives_any_history(steps: list[tuple[str, int, int, list[int]]]) -> None:
     """Whatever happens, drafts equal those of a fresh drafter, and no agreed cell is computed twice."""
     model = fake(sequences=3, max_batch=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import Completion, Engine, FinishEvent, FinishReason, SamplingParams
@@ -220,7 +220,6 @@ def test_an_answer_that_fills_the_cache_alone_ends_as_if_its_context_were_full()
     temperature=st.sampled_from([0.0, 1.0]),
     drafts=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=60)
 def test_text_logprobs_and_stops_are_those_of_a_run_with_room(
     prompts: list[list[int]], cells: int, gaps: list[int], temperature: float, drafts: int
 ) -> None:

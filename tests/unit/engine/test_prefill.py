@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import Engine, SamplingParams
@@ -74,7 +74,6 @@ def test_generated_tokens_are_recomputed_in_no_more_rows_than_they_were_verified
     lengths=st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2)), max_size=6),
     rows=st.integers(0, 200),
 )
-@settings(deadline=None, max_examples=80)
 def test_no_row_is_given_twice_nor_left_over(lengths: list[tuple[int, int]], rows: int) -> None:
     prompts = [prompt(n, length, priority=p) for n, (length, p) in enumerate(lengths)]
     given_rows = share(prompts, rows, 64)
@@ -131,7 +130,6 @@ def test_a_short_prompt_is_answered_while_a_long_one_is_computed() -> None:
     temperature=st.sampled_from([0.0, 1.0]),
     speculate=st.booleans(),
 )
-@settings(deadline=None, max_examples=40)
 def test_text_is_that_of_the_request_alone_whoever_shares_its_forwards(
     arrivals: list[tuple[int, int, int]], temperature: float, speculate: bool
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import Engine, SamplingParams
@@ -169,7 +169,6 @@ def test_nothing_is_scored_twice_after_a_preemption() -> None:
     assert answer(events[request])[0].logprob == answer(alone)[0].logprob
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 80), st.booleans(), st.booleans()), min_size=1, max_size=5),
     max_rows=st.integers(2, 40),

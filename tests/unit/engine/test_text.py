@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foredraft.engine.text import StopString, TextStream
@@ -63,19 +63,16 @@ stops = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3).filter(apa
 @given(data=st.one_of(texts.map(str.encode), st.binary(max_size=30)), cuts=cuts)
 @example(data="👩".encode(), cuts=[1, 2, 3])
 @example(data=b"\xe2\x82a\xf0\x9f", cuts=[1, 2, 3, 4])
-@settings(deadline=None)
 def test_text_does_not_depend_on_how_bytes_fall_into_tokens(data: bytes, cuts: list[int]) -> None:
     assert "".join(stream(cut(data, cuts))) == data.decode("utf-8", "replace")
 
 
 @given(text=texts, cuts=cuts)
-@settings(deadline=None)
 def test_half_a_character_is_never_shown(text: str, cuts: list[int]) -> None:
     assert not any("�" in shown for shown in stream(cut(text.encode(), cuts)))
 
 
 @given(text=st.text("abé", max_size=30), cuts=cuts, stop=stops)
-@settings(deadline=None, max_examples=400)
 def test_the_text_ends_before_the_first_stop_string(text: str, cuts: list[int], stop: list[str]) -> None:
     pieces = cut(text.encode(), cuts)
     expected = until_stop(text, stop)
@@ -87,7 +84,6 @@ def test_the_text_ends_before_the_first_stop_string(text: str, cuts: list[int], 
 
 
 @given(text=st.text("ab", max_size=40), cuts=cuts, string=st.text("ab", min_size=1, max_size=8))
-@settings(deadline=None, max_examples=400)
 def test_a_stop_string_is_found_where_it_is_and_its_beginning_at_the_end(
     text: str, cuts: list[int], string: str
 ) -> None:

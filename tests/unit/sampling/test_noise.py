@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.sampling.noise import (
@@ -140,7 +140,6 @@ def test_gumbel_argmax_samples_the_softmax() -> None:
     temperature=st.sampled_from([1e-4, 0.1, 0.8, 1.0, 5.0, 100.0]),
     holes=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
 def test_gumbel_choice_equals_full_evaluation(
     seed: int, size: int, scale: float, temperature: float, holes: bool
 ) -> None:
@@ -154,7 +153,6 @@ def test_gumbel_choice_equals_full_evaluation(
 
 
 @given(seed=st.integers(0, 1000), size=st.integers(1, 2000), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_largest_floor_is_a_lower_bound(seed: int, size: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, size))
     row = np.random.default_rng(seed).standard_normal(size).astype(np.float32)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.errors import BackendError, RequestError
@@ -159,7 +159,6 @@ def test_min_p_is_relative_to_the_best() -> None:
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
     rounded=st.booleans(),
 )
-@settings(max_examples=250, deadline=None)
 def test_survivors_equal_the_oracle(
     seed: int,
     size: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.server import rendering
@@ -18,7 +18,6 @@ values = st.recursive(
 
 
 @given(value=values, few=st.integers(0, 5), size=st.integers(1, 4))
-@settings(deadline=None)
 def test_it_is_what_one_encoder_makes_of_it(value: Any, few: int, size: int) -> None:
     def once() -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

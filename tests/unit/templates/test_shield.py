@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.errors import RequestError
@@ -113,7 +113,6 @@ def test_everything_of_a_client_is_shielded_but_roles() -> None:
 
 
 @given(content=TEXTS, key=TEXTS)
-@settings(deadline=None)
 def test_any_text_comes_through_as_it_was(content: str, key: str) -> None:
     source = "<s>{{ messages[0].content }}<s>{{ x|tojson }}<s>"
     text, literal = through(source, content, x={key: content})
@@ -122,7 +121,6 @@ def test_any_text_comes_through_as_it_was(content: str, key: str) -> None:
 
 
 @given(content=TEXTS)
-@settings(deadline=None)
 def test_only_the_template_s_own_control_tokens_are_left(content: str) -> None:
     shield = Shield(CONTROL, [{"role": "user", "content": content}], {})
     rendered = child.render("<s>{{ messages[0].content }}<|im_end|>", {"messages": shield.messages})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -55,7 +55,6 @@ def decoded(tokenizer: TorchTokenizer, tokens: list[int]) -> bytes:
 
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=60))
-@settings(deadline=None, max_examples=100)
 def test_any_text_comes_back(tokenizer: TorchTokenizer, text: str) -> None:
     assert decoded(tokenizer, tokenizer.encode(text)).decode() == text
 
@@ -177,7 +176,6 @@ VOCABULARIES = {
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 @given(text=TEXTS, marked=st.integers(0, 60), length=st.integers(1, 5))
-@settings(deadline=None, max_examples=100)
 def test_what_is_marked_in_ordinary_text_changes_no_token(
     name: str, text: str, marked: int, length: int
 ) -> None:

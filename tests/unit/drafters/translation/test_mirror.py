@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters.translation.mirror import RECENT, Mirror
@@ -39,7 +39,6 @@ def read(ours: WordTokenizer, theirs: WordTokenizer, history: Sequence[int]) -> 
 
 @by_pair
 @given(changes=CHANGES)
-@settings(deadline=None, max_examples=40)
 def test_it_is_what_reading_the_history_afresh_gives(
     ours: str, theirs: str, changes: list[tuple[int, list[str], int]]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters.translation.pieces import (
@@ -31,7 +31,6 @@ class Lowering(WordTokenizer):
 
 @pytest.mark.parametrize("name", ALL)
 @given(text=TEXTS)
-@settings(deadline=None)
 def test_ends_are_those_of_the_tokens_bytes(name: str, text: str) -> None:
     pieces = encode(ALL[name], text)
     assert text_of(ALL[name], pieces.tokens).decode() == text

@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters.translation.pieces import encode
@@ -27,7 +27,6 @@ def spelled(tokenizer: WordTokenizer, context: str | bytes, text: str | bytes) -
 
 @pytest.mark.parametrize("name", ALL)
 @given(before=TEXTS, text=TEXTS, cut=st.integers(0, 3))
-@settings(deadline=None)
 def test_it_is_the_text_in_as_many_tokens_as_there_are_whole(
     name: str, before: str, text: str, cut: int
 ) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters.draft_model import DraftModelDrafter
@@ -311,7 +311,6 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("way", ["slem", "tli", "auto"])
 @given(steps=STEPS)
-@settings(max_examples=40, deadline=None)
 def test_drafts_after_any_history_are_those_of_a_fresh_drafter(
     way: str, steps: list[tuple[str, int, int, list[int]]]
 ) -> None:

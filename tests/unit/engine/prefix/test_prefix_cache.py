@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.engine.prefix.cache import PrefixCache
@@ -138,7 +138,6 @@ def test_a_model_that_cannot_go_back_reuses_whole_sequences_only(rollback: Rollb
 
 
 @given(st.lists(st.tuples(prompts, st.sampled_from(["", "bob"])), max_size=12), st.integers(1, 3))
-@settings(deadline=None)
 def test_what_is_reused_is_always_the_prompt_s_own_beginning(
     requests: list[tuple[list[int], str]], sequences: int
 ) -> None:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gguf_factory
@@ -261,7 +261,6 @@ conversations = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 """Each number stands for 30 tokens, so that two conversations share up to 150."""
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     asked=st.lists(st.tuples(conversations, st.sampled_from(["alice", "bob"])), max_size=14),
     sequences=st.integers(1, 3),

@@ -47,7 +47,7 @@ def test_a_scope_is_not_in_the_file_or_its_name(path: Path) -> None:
     assert "alice" not in path.name
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, len(content()) - 1), bit=st.integers(0, 7))
 def test_no_bit_may_differ(path: Path, at: int, bit: int) -> None:
     damaged = bytearray(content())
@@ -57,7 +57,7 @@ def test_no_bit_may_differ(path: Path, at: int, bit: int) -> None:
         file_format.read(path, WHO, TOKENS)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, len(content()) - 1))
 def test_no_byte_may_be_missing(path: Path, length: int) -> None:
     path.write_bytes(content()[:length])

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -534,7 +534,6 @@ arguments = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(sorted(FORMS)), arguments, st.lists(st.integers(0, 300), max_size=6))
 def test_any_arguments(name: str, wanted: dict[str, Any], cuts: list[int]) -> None:
     form = FORMS[name]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, TextDelta, collect
@@ -58,7 +58,6 @@ def every_form(dialect: Dialect, name: str, arguments: str) -> list[str]:
     return [*(f"[TOOL_CALLS] [{body}]" for body in bodies), *named]
 
 
-@settings(deadline=None)
 @given(dialects, near_calls, cuts)
 @example(HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": \\ud83d x"}', [40, 45, 50, 51])
 @example(HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": \\"\\ud83d\\u0041 x"}', [44, 51, 55, 60])
@@ -67,7 +66,6 @@ def test_cutting_the_stream_changes_nothing(dialect: Dialect, text: str, places:
     assert collect(deltas(dialect, text)) == read(dialect, text)
 
 
-@settings(deadline=None)
 @given(dialects, near_calls, cuts)
 def test_without_a_call_the_text_is_the_answer(dialect: Dialect, text: str, places: list[int]) -> None:
     answer = collect(deltas(dialect, cut(text, places), names=()))
@@ -75,13 +73,11 @@ def test_without_a_call_the_text_is_the_answer(dialect: Dialect, text: str, plac
     assert answer.text == text
 
 
-@settings(deadline=None)
 @given(dialects, st.text(), cuts)
 def test_any_text_comes_through(dialect: Dialect, text: str, places: list[int]) -> None:
     assert collect(deltas(dialect, cut(text, places))).text == text
 
 
-@settings(deadline=None)
 @given(dialects, near_calls)
 def test_characters_stay_in_order(dialect: Dialect, text: str) -> None:
     """Text that is given beside calls is the answer with pieces left out, never rearranged."""
@@ -89,7 +85,6 @@ def test_characters_stay_in_order(dialect: Dialect, text: str) -> None:
     assert all(char in rest for char in read(dialect, text).text)
 
 
-@settings(deadline=None)
 @given(dialects, plain_texts)
 def test_plain_text_streams_at_once(dialect: Dialect, text: str) -> None:
     """Only white space at the start may wait, for the text that follows it."""
@@ -99,7 +94,6 @@ def test_plain_text_streams_at_once(dialect: Dialect, text: str) -> None:
     assert shown + collect(parser.finish()).text == text
 
 
-@settings(deadline=None)
 @given(dialects, st.sampled_from(NAMES), objects, st.booleans(), st.data())
 def test_a_call_is_read_in_every_form(
     dialect: Dialect, name: str, arguments: dict[str, Any], ascii_only: bool, data: st.DataObject
@@ -112,7 +106,6 @@ def test_a_call_is_read_in_every_form(
     assert json.loads(answer.calls[0].arguments) == arguments
 
 
-@settings(deadline=None)
 @given(dialects, st.sampled_from(NAMES), objects, st.data())
 def test_an_answer_that_breaks_off_loses_nothing(
     dialect: Dialect, name: str, arguments: dict[str, Any], data: st.DataObject

@@ -6,7 +6,7 @@ import json
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
@@ -53,7 +53,6 @@ def python_reads_object(text: str) -> bool:
     return isinstance(value, dict)
 
 
-@settings(deadline=None)
 @given(objects, st.booleans(), st.integers(1, 7))
 def test_takes_every_object_whole(value: dict[str, Any], ascii_only: bool, width: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
@@ -63,7 +62,6 @@ def test_takes_every_object_whole(value: dict[str, Any], ascii_only: bool, width
     assert scanner.depth == 0
 
 
-@settings(deadline=None)
 @given(near_json)
 @example('{"a":01}')
 @example('{"a":1.}')
@@ -93,7 +91,6 @@ def test_agrees_with_pythons_parser(text: str) -> None:
         assert python_reads_object(text) == (scanner.complete and blank)
 
 
-@settings(deadline=None)
 @given(near_json, st.integers(1, 3))
 def test_stops_at_the_same_character_however_the_text_is_cut(text: str, width: int) -> None:
     whole, taken = scan(text)
@@ -101,7 +98,6 @@ def test_stops_at_the_same_character_however_the_text_is_cut(text: str, width: i
     assert (cut_taken, cut.complete, cut.depth) == (taken, whole.complete, whole.depth)
 
 
-@settings(deadline=None)
 @given(objects, st.integers(0))
 def test_the_beginning_of_an_object_is_taken_whole(value: dict[str, Any], cut: int) -> None:
     text = json.dumps(value)
@@ -147,7 +143,6 @@ def test_says_what_each_run_is() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_escaped_controls_read_back(text: str) -> None:
     quoted = '"' + escape_controls(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

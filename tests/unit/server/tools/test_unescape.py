@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.server.tools.unescape import Unescaper
@@ -25,7 +25,6 @@ def unescape(inside: str) -> str:
     return "".join([*shown, decoder.flush()])
 
 
-@settings(deadline=None)
 @given(st.text(), st.booleans())
 def test_gives_what_was_quoted(text: str, ascii_only: bool) -> None:
     assert unescape(json.dumps(text, ensure_ascii=ascii_only)[1:-1]) == text
