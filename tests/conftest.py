@@ -82,6 +82,12 @@ def one_child() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def is_nightly(pytestconfig: pytest.Config) -> bool:
+    """Whether there is time for long runs of random operations."""
+    return bool(pytestconfig.getoption("--nightly"))
+
+
+@pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache for measurements of the default model, so that it is probed once a run."""
     return tmp_path_factory.mktemp("measurements")

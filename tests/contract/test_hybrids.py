@@ -27,7 +27,7 @@ SPARE = SEQUENCES - 1
 TEXT = text_tokens(24)
 DRAFT = text_tokens(14, seed=1)
 OTHER = text_tokens(9, seed=2)
-OPERATIONS = 250
+OPERATIONS, NIGHTLY_OPERATIONS = 40, 1000
 
 
 def _fake(workspace: Workspace) -> Model:
@@ -69,15 +69,31 @@ CASES: dict[str, tuple[Callable[[Workspace], Model], bool]] = {
 """How to load it, and whether it keeps states to go back to for free."""
 
 
+@pytest.fixture(scope="session")
+def loaded(workspace: Workspace) -> Iterator[Callable[[str], Model]]:
+    """Each case's model, loaded once."""
+    models: dict[str, Model] = {}
+
+    def load(name: str) -> Model:
+        if name not in models:
+            models[name] = CASES[name][0](workspace)
+        return models[name]
+
+    yield load
+    for model in models.values():
+        model.close()
+
+
 @pytest.fixture(params=sorted(CASES))
 def case(
-    request: pytest.FixtureRequest, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Model, bool]]:
+    request: pytest.FixtureRequest, loaded: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Model, bool]:
+    """A model whose sequences are empty, and whether it keeps states."""
     monkeypatch.setattr(rewind, "MARKED_FROM", 64)  # short enough for this context
-    load, keeps = CASES[request.param]
-    model = load(workspace)
-    yield model, keeps
-    model.close()
+    model = loaded(request.param)
+    for seq in range(SEQUENCES):
+        model.release(seq)
+    return model, CASES[request.param][1]
 
 
 @pytest.fixture
@@ -92,16 +108,17 @@ def test_it_says_how_it_goes_back(case: tuple[Model, bool]) -> None:
     assert model.capabilities.max_rows > model.capabilities.rollback_bound + 1
 
 
-@pytest.mark.parametrize("kept", [1, 2, 7, 11, 12, 13])
-def test_a_rejection_leaves_what_was_accepted(model: Model, kept: int) -> None:
-    prefill(model, 0, TEXT)
-    model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT))])
-    model.truncate(0, len(TEXT) + kept)
-    free = len(DRAFT) - kept <= model.capabilities.rollback_bound
-    assert (model.length(0), model.owed(0)) == (len(TEXT) + kept, 0 if free else kept)
-    held = [*TEXT, *DRAFT[:kept]]
-    assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*held, *OTHER]))
-    assert same(model, prefill(model, 0, TEXT), fresh(model, SPARE, [*held, *OTHER, *TEXT]))
+def test_a_rejection_leaves_what_was_accepted(model: Model) -> None:
+    for kept in (1, 2, 7, 11, 12, 13):
+        model.release(0)
+        prefill(model, 0, TEXT)
+        model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT))])
+        model.truncate(0, len(TEXT) + kept)
+        free = len(DRAFT) - kept <= model.capabilities.rollback_bound
+        assert (model.length(0), model.owed(0)) == (len(TEXT) + kept, 0 if free else kept)
+        held = [*TEXT, *DRAFT[:kept]]
+        assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*held, *OTHER])), kept
+        assert same(model, prefill(model, 0, TEXT), fresh(model, SPARE, [*held, *OTHER, *TEXT])), kept
 
 
 def test_a_draft_can_follow_a_rejection(model: Model) -> None:
@@ -137,11 +154,11 @@ def test_a_full_context_changes_nothing(model: Model) -> None:
     assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*held, *OTHER]))
 
 
-@pytest.mark.parametrize("seq", [-1, SEQUENCES, 1000])
-def test_there_are_only_so_many_sequences(model: Model, seq: int) -> None:
-    with pytest.raises(BackendError):
-        model.forward([Rows(0, 0, TEXT, 1), Rows(seq, 0, TEXT, 1)])
-    assert [model.length(seq) for seq in range(SEQUENCES)] == [0] * SEQUENCES
+def test_there_are_only_so_many_sequences(model: Model) -> None:
+    for seq in (-1, SEQUENCES, 1000):
+        with pytest.raises(BackendError):
+            model.forward([Rows(0, 0, TEXT, 1), Rows(seq, 0, TEXT, 1)])
+        assert [model.length(seq) for seq in range(SEQUENCES)] == [0] * SEQUENCES
 
 
 def test_a_long_prompt_can_be_gone_back_to(model: Model) -> None:
@@ -235,7 +252,9 @@ class Player:
         self.held[seq] = []
 
 
-def test_after_any_operations_every_sequence_is_as_if_computed_afresh(model: Model) -> None:
+def test_after_any_operations_every_sequence_is_as_if_computed_afresh(
+    model: Model, is_nightly: bool
+) -> None:
     player = Player(model, seed=5)
-    for _ in range(OPERATIONS):
+    for _ in range(NIGHTLY_OPERATIONS if is_nightly else OPERATIONS):
         player.play()
