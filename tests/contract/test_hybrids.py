@@ -252,9 +252,7 @@ class Player:
         self.held[seq] = []
 
 
-def test_after_any_operations_every_sequence_is_as_if_computed_afresh(
-    model: Model, is_nightly: bool
-) -> None:
+def test_after_any_operations_every_sequence_is_as_if_computed_afresh(model: Model, is_nightly: bool) -> None:
     player = Player(model, seed=5)
     for _ in range(NIGHTLY_OPERATIONS if is_nightly else OPERATIONS):
         player.play()
