@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Unpack
 
 from foredraft.config import AUTO, Speculation, as_speculation
-from foredraft.engine.admission import check_queue, check_terms, expire
 from foredraft.engine.assembly import assemble
 from foredraft.engine.decisions import Decisions
 from foredraft.engine.drafting import Drafters
@@ -19,7 +18,7 @@ from foredraft.engine.fold import fold
 from foredraft.engine.loading import Kept, load_parts
 from foredraft.engine.options import EngineOptions, SamplingOptions
 from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
-from foredraft.engine.request import Request, make_request
+from foredraft.engine.request import Request, check_scheduling, make_request
 from foredraft.engine.round import RoundRunner
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import Scores, scores_of, with_scores
@@ -170,8 +169,8 @@ class Engine:
         `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it.
         """
         self._check_open()
-        check_terms(priority, deadline_s, max_draft)
-        check_queue(self.waiting_count, self._scheduler.places, self.max_waiting)
+        check_scheduling(priority, deadline_s, max_draft)
+        self._scheduler.check_queue(self.max_waiting)
         params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
         tokens = self.encode(prompt)
         check_tokens(tokens, self.model.info)
@@ -284,10 +283,9 @@ class Engine:
 
     def _round(self) -> list[Event]:
         self._check_open()
-        late = expire((*self._scheduler.running, *self._scheduler.waiting), self._clock())
-        self._streams.deliver([self._finish(request) for request in late])
+        self._streams.deliver([self._finish(request) for request in self._scheduler.expire(self._clock())])
         self._scheduler.admit(self._start)
-        self._scheduler.mend()
+        self._scheduler.repair()
         if len(self._scheduler.ended()) < len(self._scheduler.running):
             try:
                 return self._runner.run()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foredraft.engine.admission import turn
 from foredraft.engine.request import Request
 
 PREFILL_ROWS = 64
@@ -64,7 +63,7 @@ def share(prompts: Sequence[Request], rows: int, max_rows: int) -> list[tuple[Re
     """
     if not prompts or rows <= 0:
         return []
-    first = min(prompts, key=turn)
+    first = min(prompts, key=Request.turn)
     shortest = sorted(prompts, key=lambda request: (-request.priority, request.pending, request.id))
     chunks = {request.id: _chunk(request, max_rows) for request in prompts}
     given = dict.fromkeys(chunks, 0)

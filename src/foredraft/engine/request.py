@@ -12,6 +12,7 @@ from foredraft.engine.repetition import due, repeated_length
 from foredraft.engine.scoring import ScoringParams
 from foredraft.engine.stats import RequestStats
 from foredraft.engine.text import TextStream
+from foredraft.errors import RequestError
 from foredraft.protocols import RequestView, Tokenizer
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.sampler import RequestSampler
@@ -53,6 +54,10 @@ class Request:
     @property
     def id(self) -> int:
         return self.view.id
+
+    def turn(self) -> tuple[int, int]:
+        """What requests are sorted by: higher priority first, then the one that was added first."""
+        return -self.priority, self.id
 
     @property
     def params(self) -> SamplingParams:
@@ -136,6 +141,26 @@ class Request:
             predicted_ms=1e3 * (end - first),
             draft_n=self.stats.drafted,
             draft_n_accepted=self.stats.accepted,
+        )
+
+
+def check_scheduling(priority: object, deadline_s: object, max_draft: object) -> None:
+    """Raises RequestError for an invalid priority, deadline or cap on drafts."""
+    if max_draft is not None and (
+        not isinstance(max_draft, int) or isinstance(max_draft, bool) or max_draft < 0
+    ):
+        raise RequestError(
+            f"max_draft={max_draft!r} is not valid.", hint="A cap is a whole number of tokens; 0 is none."
+        )
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise RequestError(
+            f"priority={priority!r} is not valid.", hint="A priority is a whole number; higher goes first."
+        )
+    if deadline_s is None:
+        return
+    if not isinstance(deadline_s, int | float) or isinstance(deadline_s, bool) or not deadline_s > 0:
+        raise RequestError(
+            f"deadline_s={deadline_s!r} is not valid.", hint="A deadline is a number of seconds above 0."
         )
 
 

@@ -1,40 +1,43 @@
-"""Who runs: requests waiting for a sequence, those decoding, and prompts being prefilled in chunks."""
+"""Which requests run and which wait: admission by priority, deadlines, preemption when the KV cache is full.
+
+When the cache has no room for a forward, prefixes kept from ended requests go first, then the round's drafts
+(`round`), then the youngest request of the lowest priority waits (`Scheduler.make_room`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from time import perf_counter
 
-from foredraft.engine.admission import turn
 from foredraft.engine.prefill import PromptRows, share
 from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.request import Request
-from foredraft.engine.waiting import Waiting
-from foredraft.errors import ForedraftError, OutOfKVError
+from foredraft.errors import ForedraftError, OutOfKVError, QueueFullError
 from foredraft.protocols import Model
 from foredraft.types import FinishReason, Load
 
-PATIENCE_S = 0.005
-"""How long a round without anything to do waits for the disk: so long a new request may have to wait, too."""
+DISK_WAIT_S = 0.005
+"""How long a round with nothing to compute waits for the disk; a new request may be delayed by as much."""
 
-STARTED_TOKENS = 1 << 15
+MAX_ADMITTED_TOKENS = 1 << 15
 """Tokens of prompts after which no more are admitted in a round: drafters read a prompt when it is admitted,
-100,000 tokens in 200 ms, and every stream waits for it.
+100,000 tokens in 200 ms, and every stream waits for that.
 """
 
 
 class Scheduler:
     """Higher priority first, then first come, first served; as many at once as the model has sequences.
 
-    `waiting` is in the order in which requests will be admitted. `preemptions` counts how often one had to
-    make room.
+    `waiting` is in the order in which requests will be admitted. `preemptions` counts how often a request had
+    to give its place up.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.cache = PrefixCache(model)
-        self.waiting = Waiting()
+        self.waiting = WaitingQueue()
         self.prompt_rows = PromptRows()
         self.running: list[Request] = []
         self.preemptions = 0
@@ -49,29 +52,41 @@ class Scheduler:
         """Sequences that no request has."""
         return self._model.capabilities.sequences - len(self.running)
 
+    # --- admission -------------------------------------------------------------------------------------
+
+    def check_queue(self, max_waiting: int | None) -> None:
+        """Raises QueueFullError if one more request would leave more than `max_waiting` without a place."""
+        waiting = len(self.waiting)
+        if max_waiting is not None and waiting >= max_waiting + self.places:
+            raise QueueFullError(
+                f"{waiting} requests are waiting already; at most {max_waiting} may.",
+                hint="Try again when some of them are answered.",
+            )
+
     def enqueue(self, request: Request) -> None:
-        """The request waits for its turn."""
+        """Add a request to the queue."""
         self.waiting.add(request)
 
     def admit(self, on_admitted: Callable[[Request], None]) -> None:
-        """Give waiting requests free sequences, with as much of their tokens as is still cached.
+        """Give waiting requests free sequences, with as many of their tokens as are still cached.
 
-        `on_admitted` hears of each request once, not of one that comes back after it was preempted. After a
-        preemption nobody comes in until a running request is over: they would only push each other out.
+        `on_admitted` is called once for each request, not again when it comes back after it was preempted.
+        After a preemption no request is admitted until a running one ends: they would only push each other
+        out.
 
-        One whose prefix is on the disk waits until that is read; a place is kept for it, and others go on.
-        With nothing else to do this waits for the disk, too, for a moment.
+        A request whose prefix is on the disk waits until that is read; a place is reserved for it meanwhile.
+        With nothing to compute this waits for the disk for up to `DISK_WAIT_S`.
         """
         self._admit(on_admitted)
         if not self.running:
             reading = [request.fetch.reading for request in self.waiting if request.fetch is not None]
-            if wait(reading, PATIENCE_S, FIRST_COMPLETED).done:
+            if wait(reading, DISK_WAIT_S, FIRST_COMPLETED).done:
                 self._admit(on_admitted)
 
     def _admit(self, on_admitted: Callable[[Request], None]) -> None:
         places, started = self.places, 0
         for request in self.waiting:
-            if not places or started >= STARTED_TOKENS or (self._full and self.running):
+            if not places or started >= MAX_ADMITTED_TOKENS or (self._full and self.running):
                 return
             places -= 1
             if not self._has_fetched(request):
@@ -89,13 +104,26 @@ class Scheduler:
                 started += len(request.view.tokens)
 
     def _has_fetched(self, request: Request) -> bool:
-        """Whether all that the disk has for a request, if anything, is read."""
+        """Whether what the disk has for a request, if anything, has been read."""
         if request.fetch is None:
             request.fetch = self.cache.fetch(request.reusable, request.view.scope)
         return request.fetch is None or request.fetch.done
 
-    def mend(self) -> None:
-        """Put right what an interrupt in the middle of a round has left behind.
+    # --- rounds ----------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[Request]:
+        """Mark the requests whose deadline has passed at `now` (seconds) as aborted; returns them."""
+        requests = [*self.running, *self.waiting]
+        late = [request for request in requests if request.deadline is not None and now >= request.deadline]
+        for request in late:
+            where = f"after {request.generated} tokens" if request.generated else "before its first token"
+            doing = "running" if request.seq >= 0 else "waiting"
+            request.finish = FinishReason.ABORT
+            request.error = f"The request's deadline passed while it was {doing}, {where}."
+        return late
+
+    def repair(self) -> None:
+        """Undo what an interrupt in the middle of a round left half done.
 
         Rows that were computed but never accounted for are dropped. A request whose sampler is ahead of its
         history cannot go on with the same text, so it ends with an error.
@@ -118,8 +146,8 @@ class Scheduler:
         return [request for request in self.running if request.decoding and request.finish is None]
 
     def prefilling(self, room: int, *, decoding: bool = False) -> list[tuple[Request, int]]:
-        """(request, rows) of prompts to prefill in a forward with room for so many more rows, which also
-        decodes or does not.
+        """(request, rows) of prompts to prefill in a forward with room for `room` more rows; `decoding`: it
+        also decodes.
         """
         prompts = [request for request in self.running if not request.decoding and request.finish is None]
         rows = self.prompt_rows.most(room, decoding=decoding)
@@ -138,12 +166,14 @@ class Scheduler:
         return Load(len(decoding), min(pending, most), depth, owed)
 
     def find(self, request_id: int) -> Request | None:
-        """The request of that id, or None if it is over. No more are looked through than have a sequence."""
+        """The request of that id, or None if it is over."""
         running = (request for request in self.running if request.id == request_id)
         return self.waiting.get(request_id) or next(running, None)
 
+    # --- when the KV cache is full ---------------------------------------------------------------------
+
     def make_room(self, error: OutOfKVError) -> None:
-        """Out of KV: a request waits, or the last one ends. For an answer the cache is its whole context."""
+        """Preempt a request, or end the only one that runs: an answer cannot be longer than the cache."""
         if self.ended() or self.preempt():
             return  # requests that are over leave room for the next round
         for request in self.running:
@@ -153,13 +183,12 @@ class Scheduler:
                 request.fail(str(error))
 
     def preempt(self) -> bool:
-        """The KV cache is full: of the running requests one of the lowest priority, the youngest of these,
-        gives its cells back and waits. Its tokens stay; they are computed again when its turn comes. False
-        if there is none but the one that needs room.
+        """Take the cells of the youngest running request of the lowest priority, and have it wait. Its tokens
+        stay; they are computed again when its turn comes. False if no other request runs.
         """
         if len(self.running) < 2:
             return False
-        request = max(self.running, key=turn)
+        request = max(self.running, key=Request.turn)
         self.running.remove(request)
         self.cache.drop(request.seq)
         request.seq, request.computed = -1, 0
@@ -170,7 +199,7 @@ class Scheduler:
         return True
 
     def remove(self, request: Request, *, keep: bool) -> None:
-        """The request is over; `keep` leaves its KV cells for a prompt that begins the same way."""
+        """Remove a request that is over; `keep` leaves its KV cells for a prompt that begins the same way."""
         if request.seq < 0:
             self.waiting.remove(request)
             if request.fetch is not None:
@@ -182,3 +211,34 @@ class Scheduler:
             self.cache.release(request.seq, request.view.tokens[: request.computed])
         else:
             self.cache.drop(request.seq)
+
+
+class WaitingQueue:
+    """Requests in the order in which they will be admitted; some may be removed while it is iterated.
+
+    Finding one takes the same time however many wait.
+    """
+
+    def __init__(self) -> None:
+        self._in_turn: list[Request] = []
+        self._by_id: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_turn)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._in_turn.copy())
+
+    def get(self, request_id: int) -> Request | None:
+        """The request of that id, or None if it does not wait."""
+        return self._by_id.get(request_id)
+
+    def add(self, request: Request) -> None:
+        """Add a request; its turn must not change until it is removed."""
+        insort(self._in_turn, request, key=Request.turn)
+        self._by_id[request.id] = request
+
+    def remove(self, request: Request) -> None:
+        """Remove a request. Raises KeyError if it does not wait."""
+        del self._by_id[request.id]
+        del self._in_turn[bisect_left(self._in_turn, request.turn(), key=Request.turn)]

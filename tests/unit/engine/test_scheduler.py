@@ -6,7 +6,7 @@ import pytest
 
 from foredraft.engine.prefill import PREFILL_ROWS
 from foredraft.engine.request import Request, make_request
-from foredraft.engine.scheduler import STARTED_TOKENS, Scheduler
+from foredraft.engine.scheduler import MAX_ADMITTED_TOKENS, Scheduler
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel
 from foredraft.types import Rows, SamplingParams
@@ -59,7 +59,7 @@ def test_requests_are_admitted_in_order_as_far_as_there_are_sequences(model: Fak
 def test_long_prompts_are_admitted_one_in_a_round() -> None:
     """Drafters read each of them while every stream waits."""
     model = FakeModel(sequences=4)
-    scheduler, _ = scheduler_of(model, [1] * STARTED_TOKENS, [2], [3] * (STARTED_TOKENS - 1), [4])
+    scheduler, _ = scheduler_of(model, [1] * MAX_ADMITTED_TOKENS, [2], [3] * (MAX_ADMITTED_TOKENS - 1), [4])
     assert admit(scheduler) == [1]
     assert admit(scheduler) == [2, 3]
     assert admit(scheduler) == [4]

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.engine.admission import turn
 from foredraft.engine.request import Request, make_request
-from foredraft.engine.scheduler import Scheduler
-from foredraft.engine.waiting import Waiting
+from foredraft.engine.scheduler import Scheduler, WaitingQueue
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel
 from foredraft.types import SamplingParams
@@ -27,7 +25,7 @@ def request(number: int, priority: int = 0) -> Request:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 1)), max_size=40))
 def test_who_waits_is_found_and_in_order_whatever_happened(changes: list[tuple[int, int]]) -> None:
     """A request that does not wait begins to, one that does stops; then it may come back."""
-    waiting, expected = Waiting(), dict[int, Request]()
+    waiting, expected = WaitingQueue(), dict[int, Request]()
     for number, priority in changes:
         if number in expected:
             waiting.remove(expected.pop(number))
@@ -35,12 +33,12 @@ def test_who_waits_is_found_and_in_order_whatever_happened(changes: list[tuple[i
             expected[number] = request(number, priority)
             waiting.add(expected[number])
         assert len(waiting) == len(expected)
-        assert list(waiting) == sorted(expected.values(), key=turn)
+        assert list(waiting) == sorted(expected.values(), key=Request.turn)
         assert [waiting.get(number) for number in range(7)] == [expected.get(number) for number in range(7)]
 
 
 def test_what_is_removed_on_the_way_was_given_once() -> None:
-    waiting = Waiting()
+    waiting = WaitingQueue()
     requests = [request(number) for number in range(5)]
     for one in requests:
         waiting.add(one)
@@ -53,7 +51,7 @@ def test_what_is_removed_on_the_way_was_given_once() -> None:
 
 
 def test_one_that_does_not_wait_cannot_be_removed() -> None:
-    waiting = Waiting()
+    waiting = WaitingQueue()
     waiting.add(request(1))
     with pytest.raises(KeyError):
         waiting.remove(request(2))
