@@ -229,7 +229,7 @@ class SamplingParams:
     `top_k` 0, `top_p` 1, `min_p` 0, penalties at their neutral value: off. `logprobs`: None, or how many
     alternatives to report beside each token (0 = just the token's own). `max_tokens` None = until the
     context is full. `seed` None = a fresh one for each request. A complete `constraint` ends it.
-    `stop_repetition`: end an answer that only repeats one passage any more (`engine/repetition.py`).
+    `stop_repetition`: end an answer that only repeats one passage any more (`engine/request.py`).
     """
 
     temperature: float = 0.0

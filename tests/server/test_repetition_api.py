@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from foredraft.engine.repetition import EVERY, LEAST_TOKENS
+from foredraft.engine.request import MIN_REPEATED_TOKENS, REPETITION_CHECK_TOKENS
 from foredraft.server.settings import SamplingDefaults
 from http_server import Running, serving
 
 PASSAGE = "The image of rain is so delicate. "
 MOST = 1500
 MESSAGES = [{"role": "user", "content": "Write a poem about rain."}]
-ENDED = range(LEAST_TOKENS, LEAST_TOKENS + len(PASSAGE) + EVERY)
+ENDED = range(MIN_REPEATED_TOKENS, MIN_REPEATED_TOKENS + len(PASSAGE) + REPETITION_CHECK_TOKENS)
 """Tokens after which it is ended."""
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from foredraft.bench.results import Run, Sample
 from foredraft.bench.slices import Turns, whole
 from foredraft.engine.engine import Engine
-from foredraft.engine.fold import fold
+from foredraft.engine.streams import fold
 from foredraft.errors import BackendError
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.types import TARGET, Completion, Event, Message, SamplingParams

@@ -15,8 +15,8 @@ from foredraft.cli.interrupt import CtrlC
 from foredraft.cli.render import StreamPrinter, closing_line, ending_note
 from foredraft.cli.sampling import Sampling
 from foredraft.config import Speculation, parse_speculation
-from foredraft.engine.fold import fold
 from foredraft.engine.prompt import may_be_longer
+from foredraft.engine.streams import fold
 from foredraft.errors import ContextLengthError, ForedraftError, RequestError
 from foredraft.types import (
     TARGET,

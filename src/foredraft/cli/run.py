@@ -31,7 +31,7 @@ from foredraft.cli.report import completion_dict
 from foredraft.cli.sampling import Sampling, sampling_options, take_sampling
 from foredraft.cli.values import Utf8, Whole
 from foredraft.config import Speculation
-from foredraft.engine.fold import fold
+from foredraft.engine.streams import fold
 from foredraft.errors import BackendError, RequestError
 from foredraft.types import Completion, Event, SamplingParams, TokenEvent
 

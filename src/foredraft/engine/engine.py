@@ -13,8 +13,6 @@ from foredraft.config import AUTO, Speculation, as_speculation
 from foredraft.engine.assembly import assemble
 from foredraft.engine.decisions import Decisions
 from foredraft.engine.drafting import Drafters
-from foredraft.engine.finish import finish_event
-from foredraft.engine.fold import fold
 from foredraft.engine.loading import Kept, load_parts
 from foredraft.engine.options import EngineOptions, SamplingOptions
 from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
@@ -24,8 +22,9 @@ from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import Scores, scores_of, with_scores
 from foredraft.engine.setup import Setup
 from foredraft.engine.stats import PlainRound
-from foredraft.engine.streams import EventStream, Streams
+from foredraft.engine.streams import EventStream, Streams, fold
 from foredraft.engine.teaching import Teaching
+from foredraft.engine.verify import exactness
 from foredraft.errors import ForedraftError, OutOfKVError, RequestError
 from foredraft.planner.fixed import FixedPlanner
 from foredraft.protocols import Drafter, Model, Planner, RequestView
@@ -318,11 +317,31 @@ class Engine:
             setup.planner.stop(request.view)
         whole = request.finish is not FinishReason.ERROR and request.notice is None
         self._scheduler.remove(request, keep=whole)
-        event = finish_event(request, setup, self.model.capabilities)
+        event = self._finish_event(request)
         self._scheduler.cache.observe(event.timings)
         if self.on_finish is not None:
             self.on_finish(request.view, event)
         return event
+
+    def _finish_event(self, request: Request) -> FinishEvent:
+        assert request.finish is not None
+        setup = self._runner.setup
+        speculation = request.stats.summary(
+            configured=setup.configured,
+            reason=setup.why_not(request),
+            exact=exactness(request, self.model.capabilities),
+            notes=setup.all_notes(),
+        )
+        return FinishEvent(
+            request.id,
+            request.finish,
+            request.text.flush(),
+            request.usage(),
+            request.timings(),
+            speculation,
+            request.error,
+            request.notice,
+        )
 
     # --- conveniences ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One request inside the engine: its history, sampler, text and counters."""
+"""One request inside the engine: its history, sampler, text and counters, and what ends it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from foredraft.engine.detokenizer import TextStream
 from foredraft.engine.prefix.disk import Fetch
-from foredraft.engine.repetition import due, repeated_length
 from foredraft.engine.scoring import ScoringParams
 from foredraft.engine.stats import RequestStats
-from foredraft.engine.text import TextStream
 from foredraft.errors import RequestError
 from foredraft.protocols import RequestView, Tokenizer
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.sampler import RequestSampler
+from foredraft.sequences import repeated_length
 from foredraft.types import FinishReason, SamplingParams, Timings, Usage
+
+MIN_REPEATED_TOKENS = 768
+"""Tokens that have to be copies for `stop_repetition`: more than fifty rows of a dozen tokens each."""
+
+MIN_COPIES = 8
+
+MAX_PASSAGE_TOKENS = 256
+"""The longest passage whose copies are looked for."""
+
+REPETITION_CHECK_TOKENS = 64
+"""Tokens of an answer after which repetition is looked for again: this costs 1 µs a token at any length."""
 
 
 @dataclass(slots=True)
@@ -107,7 +118,7 @@ class Request:
             self.finish = FinishReason.STOP
         elif len(self.view.tokens) >= self.max_total:
             self.finish = FinishReason.LENGTH
-        elif self.params.stop_repetition and due(self.generated) and self._repeats():
+        elif self.params.stop_repetition and self._repeats():
             self.finish = FinishReason.REPETITION
         if self.finish is not None:
             self.finished_at = perf_counter()
@@ -125,7 +136,8 @@ class Request:
         return token in self.end_tokens or len(self.view.tokens) == self.sampler.completed_at
 
     def _repeats(self) -> bool:
-        return repeated_length(self.view.tokens, self.view.prompt_length) is not None
+        due = self.generated >= MIN_REPEATED_TOKENS and self.generated % REPETITION_CHECK_TOKENS == 0
+        return due and repeats(self.view.tokens, self.view.prompt_length)
 
     def usage(self) -> Usage:
         accepted, drafted = self.stats.accepted, self.stats.drafted
@@ -142,6 +154,16 @@ class Request:
             draft_n=self.stats.drafted,
             draft_n_accepted=self.stats.accepted,
         )
+
+
+def repeats(tokens: Sequence[int], begin: int = 0) -> bool:
+    """Whether `tokens[begin:]` ends with at least `MIN_COPIES` exact copies of one passage, together at least
+    `MIN_REPEATED_TOKENS` long. It depends on the tokens alone, not on how many of them came in one round.
+    """
+    length = repeated_length(
+        tokens, copies=MIN_COPIES, least=MIN_REPEATED_TOKENS, longest=MAX_PASSAGE_TOKENS, begin=begin
+    )
+    return length is not None
 
 
 def check_scheduling(priority: object, deadline_s: object, max_draft: object) -> None:

@@ -1,12 +1,16 @@
-"""Handing every event to whoever waits for it: several streams may be read from one engine in turns."""
+"""The events of requests: routed to the streams that are read, and folded into whole answers.
+
+Several streams may be read from one engine in turns. A whole answer is the fold of its events, so that there
+is one code path for streaming and not.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from foredraft.errors import RequestError
-from foredraft.types import Event, FinishEvent, TokenEvent
+from foredraft.errors import BackendError, RequestError
+from foredraft.types import Completion, Event, FinishEvent, TokenEvent
 
 
 class Streams:
@@ -143,3 +147,24 @@ class EventStream(Iterator[Event]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def fold(events: Iterable[Event]) -> Completion:
+    """The completion that one request's events describe. Raises BackendError if they have no end."""
+    tokens: list[TokenEvent] = []
+    for event in events:
+        if isinstance(event, FinishEvent):
+            return Completion(
+                text="".join(token.text for token in tokens) + event.text,
+                tokens=tuple(token.token for token in tokens),
+                origins=tuple(token.origin for token in tokens),
+                logprobs=tuple(token.logprob for token in tokens if token.logprob is not None),
+                finish_reason=event.reason,
+                usage=event.usage,
+                timings=event.timings,
+                speculation=event.speculation,
+                error=event.error,
+                notice=event.notice,
+            )
+        tokens.append(event)
+    raise BackendError("A request's events ended without a finish event.")

@@ -1,4 +1,4 @@
-"""Applying a request's verification rule to the logits of its rows."""
+"""Applying a request's verification rule to the logits of its rows, and whether that keeps its bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from foredraft.engine.request import Request
 from foredraft.errors import NoNextTokenError
 from foredraft.sampling.processors import is_greedy
 from foredraft.sampling.sampler import RequestSampler
-from foredraft.types import Draft, Logits, SamplingParams, Verdict
+from foredraft.types import Capabilities, Draft, Logits, SamplingParams, Verdict
 from foredraft.verification.block import verify_block
 from foredraft.verification.chain import verify_chain
 from foredraft.verification.rejection import verify_rejection
@@ -16,6 +16,16 @@ from foredraft.verification.tree import verify_tree
 def keeps_bytes(params: SamplingParams) -> bool:
     """Whether drafts are accepted by the match rule: greedy decoding leaves the others nothing to sample."""
     return params.verify == "match" or is_greedy(params)
+
+
+def exactness(request: Request, capabilities: Capabilities) -> tuple[bool, str]:
+    """(whether the tokens are those of plain decoding, how that is known or why it is not so)."""
+    if not keeps_bytes(request.params):
+        return False, f"verify={request.params.verify} keeps the distribution, not the bytes"
+    note = capabilities.invariance_note
+    if not capabilities.batch_invariant and request.stats.preemptions:
+        note = f"{note}; read again after preemption, in batches of other sizes"
+    return capabilities.batch_invariant, note
 
 
 def verify(request: Request, draft: Draft | None, logits: Logits) -> Verdict:

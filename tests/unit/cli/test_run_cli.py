@@ -220,7 +220,7 @@ def test_what_ended_an_answer_too_early_is_said(run: Runner) -> None:
 def test_an_answer_that_repeats_itself_is_ended_and_that_is_said(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foredraft.engine.repetition.LEAST_TOKENS", 64)
+    monkeypatch.setattr("foredraft.engine.request.MIN_REPEATED_TOKENS", 64)
     loop = ("--raw", "a a a a a a a a", "--ignore-eos", "--ctx", 512)
     steered = ("--repetition-penalty", 0.05)  # the tiny model then stays with what it has said
     out, err = run(*loop, *steered, tokens=400)

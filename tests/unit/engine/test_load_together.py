@@ -8,7 +8,7 @@ import pytest
 
 import gguf_factory
 from foredraft import Engine
-from foredraft.engine.fold import fold
+from foredraft.engine.streams import fold
 from foredraft.errors import BackendError, ConfigError, SpeculationStringError
 from foredraft.types import SamplingParams
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from foredraft import Engine, FinishReason
-from foredraft.engine.repetition import (
-    EVERY,
-    LEAST_COPIES,
-    LEAST_TOKENS,
-    LONGEST,
-    due,
-    repeated_length,
+from foredraft.engine import request
+from foredraft.engine.request import (
+    MAX_PASSAGE_TOKENS,
+    MIN_COPIES,
+    MIN_REPEATED_TOKENS,
+    REPETITION_CHECK_TOKENS,
+    repeats,
 )
 from foredraft.planner.fixed import FixedPlanner
 from foredraft.testing import FakeModel, ScriptedDrafter
@@ -32,12 +32,12 @@ def rows(length: int, copies: int) -> list[int]:
     return noise(length, seed=length) * copies
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 34, 100, LONGEST])
+@pytest.mark.parametrize("length", [1, 2, 7, 34, 100, MAX_PASSAGE_TOKENS])
 def test_enough_copies_are_found_and_one_token_less_is_not(length: int) -> None:
-    span = max(LEAST_TOKENS, LEAST_COPIES * length)
+    span = max(MIN_REPEATED_TOKENS, MIN_COPIES * length)
     tokens = [*noise(500, seed=9), 250, *rows(length, -(-span // length))[-span:]]
-    assert repeated_length(tokens) == length
-    assert repeated_length(tokens[:-1]) is None
+    assert repeats(tokens)
+    assert not repeats(tokens[:-1])
 
 
 @pytest.mark.parametrize(
@@ -45,28 +45,28 @@ def test_enough_copies_are_found_and_one_token_less_is_not(length: int) -> None:
     [(2, 100), (7, 100), (12, 50), (20, 30), (34, 20), (100, 7), (256, 7)],
 )
 def test_a_list_of_rows_that_was_asked_for_is_not_cut(length: int, copies: int) -> None:
-    assert repeated_length(noise(400) + rows(length, copies)) is None
+    assert not repeats(noise(400) + rows(length, copies))
 
 
 def test_rows_that_count_up_are_no_repetition() -> None:
     tokens = [token for number in range(400) for token in (*noise(9, seed=3), 210 + number % 40)]
-    assert repeated_length(tokens[: 39 * 10]) is None
-    assert repeated_length(tokens) is None, "the passage of 40 rows is longer than what is looked for"
+    assert not repeats(tokens[: 39 * 10])
+    assert not repeats(tokens), "the passage of 40 rows is longer than what is looked for"
 
 
 def test_one_token_that_differs_begins_it_anew() -> None:
     tokens = rows(10, 200)
-    tokens[-LEAST_TOKENS] = 255
-    assert repeated_length(tokens) is None
+    tokens[-MIN_REPEATED_TOKENS] = 255
+    assert not repeats(tokens)
     tokens = rows(10, 200)
     tokens[-1] = 255
-    assert repeated_length(tokens) is None
+    assert not repeats(tokens)
 
 
 def test_the_prompt_does_not_count() -> None:
     tokens = rows(10, 100)
-    assert repeated_length(tokens) == 10
-    assert repeated_length(tokens, 300) is None
+    assert repeats(tokens)
+    assert not repeats(tokens, 300)
 
 
 def saying(next_token: Callable[[int], int], prompt: int) -> Callable[[Sequence[int]], Logits]:
@@ -103,7 +103,9 @@ def after_a_while(at: int) -> int:
 def test_the_same_bytes_with_speculation_and_without(drafted: int) -> None:
     plain = answer(after_a_while, 0, stop_repetition=True)
     assert plain[1] is FinishReason.REPETITION
-    assert 300 + LEAST_TOKENS <= len(plain[0]) < 300 + LEAST_TOKENS + EVERY + 34
+    assert (
+        300 + MIN_REPEATED_TOKENS <= len(plain[0]) < 300 + MIN_REPEATED_TOKENS + REPETITION_CHECK_TOKENS + 34
+    )
     assert answer(after_a_while, drafted, stop_repetition=True) == plain
 
 
@@ -117,6 +119,13 @@ def test_an_answer_that_goes_on_is_not_ended() -> None:
     assert answer(fresh.__getitem__, 0, stop_repetition=True)[1] is FinishReason.LENGTH
 
 
-def test_it_is_looked_for_now_and_then_only() -> None:
-    assert not any(map(due, range(LEAST_TOKENS)))
-    assert sum(map(due, range(LEAST_TOKENS, LEAST_TOKENS + 10 * EVERY))) == 10
+def test_it_is_looked_for_every_few_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def never(tokens: Sequence[int], begin: int) -> bool:
+        lengths.append(len(tokens) - begin)
+        return False
+
+    monkeypatch.setattr(request, "repeats", never)
+    answer(after_a_while, 5, stop_repetition=True)
+    assert lengths == list(range(MIN_REPEATED_TOKENS, 2000, REPETITION_CHECK_TOKENS))

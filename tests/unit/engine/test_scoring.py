@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from foredraft import Engine, SamplingParams
 from foredraft.backends.rewind import RewindingModel
-from foredraft.engine.fold import fold
 from foredraft.engine.options import EngineOptions
 from foredraft.engine.prefill import SCORED_ROWS
 from foredraft.engine.prompt import Prompt
 from foredraft.engine.scoring import PromptEvent, ScoringParams
+from foredraft.engine.streams import fold
 from foredraft.errors import BackendError, RequestError
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Event, FinishEvent, FinishReason, TokenEvent, TokenLogprob

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foredraft.engine.text import StopString, TextStream
+from foredraft.engine.detokenizer import StopString, TextStream
 from foredraft.testing import FakeTokenizer
 
 LETTERS = "abé模👩"
