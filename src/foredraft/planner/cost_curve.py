@@ -1,0 +1,525 @@
+"""V(n): the cost of a target forward with n rows, learnt from rounds as they are measured.
+
+V(n) has the unit of a plain forward of one request, V(1). Machines are busy now and then, and all forwards
+slow down alike; so a forward is compared with plain ones of the same few rounds, and a stall distorts no
+size. V(n) depends on the context depth, as every row reads the whole KV cache (measured, 135M Q4_0 on a
+processor: V(16) is 4.1 at 64 tokens, 8.6 at 4,000), and on the batch size.
+
+**What was not measured in this process is a prior, never a fact.** Stored values, those of another depth or
+batch size, and a straight line before either are priors. A size that looks too dear is not used, and so never
+measured again. So little evidence never makes drafts look dearer than the prior does, a prior gives way to
+`FEW` measurements, and what was measured long ago counts only where it is cheap.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from foredraft.types import Round
+
+PRIOR_SLOPE = 0.45
+"""Cost of a further row in V(1) where nothing is known: a processor's, pessimistic on purpose."""
+
+BEYOND = 0.5
+"""Share of what a row cost in the last doubling that one costs beyond the largest size measured. A curve that
+flattens would not be found otherwise; where it does not, one draft shows it."""
+
+FEW = 4
+"""Measurements that overrule a prior, which counts as one less; of all sizes, and of each."""
+
+WINDOW = 15
+"""Measurements in a rolling median."""
+
+ODD_FACTOR = 3.0
+"""A value this many times off what is expected is ignored until such values in a row outnumber the others."""
+
+TOLERANCE = 1.4
+"""How much dearer than a larger forward a smaller one may be. Kernels that compute four rows at once make 8
+rows cheaper than 7 (measured: 2.85 and 3.56, Q4_0 on a processor); a larger fall is an error."""
+
+NEAR_ROUNDS = 4
+"""Rounds within which two forwards are compared. A stall that begins in between spoils no more than these."""
+
+STALE_ROUNDS = 128
+"""Rounds without a plain forward after which one is due. It costs at most 1/128 of what drafting gains."""
+
+OUTDATED_ROUNDS = 1000
+"""Rounds after which a measurement counts only where it is cheap."""
+
+SHALLOW_TOKENS = 384
+"""Context depth up to which all depths share a curve; each further curve is for twice the depth."""
+
+_LARGEST = 64
+"""Rows of the longest draft and the token before it."""
+
+_KERNEL_ROWS = 8
+"""Kernels compute four or eight rows at a time, so that single rows are free now and then."""
+
+Floats = npt.NDArray[np.float64]
+Point = tuple[int, float, int]
+"""Rows, V(n)/V(1), and how many measurements stand behind it."""
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of one value or more. `statistics.median` takes three times as long."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def band_of(depth: int) -> int:
+    """The number of the depth band of a context of `depth` tokens."""
+    return (depth // SHALLOW_TOKENS).bit_length()
+
+
+def depth_of(band: int) -> int:
+    """A depth within a band, in tokens."""
+    return SHALLOW_TOKENS // 2 if band == 0 else SHALLOW_TOKENS * 3 // 2 << (band - 1)
+
+
+def batch_class(batch_size: int) -> int:
+    """Batch sizes of one class share a curve: each up to 8 has its own, then 9 to 16, 17 to 32 and so on."""
+    return batch_size if batch_size <= 8 else 5 + (batch_size - 1).bit_length()
+
+
+def pooled(points: Sequence[Point]) -> list[tuple[int, float]]:
+    """The values of `points` (sorted by rows), none more than `TOLERANCE` times a later one, nor above it at
+    all with fewer than `FEW` measurements.
+
+    Neighbours that fall by more get the weighted lower median of their values (Barlow et al. 1972, pool
+    adjacent violators for absolute errors). So one bad measurement gives way to its neighbours in whichever
+    direction it is wrong.
+    """
+    pools: list[tuple[float, float, list[Point]]] = []  # the least that a later value may be, value, members
+    for point in points:
+        value, members = point[1], [point]
+        while pools and pools[-1][0] > value:
+            members = pools.pop()[2] + members
+            value = _lower_median(members)
+        least = value / TOLERANCE if sum(weight for _, _, weight in members) >= FEW else value
+        pools.append((max(least, pools[-1][0]) if pools else least, value, members))
+    return [(rows, value) for _, value, members in pools for rows, _, _ in members]
+
+
+def _lower_median(points: Sequence[Point]) -> float:
+    ordered = sorted((value, weight) for _, value, weight in points)
+    weights = np.cumsum([weight for _, weight in ordered])
+    return ordered[int(np.searchsorted(weights, weights[-1] / 2))][0]
+
+
+def through(points: Sequence[tuple[int, float]], most: int) -> list[float]:
+    """V(n)/V(1) of 0 to `most` rows: linear between `points`; beyond them see `BEYOND`."""
+    rows, values = zip(*points, strict=True)
+    costs = np.interp(np.arange(most + 1), rows, values)
+    last, value = points[-1]
+    if last < most:
+        half = float(np.interp(last / 2, rows, values))
+        mean = (value - 1.0) / max(last - 1, 1)
+        slope = BEYOND * max((value - half) / (last / 2), mean / 2) if last > 1 else PRIOR_SLOPE
+        costs[last:] = value + slope * np.arange(most + 1 - last)
+    return list(costs.tolist())
+
+
+@dataclass(slots=True)
+class _Size:
+    """What was measured of one number of rows."""
+
+    prior: float
+    at: int
+    """The round of the last measurement."""
+    values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    odd: list[float] = field(default_factory=list)
+    value: float = 0.0
+    drawn: float = 0.0
+    """The value that the curve was drawn through."""
+
+
+class RelativeCosts:
+    """V(n)/V(1) at one batch size and context depth. `now` arguments count rounds."""
+
+    def __init__(self, prior: Mapping[int, float], measured_at: Mapping[int, int], now: int) -> None:
+        self.sizes = {
+            rows: _Size(value, measured_at.get(rows, now), deque([value] * (FEW - 1), WINDOW), value=value)
+            for rows, value in prior.items()
+            if rows > 1
+        }
+        self.version = 0
+        """Grows whenever the curve is drawn anew."""
+        self._measured = 0
+        self._valid_until = -1
+        self._costs: list[float] = []
+        self._bounds: list[float] = []
+
+    @property
+    def largest(self) -> int:
+        """The largest size known; 0 where none is."""
+        return max((rows for rows, size in self.sizes.items() if size.values), default=0)
+
+    def upto(self, most: int, now: int) -> list[float]:
+        """V(n)/V(1) of 0 to at least `most` rows."""
+        if now > self._valid_until or len(self._costs) <= most:
+            self._draw(max(most, 2 * _LARGEST), now)
+        return self._costs
+
+    def bounds_upto(self, most: int, now: int) -> list[float]:
+        """Upper bounds of V(n)/V(1), of as many: the cheapest way to have n rows in forwards of a size known.
+
+        V(n) grows, and V(a + b) ≤ V(a) + V(b); so V(n) ≤ ⌈n/m⌉ V(m) for every m.
+        """
+        costs = self.upto(most, now)
+        if not self._bounds:
+            known = [(1, 1.0), *((rows, size.value) for rows, size in self.sizes.items() if size.values)]
+            rows, values = np.array(known).T[:, :, None]
+            bounds = (np.ceil(np.arange(len(costs)) / rows) * values).min(axis=0)
+            self._bounds = np.maximum(bounds, costs).tolist()
+        return self._bounds
+
+    def learn(self, rows: int, cost: float, now: int) -> None:
+        """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
+        rows = rows if rows <= _LARGEST else rows - rows % 16
+        expected = self.upto(rows, now)[rows]
+        size = self.sizes.get(rows)
+        if size is None:
+            size = self.sizes[rows] = _Size(expected, now)
+        if not expected / ODD_FACTOR < cost < expected * ODD_FACTOR:
+            size.odd.append(cost)
+            if len(size.odd) <= min(len(size.values), WINDOW // 2):
+                return
+            size.values = deque(size.odd, WINDOW)
+        else:
+            if now - size.at > OUTDATED_ROUNDS:
+                size.values.clear()
+            size.values.append(cost)
+        size.odd.clear()
+        size.at, size.value = now, median(size.values)
+        self._measured += 1
+        if self._measured <= FEW or abs(size.value - size.drawn) > 0.01 * size.drawn:
+            self._valid_until = -1
+
+    def known(self, now: int) -> dict[int, float]:
+        """V(n)/V(1) of the sizes known, as the curve has them."""
+        costs = self.upto(self.largest, now)
+        return {1: 1.0, **{rows: costs[rows] for rows, size in self.sizes.items() if size.values}}
+
+    def _draw(self, most: int, now: int) -> None:
+        points, outdated = [(1, 1.0, 2 * WINDOW)], []  # V(1)/V(1) is certain
+        self._valid_until = 1 << 62
+        for rows, size in sorted(self.sizes.items()):
+            if not size.values:
+                continue
+            size.drawn = value = size.value
+            value = max(1.0, value if self._measured >= FEW else min(value, size.prior))
+            if now - size.at > OUTDATED_ROUNDS:
+                outdated.append((rows, value))
+                continue
+            points.append((rows, value, len(size.values)))
+            self._valid_until = min(self._valid_until, size.at + OUTDATED_ROUNDS)
+        self._costs = through(pooled(points), max(most, self.largest))
+        if outdated:
+            for rows, value in outdated:
+                insort(points, (rows, min(value, self._costs[rows]), 1))
+            self._costs = through(pooled(points), max(most, self.largest))
+        self._bounds = []
+        self.version += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What the next forward costs where drafts of several requests are passes of their own, in V(1)."""
+
+    base: float
+    """The rows that there are without drafts."""
+    plain: float
+    """The forward without drafts, with what its size costs if the last forward had another one."""
+    change: float
+    """What a change of forward size costs, there and back."""
+    added: Sequence[float]
+    """By draft length: what a draft adds as a pass of its own."""
+    even: Sequence[float]
+    """By the longest draft's length: the forward with all requests filled up to that, in one pass."""
+
+    def cost(self, lengths: Sequence[int]) -> float:
+        """The forward with drafts of these lengths: in passes or filled up, whichever is cheaper."""
+        if not any(lengths):
+            return self.plain
+        passes = self.base + sum(map(self.added.__getitem__, lengths))
+        return self.change + min(passes, self.even[max(lengths)])
+
+
+class CostCurve:
+    """V(n), the cost of a target forward with n rows, in plain forwards of one request: by batch size and
+    context depth. `ragged`: as in the model's `Capabilities`.
+
+    V(1) is a plain forward after another one, V(n) a forward of n rows after one of another size: a backend
+    that keeps the last forward's graph makes another when the size changes, and its buffers are cold
+    (measured, 135M with llama.cpp: 0.4 ms on the way to more rows and 0.8 ms back, of 5.8). What a change
+    costs is learnt from plain forwards: the first after a draft, and the second.
+    """
+
+    def __init__(self, *, ragged: bool = True) -> None:
+        self._ragged = ragged
+        self._batch_size, self._key = 1, (1, 0)
+        self._curve = RelativeCosts({}, {}, 0)
+        self._curves = {self._key: self._curve}  # by batch class and depth band
+        self._pass_curve: RelativeCosts | None = None
+        self._pass_curves: dict[tuple[int, int], RelativeCosts] = {}  # of drafts that are passes
+        self._break_even: tuple[Any, float] = ((), 1.0)
+        self._plain: deque[tuple[int, float]] = deque(maxlen=3)  # round and V(1) in ms of plain forwards
+        self._single_ms: deque[float] = deque(maxlen=WINDOW)  # V(1) by forwards of all sizes
+        self._baseline_ms: float | None = 0.0
+        self._last_rows = 0  # of the last forward; 0 if it was of another kind
+        self._first_ms: float | None = None  # the last forward's, if it was plain and changed the size
+        self._load_size_change(0.0)
+        self.rounds = 0
+        """Rounds of decoding measured."""
+
+    def _load_size_change(self, cost: float) -> None:
+        self._size_changes = deque([cost] * (FEW - 1), WINDOW)
+        self.size_change = cost
+        """What a forward costs more, in V(1), if the one before it had another number of rows."""
+
+    @property
+    def known(self) -> bool:
+        """Whether a plain forward was measured."""
+        return bool(self._single_ms)
+
+    @property
+    def stale(self) -> bool:
+        """Whether a plain forward is due, to measure the baseline."""
+        return bool(self._plain) and self.rounds - self._plain[-1][0] >= STALE_ROUNDS
+
+    @property
+    def baseline_ms(self) -> float:
+        """V(1) now, in milliseconds: a rolling median over forwards of all sizes; 0 before it is known."""
+        if self._baseline_ms is None:
+            self._baseline_ms = median(self._single_ms)
+        return self._baseline_ms
+
+    def focus(self, depth: int, batch_size: int) -> None:
+        """From now on this is about a context depth, in tokens, and a number of requests in the forward.
+
+        What is new has a prior: the nearest depth of the nearest batch size that is no larger.
+        """
+        self._batch_size = max(batch_size, 1)
+        key = batch_class(self._batch_size), band_of(depth)
+        if key == self._key:
+            return
+        if key not in self._curves:
+            near = min(
+                (known for known in self._curves if known[0] <= key[0]),
+                key=lambda known: (key[0] - known[0], abs(known[1] - key[1])),
+            )
+            like, now = self._curves[near], self.rounds
+            self._curves[key] = RelativeCosts(like.known(now), {}, now)
+            if key[0] > 1 and not self._ragged:
+                self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), {}, now)
+        self._key, self._curve = key, self._curves[key]
+        self._pass_curve = self._pass_curves.get(key)
+
+    # --- what the next forward costs ------------------------------------------------------------------
+
+    def costs(self, count: int, extra_rows: int = 0) -> list[float]:
+        """The next forward with 0 to `count` - 1 draft tokens beside a row of each request and `extra_rows`
+        that are computed in any case, with what a change of size costs, now and on the way back. Where drafts
+        are passes of their own: with one draft.
+
+        Whether the forward after that goes back is not known. Charged at once, and to a plain forward that
+        follows a drafted one as well, it comes out the same: after a change only going on with another size
+        is dearer.
+        """
+        passes = self.passes(count, extra_rows)
+        if passes is not None:
+            return [passes.cost([length]) for length in range(count)]
+        plain = self._batch_size + extra_rows
+        return self._with_change(self._curve.upto(plain + count, self.rounds), plain, count)
+
+    def bounds(self, count: int, extra_rows: int = 0) -> list[float]:
+        """Upper bounds of `costs`, by the sizes measured: see `RelativeCosts.bounds_upto`."""
+        plain = self._batch_size + extra_rows
+        bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count)
+        if self._pass_curve is None:
+            return bounds
+        added = self._pass_curve.bounds_upto(count, self.rounds)[:count]
+        base = self._curve.bounds_upto(plain, self.rounds)[plain] + self.size_change
+        return [bounds[0], *map(max, self.costs(count, extra_rows)[1:], (base + it for it in added[1:]))]
+
+    def _with_change(self, by_rows: Sequence[float], plain: int, count: int) -> list[float]:
+        costs, change, before = list(by_rows[plain : plain + count]), self.size_change, self._last_rows
+        if change:
+            costs = [cost + change for cost in costs]
+            costs[0] -= change * ((before == plain) + (plain > 1))
+            if plain < before < plain + count:
+                costs[before - plain] -= change
+        return costs
+
+    def passes(self, count: int, extra_rows: int = 0) -> Passes | None:
+        """What drafts of up to `count` - 1 tokens each cost where those of several requests are computed in
+        passes of their own; None elsewhere.
+        """
+        if self._pass_curve is None:
+            return None
+        plain, now = self._batch_size + extra_rows, self.rounds
+        by_rows = self._curve.upto(max(plain, _LARGEST), now)
+        base, change = by_rows[plain], self.size_change
+        added = [0.0, *self._pass_curve.upto(count, now)[1:count]]
+        sizes = [plain * size for size in range(2, count + 1)]
+        even = [max(base, by_rows[rows]) if rows <= _LARGEST else inf for rows in sizes]
+        return Passes(base, base - change * (self._last_rows == plain), change, added, [base, *even])
+
+    def draft_cost(self, lengths: Sequence[int]) -> float:
+        """What drafts of these lengths add to the next forward."""
+        passes = self.passes(max(lengths, default=0) + 1)
+        if passes is not None:
+            return passes.cost(lengths) - passes.plain
+        costs = self.costs(sum(lengths) + 1)
+        return costs[-1] - costs[0]
+
+    def forward_cost(self, rows: int, lengths: Sequence[int] = ()) -> float:
+        """A forward of `rows` rows, drafts of these lengths among them, after one of another size."""
+        passes = self.passes(max(lengths) + 1) if any(lengths) else None
+        return (
+            self._curve.upto(rows, self.rounds)[rows]
+            if passes is None
+            else passes.cost(lengths) - passes.change
+        )
+
+    @property
+    def per_request(self) -> float:
+        """What a plain forward costs each request."""
+        return self.forward_cost(self._batch_size) / self._batch_size
+
+    def row_cost(self) -> float:
+        """The least that a further row costs, on average over any `_KERNEL_ROWS` of the longest draft. A
+        token that is less likely than this ÷ `per_request` never pays.
+        """
+        costs = [self._rows(self._curve, self._batch_size)]
+        if self._pass_curve is not None:
+            costs.append(self._rows(self._pass_curve, 1))
+        return max(
+            0.0, min(float((it[_KERNEL_ROWS:] - it[:-_KERNEL_ROWS]).min()) / _KERNEL_ROWS for it in costs)
+        )
+
+    def break_even(self, margin: float) -> float:
+        """The least probability of every draft token with which a draft of one request pays; 1 if none does.
+
+        That is the smallest s with 1 + s + … + s^k ≥ `margin` × (1 + the cost of k tokens ÷ `per_request`).
+        """
+        curve = self._pass_curve or self._curve
+        added = self._rows(curve, 0 if self._pass_curve else self._batch_size)
+        key = self._key, curve.version, self.size_change, margin
+        if self._break_even[0] != key:
+            added = added[1:] - added[0] * (self._pass_curve is None)
+            wanted = margin * (1.0 + (added + self.size_change) / self.per_request)
+            lengths, low, high = np.arange(1, _LARGEST), 0.0, 1.0
+            for _ in range(10):
+                middle = (low + high) / 2
+                pays = bool((1.0 + np.cumsum(middle**lengths) >= wanted).any())
+                low, high = (low, middle) if pays else (middle, high)
+            self._break_even = key, high
+        return self._break_even[1]
+
+    def _rows(self, curve: RelativeCosts, first: int) -> Floats:
+        """What `first` rows cost, and with those of the longest draft beside them."""
+        return np.array(curve.upto(first + _LARGEST, self.rounds)[first : first + _LARGEST])
+
+    # --- learning -------------------------------------------------------------------------------------
+
+    def learn(self, measured: Round) -> None:
+        """A round is over. One with rows of a prompt, which have no logits, or with rows that are computed
+        again says nothing about V(n).
+        """
+        load, rows, ms = measured.load, measured.rows, measured.forward_ms
+        self.focus(load.depth, load.decoding)
+        self.rounds += bool(measured.outcomes)
+        if load.prefill_rows or load.owed:
+            self._last_rows, self._first_ms = 0, None
+            return
+        lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+        before, self._last_rows = self._last_rows, rows
+        if rows > 1:
+            self._learn_size(rows, ms, self.size_change * (rows == before), lengths)
+        cost = self.forward_cost(rows, lengths) + self.size_change * ((rows != before) - (rows > 1))
+        if rows == 1 or (measured.outcomes and not lengths):
+            self._plain.append((self.rounds, ms / cost))
+            self._learn_size_change(ms, ms / cost, before)
+        elif not self.known:
+            return
+        self._single_ms.append(ms / cost)
+        self._baseline_ms = None
+
+    def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int]) -> None:
+        """A forward of `rows` rows took `ms`, less by `change` V(1) than after one of another size."""
+        near = [single for at, single in self._plain if self.rounds - at <= NEAR_ROUNDS]
+        if near:
+            cost = ms / median(near) + change
+        elif self.known and rows > self._curve.largest > 0:  # a rough value is better than none
+            cost = ms / self.baseline_ms + change
+        else:
+            return
+        passes = self.passes(max(lengths) + 1) if lengths else None
+        if self._pass_curve is None or passes is None:
+            self._curve.learn(rows, cost, self.rounds)
+            return
+        expected = sum(passes.added[length] for length in lengths)
+        if passes.even[max(lengths)] < passes.base + expected:
+            self._curve.learn(self._batch_size * (1 + max(lengths)), cost, self.rounds)
+            return
+        share = max(cost - passes.base, 0.0) / expected
+        for length in lengths:
+            if length > 1:  # one row is taken to cost what it does alone
+                self._pass_curve.learn(length, passes.added[length] * share, self.rounds)
+
+    def _learn_size_change(self, ms: float, single_ms: float, before: int) -> None:
+        """A plain forward took `ms`, after one of `before` rows."""
+        if before != self._last_rows:
+            self._first_ms = ms if before else None
+        elif self._first_ms is not None:
+            self._size_changes.append((self._first_ms - ms) / max(single_ms, 1e-9))
+            self._first_ms = None
+            self.size_change = max(median(self._size_changes), 0.0)
+
+    # --- what is kept between runs --------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What is kept between runs, as a JSON object: by context depth and rows, the milliseconds of one
+        request's forwards and how many rounds ago they were measured; and what a change of size costs. Empty
+        before a plain forward was measured.
+        """
+        milliseconds, ages = {}, {}
+        for (batch, band), curve in sorted(self._curves.items()):
+            if batch == 1 and self.known:
+                known, depth = curve.known(self.rounds), str(depth_of(band))
+                milliseconds[depth] = {str(rows): cost * self.baseline_ms for rows, cost in known.items()}
+                ages[depth] = {str(rows): self.rounds - curve.sizes[rows].at for rows in known if rows > 1}
+        if not milliseconds:
+            return {}
+        return {"milliseconds": milliseconds, "age_rounds": ages, "size_change": self.size_change}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Begin with what an earlier run kept, as a prior. Raises ValueError where it is damaged."""
+        curves, now = {}, self.rounds
+        try:
+            change = float(state.get("size_change", 0.0))
+            for depth, sizes in state.get("milliseconds", {}).items():
+                ms = {int(rows): float(value) for rows, value in sizes.items()}
+                ages = state.get("age_rounds", {}).get(depth, {})
+                at = {int(rows): now - int(age) for rows, age in ages.items()}
+                if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
+                    raise ValueError(f"no usable costs at a depth of {depth} tokens")
+                costs = {rows: value / ms[1] for rows, value in sorted(ms.items())}
+                curves[1, band_of(int(depth))] = RelativeCosts(costs, at, now)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"a damaged cost curve: {error}") from None
+        if not 0.0 <= change < inf:
+            raise ValueError(f"a change of forward size that costs {change}")
+        self._curves.update(curves)
+        self._curve = self._curves[self._key]
+        self._load_size_change(change)
