@@ -23,6 +23,7 @@ from foredraft.testing import drafter_context
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LAB = sorted((ROOT / "lab").rglob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS_NO_MODEL = {"my_drafter.py"}
 
@@ -61,7 +62,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-@pages
+@pytest.mark.parametrize("page", [*PAGES, *LAB], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
     for link in _LINK.findall(prose(page)):
