@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -78,6 +80,14 @@ def one_child() -> Iterator[None]:
     """Model files are tried in one child: there are hundreds of small ones."""
     with ChildPool(size=1, memory=trial.MEMORY) as children, pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "start_children", lambda: nullcontext(children))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tls_context() -> Iterator[None]:
+    """httpx reads all certificates for every client, which takes three times as long as a request here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
 
 

@@ -7,6 +7,7 @@ Gallo, "Software Fault Interactions", 2004), so the quick run has every pair of 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ def parametrize(metafunc: pytest.Metafunc, *, full: bool) -> None:
         [
             pytest.param(
                 *(parameter.values[index] for parameter, index in zip(parameters, row, strict=True)),
-                id=_row_id(metafunc, parameters, row),
+                id=_row_id(parameters, row),
             )
             for row in rows
         ],
@@ -68,20 +69,21 @@ def parametrize(metafunc: pytest.Metafunc, *, full: bool) -> None:
     )
 
 
-def _row_id(metafunc: pytest.Metafunc, parameters: Sequence[Parameter], row: Sequence[int]) -> str:
+def _row_id(parameters: Sequence[Parameter], row: Sequence[int]) -> str:
     names = []
     for parameter, index in zip(parameters, row, strict=True):
         value = parameter.values[index]
         plain = isinstance(value, str | int | float | bool | None)
-        name = parameter.ids[index] if parameter.ids else str(value) if plain else f"{parameter.name}{index}"
-        names.append(name)
+        name = str(value) if plain else getattr(value, "__name__", f"{parameter.name}{index}")
+        names.append(parameter.ids[index] if parameter.ids else name)
     return "-".join(names)
 
 
 def cover(sizes: Sequence[int], strength: int = 2) -> list[tuple[int, ...]]:
     """Rows of a product of `sizes` in which every `strength` columns show every combination of their values.
 
-    Greedy: each row is the one of the product with most combinations that no row before has.
+    Greedy: each row is the one of the product with most combinations that no row before has, and of equals
+    the one whose values were used least.
     """
     columns = list(itertools.combinations(range(len(sizes)), min(strength, len(sizes))))
 
@@ -90,9 +92,14 @@ def cover(sizes: Sequence[int], strength: int = 2) -> list[tuple[int, ...]]:
 
     candidates = {row: shown(row) for row in itertools.product(*map(range, sizes))}
     missing = set().union(*candidates.values())
+    used: Counter[tuple[int, int]] = Counter()
     rows: list[tuple[int, ...]] = []
     while missing:
-        best = max(candidates, key=lambda row: len(candidates[row] & missing))
+        best = max(
+            candidates,
+            key=lambda row: (len(candidates[row] & missing), -sum(used[value] for value in enumerate(row))),
+        )
         missing -= candidates.pop(best)
+        used.update(enumerate(best))
         rows.append(best)
     return sorted(rows)

@@ -24,6 +24,7 @@ from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, drafter_context, markov_logits
 from foredraft.types import Completion, Draft, FinishReason, Logits, VerifyRule
+from matrix import matrix
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -126,10 +127,13 @@ def matches(constraint: str, text: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize("drafters", [*STAGES, "noise"])
+@matrix(
+    drafters=[*STAGES, "noise"],
+    constraint=CONSTRAINTS,
+    settings=SETTINGS,
+    concurrent=[False, True],
+    ids={"concurrent": ["alone", "concurrent"]},
+)
 def test_every_drafter_leaves_a_constrained_answer_as_it_is(
     drafters: str, constraint: str, settings: str, concurrent: bool
 ) -> None:
@@ -203,13 +207,13 @@ def test_sampled_drafts_under_other_rules_keep_to_the_constraint(rule: VerifyRul
 
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
 def test_under_every_rule_the_distribution_is_the_target_s_own_within_the_constraint(
-    rule: VerifyRule,
+    rule: VerifyRule, is_nightly: bool
 ) -> None:
     """Two letters of three, exactly: P(first) · P(second) of the target, each over what is allowed."""
     constraint = Constraint("regex", "[abc][ab]x")
     model = target()
     counts: dict[str, int] = {}
-    runs = 1500
+    runs = 3000 if is_nightly else 500
     with Engine(
         model, drafters=[make(Stage("draft-model", {"model": "small", "max": "3"}), model)]
     ) as engine:

@@ -19,6 +19,7 @@ from foredraft.registry import create_drafter, drafter_names
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
 from foredraft.types import Logits, Round, Rows, VerifyRule
+from matrix import matrix
 from planner_doubles import PlannerAround
 
 VOCABULARY = 12
@@ -32,6 +33,7 @@ SHORT = {
     "recycle": {"min-p": "0", "max": "6"},
 }
 """Options with which a short text over a small alphabet has matches."""
+ALONE = ["alone", "concurrent"]
 
 PROMPTS = [[0, 1, 2, 0, 1, 2, 0, 1], [5], [3, 3, 3, 3], [7, 8, 9, 7, 8, 9], [2, 4, 6, 8, 10] * 3]
 
@@ -105,10 +107,13 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("name", [*MODEL_FREE, DRAFT_MODEL])
+@matrix(
+    name=[*MODEL_FREE, DRAFT_MODEL],
+    planner=PLANNERS,
+    settings=SETTINGS,
+    concurrent=[False, True],
+    ids={"concurrent": ALONE},
+)
 def test_every_drafter_leaves_the_text_as_it_is(
     name: str, planner: str, settings: str, concurrent: bool
 ) -> None:
@@ -124,9 +129,7 @@ def test_every_drafter_leaves_the_text_as_it_is(
         assert origins.get(name, 0) > 0, "something was drafted and accepted"
 
 
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("planner", PLANNERS)
+@matrix(planner=PLANNERS, settings=SETTINGS, concurrent=[False, True], ids={"concurrent": ALONE})
 def test_all_drafters_together_leave_the_text_as_it_is(planner: str, settings: str, concurrent: bool) -> None:
     origins = assert_lossless(
         target,
@@ -140,10 +143,13 @@ def test_all_drafters_together_leave_the_text_as_it_is(planner: str, settings: s
         assert sum(origins.values()) > origins["target"]
 
 
-@pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("planner", PLANNERS)
+@matrix(
+    planner=PLANNERS,
+    settings=SETTINGS,
+    concurrent=[False, True],
+    trees=[False, True],
+    ids={"concurrent": ALONE, "trees": ["chains", "trees"]},
+)
 def test_recycled_chains_and_trees_leave_the_text_as_it_is(
     planner: str, settings: str, concurrent: bool, trees: bool
 ) -> None:
@@ -167,8 +173,7 @@ def test_recycled_chains_and_trees_leave_the_text_as_it_is(
         assert shapes == {trees}
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("planner", PLANNERS)
+@matrix(strength=1, planner=PLANNERS, settings=SETTINGS)
 def test_predicted_outputs_leave_the_text_as_it_is(planner: str, settings: str) -> None:
     accepted = 0
     for prompt in PROMPTS:
@@ -192,7 +197,7 @@ def test_predicted_outputs_leave_the_text_as_it_is(planner: str, settings: str) 
 SMALL = 4
 """Tokens 0 to 2, and 3, which ends the text."""
 LENGTH = 4
-RUNS = 4000
+RUNS, NIGHTLY_RUNS = 1500, 8000
 TAIL = 3.719
 """Standard deviations that a normal variable exceeds with a chance of 1e-4."""
 
@@ -259,9 +264,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rule", ["match", "rejection", "block"])
-def test_the_distribution_of_texts_is_the_target_s(rule: VerifyRule, case: str) -> None:
+@matrix(strength=1, rule=["match", "rejection", "block"], case=CASES)
+def test_the_distribution_of_texts_is_the_target_s(rule: VerifyRule, case: str, is_nightly: bool) -> None:
+    runs = NIGHTLY_RUNS if is_nightly else RUNS
     prompt, params = (0, 1), replace(CASES[case], verify=rule)
     model = FakeModel(SMALL, logits=small_target)
     drafting = FakeModel(SMALL, logits=small_draft)
@@ -269,11 +274,11 @@ def test_the_distribution_of_texts_is_the_target_s(rule: VerifyRule, case: str) 
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = 0
     with Engine(model, drafters=[small], planner=FixedPlanner()) as engine:
-        for seed in range(RUNS):
+        for seed in range(runs):
             result = engine.generate(prompt, replace(params, seed=seed))
             counts[result.tokens] += 1
             accepted += result.usage.accepted_prediction_tokens
-    assert accepted > RUNS / 3, "drafts took part"
+    assert accepted > runs / 3, "drafts took part"
     right, wrong = (dict(texts(logits, prompt, params, LENGTH)) for logits in (small_target, small_draft))
     assert sum(right.values()) == pytest.approx(1.0)
     assert excess(counts, right) < TAIL

@@ -25,6 +25,7 @@ from foredraft.planner.fixed import FixedPlanner
 from foredraft.protocols import Model
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
 from foredraft.types import Completion, Logits, Rows, VerifyRule
+from matrix import matrix, nightly
 
 RUNS = 2000
 AT_ONCE = 100
@@ -184,8 +185,12 @@ def different_tokens(one: Sequence[Completion], other: Sequence[Completion]) -> 
 # --- tests ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [False, True], ids=["as it is", "faulty"])
-@pytest.mark.parametrize("rule", ["match", "rejection", "block"])
+@matrix(
+    strength=1,
+    rule=["match", "rejection", "block"],
+    fault=[False, True],
+    ids={"fault": ["as it is", "faulty"]},
+)
 def test_drafts_leave_the_distribution_as_it_is_and_a_fault_would_be_seen(
     plain: Counter[Text], rule: VerifyRule, fault: bool
 ) -> None:
@@ -218,6 +223,7 @@ def test_without_noise_no_token_differs(monkeypatch: pytest.MonkeyPatch) -> None
     assert different_tokens(alone, drafted) == (0, 3000)
 
 
+@nightly
 def test_a_mixture_of_experts_keeps_its_distribution(experts: Callable[[], Model]) -> None:
     params, runs = replace(PARAMS, max_tokens=3, top_k=3), RUNS // 2
     plain = texts(answers(experts(), params, range(runs)))

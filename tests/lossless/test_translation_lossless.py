@@ -16,6 +16,7 @@ from foredraft.registry import create_drafter
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, assert_lossless, drafter_context
 from foredraft.types import Constraint
+from matrix import matrix
 from two_tokenizers import ALL, COARSE, FINE, TEXT, WORDS, speaker, text_of
 
 LONG = SamplingParams(seed=4, max_tokens=40, ignore_eos=True)
@@ -45,9 +46,7 @@ def made(model: Model, drafting: FakeModel, way: str) -> Drafter:
     return create_drafter(Stage("draft-model", {"model": "small", "max": "5", "translate": way}), context)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("way", ["auto", "slem", "tli"])
-@pytest.mark.parametrize("ours", ["coarse", "bytes"])
+@matrix(ours=["coarse", "bytes"], way=["auto", "slem", "tli"], settings=SETTINGS)
 def test_a_translated_draft_leaves_the_text_as_it_is(ours: str, way: str, settings: str) -> None:
     target = ALL[ours]
     start = target.encode(TEXT)

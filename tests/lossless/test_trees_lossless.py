@@ -22,6 +22,7 @@ from foredraft.registry import create_drafter
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, assert_lossless, drafter_context, markov_logits
 from foredraft.types import Draft, Load, Logits, Round
+from matrix import matrix
 from planner_doubles import PlannerAround
 
 VOCABULARY = 12
@@ -97,9 +98,12 @@ def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> li
     return heard
 
 
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("planner", [CheapRows, DearerRows])
-@pytest.mark.parametrize("settings", ["greedy", "seeded", "truncated"])
+@matrix(
+    settings=["greedy", "seeded", "truncated"],
+    planner=[CheapRows, DearerRows],
+    concurrent=[False, True],
+    ids={"concurrent": ["alone", "concurrent"]},
+)
 def test_trees_leave_the_text_as_it_is(
     settings: str, planner: type[AdaptivePlanner], concurrent: bool
 ) -> None:
@@ -149,9 +153,12 @@ class Widest(PlannerAround):
         return chosen
 
 
-@pytest.mark.parametrize("planner", [CheapRows, Widest])
-@pytest.mark.parametrize("concurrent", [False, True], ids=["alone", "concurrent"])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@matrix(
+    temperature=[0.0, 0.9],
+    concurrent=[False, True],
+    planner=[CheapRows, Widest],
+    ids={"concurrent": ["alone", "concurrent"]},
+)
 def test_trees_leave_the_text_of_a_torch_model_as_it_is(
     tmp_path: Path, temperature: float, concurrent: bool, planner: type[Planner]
 ) -> None:

@@ -6,16 +6,32 @@ from __future__ import annotations
 
 import pytest
 
-from api_cases import ASKED, CITY, Ask, chat_folded, every_api, every_way, is_json, messages, post
+from api_cases import (
+    ASKED,
+    CITY,
+    Ask,
+    chat,
+    chat_folded,
+    every_api,
+    every_way,
+    is_json,
+    messages,
+    post,
+    responses,
+)
 from http_server import serving
+from matrix import matrix
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>'
 BROKEN = '<tool_call>{"name":"f","arguments":{"q":"x",}}</tool_call>'
 
 
-@every_api
-@every_way
-@pytest.mark.parametrize("forced", [True, False], ids=["required", "auto"])
+@matrix(
+    ask=[chat, responses, messages],
+    stream=[False, True],
+    forced=[True, False],
+    ids={"stream": ["whole", "streamed"], "forced": ["required", "auto"]},
+)
 def test_a_call_cut_anywhere_shows_no_markup_and_is_taken_back(ask: Ask, stream: bool, forced: bool) -> None:
     """A token is a byte here: every length from the first byte of the call to all of it."""
     prefix = "<tool_call>\n" if forced else ""

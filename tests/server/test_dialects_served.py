@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 import http_server
-from api_cases import CITY, Said, chat, chat_folded, every_api, every_way, messages, post, responses
+from api_cases import CITY, Ask, Said, chat, chat_folded, every_api, every_way, messages, post, responses
 from call_forms import FORMS, Form
 from claude_server import replying_model
 from foredraft.server.tools.detect import spoken_dialect
 from http_server import Running, serving
+from matrix import matrix
 
 # What the templates of each form write, by which it is known.
 MARKS = {
@@ -63,22 +64,28 @@ def written(form: Form) -> str:
     return text.removeprefix("<|python_tag|>").replace("'", '"')
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_calls_are_read_forced_cut_and_taken_back(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@matrix(
+    strength=1,
+    name=FORMS,
+    ask=[chat, responses, messages],
+    stream=[False, True],
+    ids={"stream": ["whole", "streamed"]},
+)
+def test_calls_are_read_forced_cut_and_taken_back(
+    monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask, stream: bool
+) -> None:
     text = written(FORMS[name])
     with speaking(monkeypatch, name, text) as running:
-        for ask in (chat, responses, messages):
-            for stream in (False, True):
-                for forced in (False, True):
-                    said = ask(running, 400, [], stream=stream, forced=forced)
-                    assert (said.text, said.reason) == ("", "tool_calls"), (ask, stream, forced)
-                    assert [(called, json.loads(given)) for called, given in said.calls] == [CALL]
-                prefix = FORMS[name].dialect.markers[0]
-                for most in (3, len(prefix) + 2, len(text) * 2 // 3):
-                    cut = ask(running, most, [], stream=stream, forced=False)
-                    assert (cut.text, cut.reason) == ("", "length"), (ask, stream, most)
-                    assert_taken_back(ask(running, 3, cut.back, stream=stream, forced=False))
-            assert_taken_back(ask(running, 3, said.back, stream=False, forced=True))
+        for forced in (False, True):
+            said = ask(running, 400, [], stream=stream, forced=forced)
+            assert (said.text, said.reason) == ("", "tool_calls"), forced
+            assert [(called, json.loads(given)) for called, given in said.calls] == [CALL]
+        prefix = FORMS[name].dialect.markers[0]
+        for most in (3, len(prefix) + 2, len(text) * 2 // 3):
+            cut = ask(running, most, [], stream=stream, forced=False)
+            assert (cut.text, cut.reason) == ("", "length"), most
+            assert_taken_back(ask(running, 3, cut.back, stream=stream, forced=False))
+        assert_taken_back(ask(running, 3, said.back, stream=False, forced=True))
 
 
 def assert_taken_back(said: Said) -> None:

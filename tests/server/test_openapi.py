@@ -13,7 +13,7 @@ from foredraft.server.settings import ServerSettings
 from http_server import Running, serving
 from openapi_cases import LIMITS, Attack, attack, attacks, document
 
-EXAMPLES = 20
+EXAMPLES, NIGHTLY_EXAMPLES = 6, 100
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def test_the_document_says_which_answers_are_errors() -> None:
 
 
 @pytest.mark.parametrize("what", attacks("fake"), ids=str)
-def test_no_request_is_the_server_s_fault(server: Running, what: Attack) -> None:
-    statuses = attack(server.url, what, EXAMPLES)
+def test_no_request_is_the_server_s_fault(server: Running, what: Attack, is_nightly: bool) -> None:
+    statuses = attack(server.url, what, NIGHTLY_EXAMPLES if is_nightly else EXAMPLES)
     if what.kind == "reaching":
         assert statuses[200]
     if what.kind == "misfitting":

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 import http_server
 from foredraft.testing import FakeModel, markov_logits
 from http_server import client_of, serving
+from matrix import nightly
 from random_schemas import ask, complaint, random_schema
 
 COUNT = 200
@@ -37,7 +38,9 @@ def noisy() -> Iterator[openai.OpenAI]:
             yield client
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, BATCH))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=nightly) for first in range(BATCH, COUNT, BATCH))]
+)
 def test_every_answer_fits_its_schema(noisy: openai.OpenAI, first: int) -> None:
     """Half of them streamed, half at temperature 1. Without drafts the text is the same."""
     faults, drafted = [], 0

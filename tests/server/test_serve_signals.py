@@ -19,6 +19,7 @@ import pytest
 
 import gguf_factory
 from foredraft.cli.serve import _openable
+from matrix import matrix, nightly
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
 
@@ -76,8 +77,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", CODES)
-@pytest.mark.parametrize("how", ["blocked", "busy"])
+@matrix(strength=1, how=["blocked", "busy"], number=CODES)
 def test_a_model_that_is_being_loaded_is_not_waited_for(
     folder: Path, how: str, number: signal.Signals
 ) -> None:
@@ -170,7 +170,13 @@ def test_a_log_that_nobody_reads_any_more_fails_no_request(folder: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("streams", [">&- 2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize(
+    "streams",
+    [
+        "<&- >&- 2>&-",
+        *(pytest.param(streams, marks=nightly) for streams in (">&- 2>&-", ">/dev/full 2>/dev/full")),
+    ],
+)
 def test_a_server_needs_no_standard_streams(folder: Path, streams: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -200,13 +200,13 @@ def chat(url: str, content: str) -> httpx.Response:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
-def test_a_hostile_template_harms_nobody_else(tmp_path: Path) -> None:
+def test_a_hostile_template_harms_nobody_else(tmp_path: Path, is_nightly: bool) -> None:
+    words = ("loops", "flood") * (2 if is_nightly else 1)
     with started(tmp_path, HOSTILE) as (process, url, said):
         assert chat(url, "hello").status_code == 200
         answers: list[httpx.Response] = []
         hostile = [
-            threading.Thread(target=lambda word=word: answers.append(chat(url, word)))
-            for word in ("loops", "flood", "loops", "flood")
+            threading.Thread(target=lambda word=word: answers.append(chat(url, word))) for word in words
         ]
         for thread in hostile:
             thread.start()
@@ -225,7 +225,7 @@ def test_a_hostile_template_harms_nobody_else(tmp_path: Path) -> None:
             f"{stopped}It needs more than 256 MB of memory.",
         }
         assert chat(url, "hello").status_code == 200
-        assert len([line for line in said if "A chat template was stopped: " in line]) == 4
+        assert len([line for line in said if "A chat template was stopped: " in line]) == len(words)
 
         def cut_off() -> None:
             with suppress(httpx.HTTPError):
