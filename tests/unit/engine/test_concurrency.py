@@ -6,10 +6,9 @@ import random
 from dataclasses import replace
 from functools import cache
 
-import pytest
-
 from foredraft.bench.static_drafters import shipped_traces
 from foredraft.bench.trace import TraceSet
+from matrix import matrix
 from virtual_time import aggregate_rate, curve, mixed_trace, noise_traces, trace_set
 
 LEVELS = (1, 8)
@@ -33,9 +32,7 @@ def real(level: int) -> TraceSet:
     return replace(traces, traces=traces.traces[:: 2 if level <= 8 else 1])
 
 
-@pytest.mark.parametrize("texts", ["mixed", "real"])
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", SHAPES)
+@matrix(strength=1, name=SHAPES, level=LEVELS, texts=["mixed", "real"])
 def test_throughput_is_that_of_the_best_setting(name: str, level: int, texts: str) -> None:
     traces = mixed() if texts == "mixed" else real(level)
     auto, *others = (
@@ -44,17 +41,14 @@ def test_throughput_is_that_of_the_best_setting(name: str, level: int, texts: st
     assert auto >= 0.97 * max(others)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", SHAPES)
+@matrix(strength=1, name=SHAPES, level=LEVELS)
 def test_requests_without_repetitions_lose_nothing(name: str, level: int) -> None:
     traces = noise_traces(16, prompt=60, output=100)
     auto, off = (aggregate_rate(traces, curve(name), spec, level) for spec in ("auto", "off"))
     assert auto >= 0.98 * off
 
 
-@pytest.mark.parametrize("texts", ["mixed", "real"])
-@pytest.mark.parametrize("level", [2, 4, 16])
-@pytest.mark.parametrize("name", ["steep", "flat"])
+@matrix(strength=1, name=["steep", "flat"], level=[2, 4, 16], texts=["mixed", "real"])
 def test_where_a_draft_is_a_pass_of_its_own(name: str, level: int, texts: str) -> None:
     traces = mixed() if texts == "mixed" else real(level)
     auto, *others = (

@@ -10,6 +10,7 @@ from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace
 from foredraft.engine.engine import Engine
 from foredraft.types import FinishEvent, TokenEvent
+from matrix import matrix
 from virtual_time import (
     CURVES,
     CountingModel,
@@ -24,7 +25,7 @@ from virtual_time import (
 CLIFF = Curve("cliff", {1: 1.0, 8: 1.2, 9: 6.0, 64: 40.0}, 10.0)
 """Eight rows cost little more than one, a ninth five times as much: no room for drafts of eight requests."""
 
-EVERY_CURVE = pytest.mark.parametrize("shape", [*map(curve, CURVES), CLIFF], ids=lambda shape: shape.name)
+EVERY_CURVE = [*map(curve, CURVES), CLIFF]
 WITHIN = 10
 OTHERS = 7
 ALONE = 300
@@ -64,8 +65,12 @@ def resumed_after(sizes: list[int]) -> int:
     return next((i for i, rows in enumerate(sizes) if rows > 1), len(sizes))
 
 
-@EVERY_CURVE
-@pytest.mark.parametrize("busy", [30, 400], ids=["short load", "long load"])
+@matrix(
+    strength=1,
+    shape=EVERY_CURVE,
+    busy=[30, 400],
+    ids={"shape": lambda shape: shape.name, "busy": ["short load", "long load"]},
+)
 def test_it_is_back_within_ten_rounds(shape: Curve, busy: int) -> None:
     """All copy. The engine begins under load: it may never have drafted when one request is left alone."""
     rng = random.Random(busy)
@@ -79,8 +84,12 @@ def test_it_is_back_within_ten_rounds(shape: Curve, busy: int) -> None:
     assert len(left) < ALONE, "and gains"
 
 
-@EVERY_CURVE
-@pytest.mark.parametrize("busy", [30, 400], ids=["short load", "long load"])
+@matrix(
+    strength=1,
+    shape=EVERY_CURVE,
+    busy=[30, 400],
+    ids={"shape": lambda shape: shape.name, "busy": ["short load", "long load"]},
+)
 def test_it_is_back_where_nothing_could_be_drafted_under_load(shape: Curve, busy: int) -> None:
     """A request copies, says as much noise as the seven others, and copies again when they are gone."""
     rng = random.Random(busy)
@@ -108,7 +117,7 @@ def test_a_full_forward_has_no_room_for_drafts() -> None:
     assert under_load.count(1 + OTHERS) >= 0.95 * len(under_load)
 
 
-@EVERY_CURVE
+@pytest.mark.parametrize("shape", EVERY_CURVE, ids=lambda shape: shape.name)
 def test_what_was_known_before_the_load_is_not_forgotten(shape: Curve) -> None:
     """Alone, then seven others come and go, then alone again: it is as fast as it was."""
     rng = random.Random(4)

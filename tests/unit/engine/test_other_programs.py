@@ -23,7 +23,12 @@ def ollama(tmp_path: Path) -> OtherPrograms:
 
 def test_a_model_and_its_draft_model_by_ollamas_name(ollama: OtherPrograms) -> None:
     with Engine.load(
-        "tiny:1b", speculate="draft-model:model=tiny:1b", other_programs=ollama, context_length=128
+        "tiny:1b",
+        speculate="draft-model:model=tiny:1b",
+        other_programs=ollama,
+        context_length=128,
+        threads=1,
+        gpu_layers=0,
     ) as engine:
         answer = engine.generate("Once", max_tokens=8, temperature=0)
         assert engine.notes == ()
