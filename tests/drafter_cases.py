@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from foredraft.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex
-from foredraft.drafters.lookup.suffix_vote import Matches
+from foredraft.drafters.suffix_index import SEPARATOR, SuffixIndex
+from foredraft.drafters.suffix_vote import Matches
 from foredraft.protocols import Drafter, RequestView
 from foredraft.testing import ScriptedDrafter
 from foredraft.types import Draft, DraftLimit, Outcome

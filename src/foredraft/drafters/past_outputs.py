@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-import numpy as np
-
-from foredraft.drafters.lookup.suffix_index import SEPARATOR, SuffixIndex, Tokens
 from foredraft.drafters.store_thread import StoreThread
+from foredraft.drafters.suffix_index import SEPARATOR, SuffixIndex, Tokens
 from foredraft.drafters.suffix_store import SuffixStore
 
 PAST_LEVELS = (2, 8)
@@ -59,8 +58,8 @@ class PastOutputs:
         index.extend([SEPARATOR, *output])
         bound = self.store.max_tokens
         if len(index) > bound + bound // 4:
-            newest = index.text()[-bound * 3 // 4 :]
-            self._index = _indexed(np.append(np.int32(SEPARATOR), newest))
+            newest = index.text[-bound * 3 // 4 :]
+            self._index = _indexed(array("i", [SEPARATOR]) + newest)
 
 
 def _indexed(text: Tokens | Sequence[int]) -> SuffixIndex:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from foredraft.drafters.lookup.suffix_index import Tokens
+from foredraft.drafters.suffix_index import Tokens
 from foredraft.drafters.suffix_store import SuffixStore
 
 Made = TypeVar("Made")

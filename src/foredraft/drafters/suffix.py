@@ -13,22 +13,28 @@ LOADED_SCOPES scopes that are idle.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
 from foredraft.config import read_options
 from foredraft.drafters.base import HistoryDrafter
-from foredraft.drafters.lookup.suffix_branches import LONGEST_BRANCH, MIN_BRANCH, branches
-from foredraft.drafters.lookup.suffix_index import REACH, SuffixIndex
-from foredraft.drafters.lookup.suffix_tree import Branch, grow
-from foredraft.drafters.lookup.suffix_vote import longest_matches, vote
 from foredraft.drafters.match_length import RepeatedEnd
 from foredraft.drafters.past_outputs import PastOutputs
 from foredraft.drafters.resync import CONFIDENCE as RESYNC
 from foredraft.drafters.resync import STEADY, Copying, confidence_of
 from foredraft.drafters.store_thread import StoreThread
+from foredraft.drafters.suffix_index import REACH, SuffixIndex
 from foredraft.drafters.suffix_store import SuffixStore
+from foredraft.drafters.suffix_vote import (
+    LONGEST_BRANCH,
+    MIN_BRANCH,
+    Branch,
+    branches,
+    grow,
+    longest_matches,
+    vote,
+)
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, RequestView
 from foredraft.types import Draft, DraftLimit, Outcome
@@ -56,28 +62,22 @@ MOST_STORED = 1 << 24
 
 @dataclass(slots=True)
 class _State:
-    """`index` covers the history but for the last tokens, `pending`: they are indexed when a draft is asked
-    for, several at once after a pause.
+    """`observed`: tokens of the history that the drafter was told of. `index` covers them, and may be ahead
+    of them by what `match_length` has read. `end` follows the index.
     """
 
     index: SuffixIndex
+    end: RepeatedEnd
+    observed: int
     prompt_length: int
     past: PastOutputs | None
-    pending: list[int] = field(default_factory=list)
     copying: Copying | None = None
-    end: RepeatedEnd = field(default_factory=RepeatedEnd)
-
-    def catch_up(self) -> None:
-        if self.pending:
-            self.index.extend(self.pending)
-            self.pending.clear()
 
     def remember(self) -> None:
         """Add the output since the prompt, if any, to the scope's past outputs."""
-        self.catch_up()
-        if self.past is not None and len(self.index) > self.prompt_length:
+        if self.past is not None and self.observed > self.prompt_length:
             start = max(0, self.prompt_length - PROMPT_TAIL)
-            self.past.add(self.index.text()[start:].tolist())
+            self.past.add(self.index.text[start : self.observed].tolist())
 
 
 class SuffixDrafter(HistoryDrafter[_State]):
@@ -114,18 +114,33 @@ class SuffixDrafter(HistoryDrafter[_State]):
         self.disk = StoreThread()
 
     def build(self, request: RequestView) -> _State:
-        index = SuffixIndex(OWN_LEVELS, request.tokens)
-        return _State(index, request.prompt_length, self._past(request.scope))
+        index, size = SuffixIndex(OWN_LEVELS, request.tokens), len(request.tokens)
+        return _State(index, RepeatedEnd(index), size, request.prompt_length, self._past(request.scope))
 
     def extend(self, state: _State, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
-        state.pending.extend(outcome.tokens)
+        tokens, indexed = request.tokens, len(state.index)
+        if state.index.text[state.observed :].tolist() != tokens[state.observed : indexed]:
+            # Read before it was told, and replaced since.
+            state.index = SuffixIndex(OWN_LEVELS, tokens)
+            state.end = RepeatedEnd(state.index)
+        else:
+            state.index.extend(tokens[indexed:])
+        state.observed = len(tokens)
 
     def size(self, state: _State) -> int:
-        return len(state.index) + len(state.pending)
+        return state.observed
 
     def match_length(self, request: RequestView) -> int:
-        """The tokens at the text's end that also occur earlier in it. It need not have been told of them."""
-        return self._states[request.id].end.length(request.tokens)
+        """The tokens at the text's end that also occur earlier in it; also of a text that the drafter was not
+        told of yet, but 0 if a part of what it was told of is gone.
+        """
+        state, tokens = self._states[request.id], request.tokens
+        indexed = len(state.index)
+        if indexed > len(tokens) or (indexed and state.index.text[-1] != tokens[indexed - 1]):
+            return 0
+        if indexed < len(tokens):
+            state.index.extend(tokens[indexed:])
+        return state.end.length()
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         state = self._states[request.id]
@@ -150,7 +165,6 @@ class SuffixDrafter(HistoryDrafter[_State]):
         super().close()
 
     def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
-        state.catch_up()
         text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
         found = []
         own = longest_matches(text, text, shortest, count, chance)
@@ -178,7 +192,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             "from_store": float(chosen.past),
             "from_prompt": float(not chosen.past and chosen.place < state.prompt_length),
         }
-        others = list(branches(found, chosen, self._branches, least)) if self._branches else []
+        others = branches(chosen, self._branches, least) if self._branches else []
         if self._branches and chosen.confidence[0] < RESYNC[0]:
             others += self._changed(state, request)
         if others:

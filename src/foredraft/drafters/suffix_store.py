@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foredraft.drafters.lookup.suffix_index import SEPARATOR, Tokens
+from foredraft.drafters.suffix_index import SEPARATOR, Tokens
 
 if sys.platform != "win32":
     import fcntl

@@ -1,18 +1,32 @@
-"""`RepeatedEnd`: what it says is repeated is repeated, however the text is read."""
+"""`RepeatedEnd` and `match_length`: what they say is repeated is repeated, however the text is read."""
 
 from __future__ import annotations
 
-import random
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.drafters.match_length import BULK_TOKENS, LONGEST_COUNTED, RepeatedEnd
-from foredraft.drafters.suffix import SuffixDrafter
-from foredraft.protocols import RequestView
-from foredraft.types import DraftLimit, Outcome
+from drafter_cases import commit, draft, start
+from foredraft.drafters.match_length import LONGEST_COUNTED, MOST_FOLLOWED, RepeatedEnd
+from foredraft.drafters.suffix import SuffixDrafter, create
+from foredraft.drafters.suffix_index import SuffixIndex
+from foredraft.testing import drafter_context
+from foredraft.types import Outcome
 
-TEXTS = st.lists(st.integers(0, 3), max_size=3 * BULK_TOKENS)
+TEXTS = st.lists(st.integers(0, 3), max_size=3 * MOST_FOLLOWED)
+
+
+class Growing:
+    """A text, and the lengths that are found while it grows."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.index = SuffixIndex((1, 2), tokens)
+        self._end = RepeatedEnd(self.index)
+
+    def length(self, *tokens: int) -> int:
+        self.index.extend(tokens)
+        return self._end.length()
 
 
 def occurs(end: list[int], tokens: list[int]) -> bool:
@@ -20,13 +34,13 @@ def occurs(end: list[int], tokens: list[int]) -> bool:
     return any(tokens[at : at + len(end)] == end for at in range(len(tokens) - len(end)))
 
 
-@given(TEXTS, st.lists(st.integers(1, 2 * BULK_TOKENS), max_size=8))
+@given(TEXTS, st.lists(st.integers(1, 2 * MOST_FOLLOWED), max_size=8))
 def test_what_is_found_is_repeated_and_a_repeated_pair_is_found(text: list[int], cuts: list[int]) -> None:
-    end = RepeatedEnd()
+    growing = Growing([])
     for size in [*sorted(min(cut, len(text)) for cut in cuts), len(text)]:
         tokens = text[:size]
-        length = end.length(tokens)
-        assert end.length(tokens) == length, "nothing new was read"
+        length = growing.length(*tokens[len(growing.index) :])
+        assert growing.length() == length, "nothing new was read"
         if length:
             assert length >= 2
             assert occurs(tokens[size - length :], tokens)
@@ -36,68 +50,84 @@ def test_what_is_found_is_repeated_and_a_repeated_pair_is_found(text: list[int],
 
 def test_a_match_grows_token_by_token() -> None:
     source = list(range(100))
-    tokens, end = [*source, 500], RepeatedEnd()
-    found = []
-    for token in source:
-        tokens.append(token)
-        found.append(end.length(tokens))
+    growing = Growing([*source, 500])
+    found = [growing.length(token) for token in source]
     assert found == [0, *range(2, 101)], "longer than what is counted when a match begins"
 
 
 def test_a_new_match_is_counted_backwards() -> None:
     source = list(range(100))
-    assert RepeatedEnd().length([*source, 500, *source[:20]]) == 20
-    assert RepeatedEnd().length([*source, 500, *source]) == LONGEST_COUNTED
+    assert Growing([*source, 500, *source[:20]]).length() == 20
+    assert Growing([*source, 500, *source]).length() == LONGEST_COUNTED
 
 
 def test_a_run_of_one_token_repeats_itself() -> None:
-    tokens, end = [7], RepeatedEnd()
-    found = []
-    for _ in range(4):
-        tokens.append(7)
-        found.append(end.length(tokens))
-    assert found == [0, 2, 3, 4]
+    growing = Growing([7])
+    assert [growing.length(7) for _ in range(4)] == [0, 2, 3, 4]
 
 
 def test_a_match_is_followed_until_it_ends_and_then_the_last_two_tokens_count() -> None:
-    tokens = [1, 2, 3, 4, 9, 8, 3, 4, 5, 9, 1, 2, 3, 4]
-    end = RepeatedEnd()
-    assert end.length(tokens[:8]) == 2
-    assert end.length(tokens) == 4, "1, 2 came only once before, and was followed"
-    assert end.length([*tokens, 5]) == 3, "3, 4, 5 instead"
-    assert end.length([*tokens, 6]) == 0
-    assert end.length([*tokens, 6, 9, 1]) == 2
-    assert end.length([*tokens, 6, 9, 1, 2]) == 3
+    growing = Growing([1, 2, 3, 4, 9, 8, 3])
+    assert [growing.length(token) for token in (4, 5, 9, 1, 2, 3, 4)] == [2, 0, 0, 0, 2, 3, 4]
+    assert growing.length(5) == 3, "not as there, but as after the newest 3, 4"
+    assert growing.length(6) == 0
 
 
-def test_empty_and_short_texts() -> None:
-    end = RepeatedEnd()
-    assert [end.length([]), end.length([5]), end.length([5, 5]), end.length([5, 5, 5])] == [0, 0, 0, 2]
-
-
-def test_a_text_of_which_a_part_was_removed_is_read_anew() -> None:
-    rng = random.Random(3)
-    text = [rng.randrange(1000) for _ in range(300)]
-    end = RepeatedEnd()
-    assert end.length([*text, *text[:10]]) == 10
-    assert end.length([*text[:20], *text[:5]]) == 5, "shorter"
-    assert end.length([*text[100:], *text[200:209]]) == 9, "another text, and longer"
+def test_short_texts() -> None:
+    growing = Growing([])
+    assert [growing.length(), growing.length(5), growing.length(5), growing.length(5)] == [0, 0, 0, 2]
 
 
 def test_the_suffix_drafter_answers_without_having_been_told() -> None:
-    drafter, source = SuffixDrafter(), list(range(20))
-    request = RequestView(1, [*source, 500], prompt_length=21)
-    drafter.start(request)
-    found = []
-    for token in source[:5]:
-        request.tokens.append(token)
-        found.append(drafter.match_length(request))
-    assert found == [0, 2, 3, 4, 5]
-    drafter.observe(request, Outcome(21, tuple(source[:5])))
-    [draft] = drafter.draft([(request, DraftLimit(4))])
-    assert draft is not None
-    assert draft.tokens == (5, 6, 7, 8)
-    request.tokens[21:] = [3, 4]
-    drafter.observe(request, Outcome(21, (3, 4)))
+    told, untold, source = SuffixDrafter(), SuffixDrafter(), list(range(20))
+    requests = [start(drafter, [*source, 500]) for drafter in (told, untold)]
+    for token, expected in zip(source[:5], (0, 2, 3, 4, 5), strict=True):
+        commit(told, requests[0], [token])
+        requests[1].tokens.append(token)
+        assert told.match_length(requests[0]) == untold.match_length(requests[1]) == expected
+    requests[1].tokens.pop()
+    commit(untold, requests[1], [4, 5], kept=21 + 4)
+    commit(told, requests[0], [5])
+    assert draft(told, requests[0]) == draft(untold, requests[1])
+
+
+def test_text_that_was_read_before_it_was_told_and_then_replaced_leaves_no_trace() -> None:
+    drafter = SuffixDrafter()
+    request = start(drafter, [1, 2, 3, 4, 1, 2])
+    request.tokens += [7, 8, 9]
+    assert drafter.match_length(request) == 0
+    del request.tokens[6:]
+    assert drafter.match_length(request) == 0, "it is shorter than what was read"
+    commit(drafter, request, [3, 1, 2, 3])
+    assert drafter.match_length(request) == 3
+    found = draft(drafter, request)
+    assert found is not None
+    assert found.tokens[0] == 1
+
+
+def test_after_a_removal_the_length_is_that_of_what_is_left() -> None:
+    drafter = SuffixDrafter()
+    request = start(drafter, [1, 2, 3, 4, 1, 2, 3])
+    assert drafter.match_length(request) == 3
+    commit(drafter, request, [2, 3, 4], kept=5)
+    assert drafter.match_length(request) == 4
+    request.tokens[3:] = [9]
+    assert drafter.match_length(request) == 0, "it was not told yet"
+    commit(drafter, request, [9, 1, 2], kept=3)
     assert drafter.match_length(request) == 2
-    drafter.stop(request)
+
+
+def test_the_next_turn_s_prompt_is_no_part_of_the_output_before_it(tmp_path: Path) -> None:
+    """It may have been read before the drafter is told of it."""
+    drafter, output = create(drafter_context(store=tmp_path), {"min-p": "0"}), list(range(100, 140))
+    assert isinstance(drafter, SuffixDrafter)
+    request = start(drafter, [1, 2])
+    commit(drafter, request, output)
+    request.tokens += [5, 6]
+    request.prompt_length = len(request.tokens)
+    drafter.match_length(request)
+    drafter.observe(request, Outcome(len(request.tokens) - 2, (5, 6)))
+    found = draft(drafter, start(drafter, [7, *output[:5]], number=2))
+    assert found is not None
+    assert found.tokens == tuple(output[5:])
+    drafter.close()

@@ -11,9 +11,9 @@ import pytest
 from drafter_cases import commit, draft, start
 from foredraft import Engine, SamplingParams
 from foredraft.drafters import suffix_store
-from foredraft.drafters.lookup.suffix_index import SEPARATOR, Tokens
 from foredraft.drafters.store_thread import StoreThread
 from foredraft.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
+from foredraft.drafters.suffix_index import SEPARATOR, Tokens
 from foredraft.drafters.suffix_store import SuffixStore
 from foredraft.testing import FakeModel, drafter_context
 
@@ -180,7 +180,7 @@ def test_outputs_that_are_added_meanwhile_are_not_lost(tmp_path: Path, disk: Dis
         assert found.features["count"] == 1, "it is there once"
     [past] = drafter._pasts.values()
     assert past.index is not None
-    text = past.index.text()
+    text = past.index.text
     drafter.close()
     outputs = [[1, 2, *OLD], [1, 2, *NEW]]
     assert on_disk(tmp_path) == outputs

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from foredraft.drafters.lookup.recycle_table import SuccessorTable
 from foredraft.drafters.recycle import BULK, MOST_READ, RecycleDrafter, create
+from foredraft.drafters.recycle_table import SuccessorTable
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, RequestView
 from foredraft.testing import FakeModel, drafter_context, run_drafter

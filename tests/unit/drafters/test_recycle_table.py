@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.drafters.lookup.recycle_table import MAX_BYTES, MOST_COUNTED, MOST_SUCCESSORS, SuccessorTable
+from foredraft.drafters.recycle_table import MAX_BYTES, MOST_COUNTED, MOST_SUCCESSORS, SuccessorTable
 from foredraft.drafters.scope_key import ScopeKey, ScopeKeys
 
 SCOPE = ScopeKeys().of("")
@@ -17,27 +15,8 @@ def table(k: int = 4, max_bytes: int = 1 << 18) -> SuccessorTable:
     return SuccessorTable(k, max_bytes)
 
 
-class Row(NamedTuple):
-    """What the table has for a context."""
-
-    tokens: list[int]
-    times: int
-    own: bool
-
-
-def find(
-    known: SuccessorTable, before: int, last: int, scope: ScopeKey = SCOPE, request: int = 1
-) -> Row | None:
-    place = known.place(before, last, scope.offset, scope.secret)
-    if place < 0:
-        return None
-    row = known.row(place)
-    assert row[0] == known.first(place)
-    return Row(row, known.times(place), known.own(place, request))
-
-
 def after(known: SuccessorTable, last: int, before: int = -1, request: int = 1) -> list[int]:
-    found = find(known, before, last, SCOPE, request)
+    found = known.find(before, last, SCOPE, request)
     return found.tokens if found else []
 
 
@@ -66,7 +45,7 @@ def test_learning_a_text_at_once_is_like_learning_it_token_by_token(text: list[i
     step.follow(text, min(start, len(text)), SCOPE, 1)
     for last in range(6):
         for before in range(-1, 6):
-            assert find(once, before, last, SCOPE, 1) == find(step, before, last, SCOPE, 1)
+            assert once.find(before, last, SCOPE, 1) == step.find(before, last, SCOPE, 1)
 
 
 @given(texts, texts)
@@ -86,7 +65,7 @@ def test_it_counts_how_often_in_a_row_the_first_one_followed() -> None:
     known = table()
     for text, times in (([1, 2], 1), ([1, 2], 2), ([1, 3], 1), ([1, 2], 1), ([1, 2] * 20, MOST_COUNTED)):
         known.follow(text, 0, SCOPE, 1)
-        found = find(known, -1, 1, SCOPE, 1)
+        found = known.find(-1, 1, SCOPE, 1)
         assert found is not None
         assert found.times == times
 
@@ -95,10 +74,10 @@ def test_a_text_read_again_does_not_count_twice() -> None:
     known = table()
     for request in (1, 2, 3):
         known.follow_all([1, 2, 1, 2], SCOPE, request)
-    found = find(known, -1, 1, SCOPE, 3)
+    found = known.find(-1, 1, SCOPE, 3)
     assert found is not None
     assert (found.tokens, found.times, found.own) == ([2], 2, True)
-    other = find(known, -1, 1, SCOPE, 2)
+    other = known.find(-1, 1, SCOPE, 2)
     assert other is not None
     assert not other.own
 
@@ -106,7 +85,7 @@ def test_a_text_read_again_does_not_count_twice() -> None:
 def test_opinions_stand_behind_text_and_newer_before_older() -> None:
     known = table()
     known.opine(-1, 1, (7, 8), SCOPE, 1)
-    found = find(known, -1, 1, SCOPE, 1)
+    found = known.find(-1, 1, SCOPE, 1)
     assert found is not None
     assert (found.tokens, found.times, found.own) == ([7, 8], 0, True)
     known.opine(-1, 1, (9, 8), SCOPE, 1)
@@ -134,7 +113,7 @@ def test_scopes_know_nothing_of_each_other(first: list[int], second: list[int]) 
         learner.follow(second, 0, two, 2)
     for last in range(6):
         for before in range(-1, 6):
-            assert find(known, before, last, two, 2) == find(alone, before, last, two, 2)
+            assert known.find(before, last, two, 2) == alone.find(before, last, two, 2)
 
 
 def test_scope_keys_differ_by_scope_and_process() -> None:
@@ -175,6 +154,6 @@ def test_memory_is_bounded(k: int) -> None:
     known = SuccessorTable(k)
     assert MAX_BYTES / 2 < known.nbytes <= MAX_BYTES == 8_000_000
     known.follow_all([0, 2**31 - 2, 0, 2**31 - 2], ScopeKey(0, 0), 2**40 + 1)  # the largest there are
-    found = find(known, 0, 2**31 - 2, ScopeKey(0, 0), 2**40 + 1)
+    found = known.find(0, 2**31 - 2, ScopeKey(0, 0), 2**40 + 1)
     assert found is not None
     assert (found.tokens, found.own) == ([0], True)

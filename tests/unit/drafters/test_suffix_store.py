@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.drafters import suffix_store
-from foredraft.drafters.lookup.suffix_index import SEPARATOR
+from foredraft.drafters.suffix_index import SEPARATOR
 from foredraft.drafters.suffix_store import FLUSH_TOKENS, SuffixStore, describe, forget
 
 

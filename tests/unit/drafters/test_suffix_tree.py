@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import commit, draft, occurred, start
-from foredraft.drafters.lookup.suffix_branches import MIN_BRANCH, branches
-from foredraft.drafters.lookup.suffix_tree import Branch, grow
-from foredraft.drafters.lookup.suffix_vote import vote
 from foredraft.drafters.suffix import SuffixDrafter, create
+from foredraft.drafters.suffix_vote import MIN_BRANCH, Branch, branches, grow, vote
 from foredraft.testing import FakeModel, drafter_context, run_drafter
 from foredraft.types import Draft
 
@@ -55,9 +53,9 @@ def test_who_outvotes_whom_is_as_without_branches() -> None:
     chain = vote(matches, 3)
     assert chain is not None
     assert chain.tokens == [5, 6, 7]
-    others = branches(matches, chain, 4)
+    others = branches(chain, 4)
     assert {(branch.after, tuple(branch.tokens)[:1]) for branch in others} == {(2, (8,)), (0, (9,))}
-    assert len(branches(matches, chain, 1)) == 1
+    assert len(branches(chain, 1)) == 1
 
 
 def test_a_branch_is_surer_the_more_go_that_way() -> None:
@@ -65,7 +63,7 @@ def test_a_branch_is_surer_the_more_go_that_way() -> None:
         matches = [occurred([6] * len(texts), texts, False)]
         chosen = vote(matches, 2)
         assert chosen is not None
-        others = branches(matches, chosen, 2)
+        others = branches(chosen, 2)
         return next(branch.confidence[0] for branch in others if branch.tokens[0] == 9)
 
     assert second([5, 6], [9, 9], [9, 9], [5, 6]) > second([5, 6], [9, 9], [5, 6], [5, 6])

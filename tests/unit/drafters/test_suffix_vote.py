@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp
 
 import pytest
@@ -8,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafter_cases import occurred
-from foredraft.drafters.lookup.suffix_index import REACH, SEPARATOR, SuffixIndex
-from foredraft.drafters.lookup.suffix_vote import (
+from foredraft.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex
+from foredraft.drafters.suffix_vote import (
     COUNT_WEIGHT,
     DISSENT,
     OFFSET,
@@ -43,7 +42,7 @@ def test_finds_the_longest_match(text: list[int]) -> None:
     expected = longest_match(text)
     assert (0 if found is None else max(found.lengths)) == expected
     if found is not None:
-        said = [index.after(end, 0) for end in found.ends]
+        said = [index.following(end)[0] for end in found.ends]
         longest = [token for token, length in zip(said, found.lengths, strict=True) if length == expected]
         followers = [text[end] for end in range(1, len(text)) if shared(text, end) == expected]
         if expected < REACH - 1:
@@ -70,12 +69,7 @@ def test_an_output_that_ended_is_not_continued_by_the_next_one() -> None:
     query = SuffixIndex((2,), [1, 2])
     found = longest_matches(index, query, shortest=1, limit=9)
     assert found is not None
-    assert [spoken(index.following(end).tolist()) for end in found.ends] == [[5, 6, 7], [5]]
-
-
-def spoken(row: Sequence[int]) -> list[int]:
-    """What is said up to the end of the text."""
-    return list(row)[: list(row).index(SEPARATOR)]
+    assert [index.following(end).tolist() for end in found.ends] == [[5, 6, 7], [5]]
 
 
 def test_nothing_to_say_where_nothing_followed() -> None:

@@ -1,4 +1,3 @@
-# cython: language_level=3, annotation_typing=False, initializedcheck=False
 """The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
 
 One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
@@ -14,7 +13,9 @@ first token followed, and which request wrote it last.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,6 @@ _SINGLE = 0xD6E8FEB86659FD93
 """Odd numbers without structure. The key of (a, b) is ((a + 1)·PAIR + b + 1)·SINGLE; a is -1 for b alone."""
 
 _EMPTY = -1
-_NONE = -1  # no row
 _KNOWN = 15  # of a row's note: how many of its tokens are text
 _TIMES = 4  # and, from this bit on, how often the first of them followed, and from the next on, the request
 _REQUEST = 8
@@ -39,6 +39,16 @@ _REQUESTS = (1 << (31 - _REQUEST)) - 1
 
 Ids = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
+
+
+class Row(NamedTuple):
+    """What the table has for a context. `tokens`: its successors, best first. `times`: how often in a row the
+    first one followed, 0 for an opinion, at most MOST_COUNTED. `own`: the request that asks wrote it last.
+    """
+
+    tokens: list[int]
+    times: int
+    own: bool
 
 
 class SuccessorTable:
@@ -52,7 +62,7 @@ class SuccessorTable:
         self.k = k
         bits = (max_bytes // (12 + 4 * k)).bit_length() - 1
         self.rows = 1 << bits
-        self._shift = 63 - bits  # after one place more: no shift may be of all 64
+        self._shift = 64 - bits
         self._key_array: Keys = np.zeros(self.rows, np.uint64)
         self._note_array: Ids = np.zeros(self.rows, np.int32)
         self._cell_array: Ids = np.zeros((self.rows, k), np.int32)
@@ -66,90 +76,71 @@ class SuccessorTable:
         """The memory of a full table, in bytes."""
         return int(self._key_array.nbytes + self._note_array.nbytes + self._cell_array.nbytes)
 
-    def row(self, place: int) -> list[int]:
-        """The tokens of a row, best first."""
-        at = place * self.k
-        return [token for token in self._cells[at : at + self.k] if token != _EMPTY]
-
-    def place(self, before: int, last: int, offset: int, secret: int) -> int:
-        """Where that row is; -1 if there is none. `offset`, `secret`: of the scope's key."""
-        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
-        slot = ((key + offset) & _MASK) >> 1 >> self._shift
-        return slot if self._keys[slot] == (key + secret) & _MASK else _NONE
-
-    def first(self, place: int) -> int:
-        """The first token of a row."""
-        return self._cells[place * self.k]
-
-    def times(self, place: int) -> int:
-        """How often in a row that one followed, 0 for an opinion, at most MOST_COUNTED."""
-        return (self._notes[place] >> _TIMES) & MOST_COUNTED
-
-    def own(self, place: int, request: int) -> bool:
-        """Whether a row was last written by this request."""
-        return self._notes[place] >> _REQUEST == request & _REQUESTS
+    def find(self, before: int, last: int, scope: ScopeKey, request: int) -> Row | None:
+        """What the table has for the last two tokens, or, with `before` = -1, for the last one."""
+        slot, key = self._place(before, last, scope)
+        if self._keys[slot] != key:
+            return None
+        note = self._notes[slot]
+        tokens = [token for token in self._read(slot) if token != _EMPTY]
+        return Row(tokens, note >> _TIMES & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
 
     def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
         """Learn what followed what in `text` from position `start` on, one by one."""
-        offset, secret, note = scope.offset, scope.secret, (request & _REQUESTS) << _REQUEST
         for position in range(max(1, start), len(text)):
             last, token = text[position - 1], text[position]
-            self._follow(((last + 1) * _SINGLE) & _MASK, token, offset, secret, note)
+            self._follow(-1, last, token, scope, request)
             if position > 1:
-                before = text[position - 2]
-                key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
-                self._follow(key, token, offset, secret, note)
+                self._follow(text[position - 2], last, token, scope, request)
 
-    def _follow(self, key: int, token: int, offset: int, secret: int, request: int) -> None:
-        slot = ((key + offset) & _MASK) >> 1 >> self._shift
-        stored, k = (key + secret) & _MASK, self.k
-        at, known, times = slot * k, 0, 0
-        if self._keys[slot] != stored:
-            self._keys[slot] = stored
-            for i in range(at + 1, at + k):
-                self._cells[i] = _EMPTY
-        else:
-            note = self._notes[slot]
+    def _follow(self, before: int, last: int, token: int, scope: ScopeKey, request: int) -> None:
+        slot, key = self._place(before, last, scope)
+        row, known, times = [_EMPTY] * self.k, 0, 0
+        if self._keys[slot] == key:
+            row, note = self._read(slot), self._notes[slot]
             known = note & _KNOWN
-            if self._cells[at] == token:
-                times = min((note >> _TIMES) & MOST_COUNTED, MOST_COUNTED - 1)
-                known -= known > 0
-            else:
-                place = min(1, k - 1)
-                while place < k - 1 and self._cells[at + place] != token:
-                    place += 1
-                for i in range(at + place, at, -1):
-                    self._cells[i] = self._cells[i - 1]
-                known -= place < known
-        self._cells[at] = token
-        self._notes[slot] = request | (times + 1) << _TIMES | known + 1
+            if row[0] == token:
+                times = min(note >> _TIMES & MOST_COUNTED, MOST_COUNTED - 1)
+            place = row.index(token) if token in row else self.k - 1
+            del row[place]
+            known -= place < known
+            row.insert(0, token)
+        else:
+            self._keys[slot] = key
+            row[0] = token
+        self._write(slot, row)
+        self._notes[slot] = (request & _REQUESTS) << _REQUEST | (times + 1) << _TIMES | known + 1
 
     def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
         """The target holds `successors` likeliest after a context, best first. They take the places that text
         leaves, before older opinions; a row that holds another context's text is left alone.
         """
-        key = (((before + 1) * _PAIR + last + 1) * _SINGLE) & _MASK
-        slot = ((key + scope.offset) & _MASK) >> 1 >> self._shift
-        stored, cells, at, k = (key + scope.secret) & _MASK, self._cells, slot * self.k, self.k
-        known = self._notes[slot] & _KNOWN
-        row: list[int] = []
-        if self._keys[slot] == stored:
-            if known == k:
+        slot, key = self._place(before, last, scope)
+        known, row = self._notes[slot] & _KNOWN, []
+        if self._keys[slot] == key:
+            if known == self.k:
                 return
-            row = [cells[i] for i in range(at, at + k)]
+            row = self._read(slot)
         elif known:
             return
         else:
-            self._keys[slot] = stored
+            self._keys[slot] = key
         if not known:
             self._notes[slot] = (request & _REQUESTS) << _REQUEST
-        new = row[:known]
-        new += [token for token in successors if token not in new]
-        if len(new) < k:
-            new += [token for token in row[known:] if token not in new and token != _EMPTY]
-            new += [_EMPTY] * (k - len(new))
-        for i in range(known, k):
-            cells[at + i] = new[i]
+        text, opinions = row[:known], dict.fromkeys([*successors, *row[known:]])
+        new = text + [token for token in opinions if token not in text and token != _EMPTY]
+        self._write(slot, (new + [_EMPTY] * self.k)[: self.k])
+
+    def _place(self, before: int, last: int, scope: ScopeKey) -> tuple[int, int]:
+        """The row that a context has, and the key that is stored there if it is this one's."""
+        key = ((before + 1) * _PAIR + last + 1) * _SINGLE
+        return (key + scope.offset & _MASK) >> self._shift, key + scope.secret & _MASK
+
+    def _read(self, slot: int) -> list[int]:
+        return self._cells[slot * self.k : (slot + 1) * self.k].tolist()
+
+    def _write(self, slot: int, row: list[int]) -> None:
+        self._cells[slot * self.k : (slot + 1) * self.k] = array("i", row)
 
     def follow_all(self, text: Sequence[int], scope: ScopeKey, request: int) -> None:
         """Learn a whole text at once. As `follow`, but a context's count begins anew: the text may have been
@@ -166,7 +157,8 @@ class SuccessorTable:
 
     def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
         contexts, newest, times = _latest(keys, tokens, self.k)
-        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(1) >> np.uint64(self._shift)
+        # In two steps: a table of one row shifts by all 64 places, which numpy does not define.
+        slots = (contexts + np.uint64(scope.offset)) >> np.uint64(1) >> np.uint64(self._shift - 1)
         stored = contexts + np.uint64(scope.secret)
         same = self._key_array[slots] == stored
         old = np.where(same[:, None], self._cell_array[slots], np.int32(_EMPTY))
