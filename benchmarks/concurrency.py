@@ -33,7 +33,7 @@ from foredraft.bench.slices import in_slices, turn_seconds, whole
 from foredraft.bench.static_drafters import shipped_traces
 from foredraft.bench.workloads import load_prompts, select
 from foredraft.config import AUTO, OFF
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 from foredraft.types import FinishEvent, FinishReason
 
 CONTEXT = 1024

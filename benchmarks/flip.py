@@ -26,7 +26,7 @@ from foredraft.bench.scripted import ScriptedModel
 from foredraft.bench.slices import in_slices, turn_seconds
 from foredraft.bench.workloads import load_prompts
 from foredraft.config import AUTO, OFF
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 from foredraft.protocols import Model
 
 Times = dict[str, list[list[float]]]

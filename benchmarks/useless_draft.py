@@ -30,7 +30,7 @@ from foredraft.bench.passes import Passes
 from foredraft.bench.sides import EngineSide
 from foredraft.bench.workloads import load_prompts, select
 from foredraft.config import AUTO, OFF
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 
 HEADS = 4
 SEED = 7

@@ -117,7 +117,7 @@ def load_engines(
     report how far they are: that happens in calls from native code.
     """
     from foredraft.engine.engine import Engine  # takes longer than all else that a command imports
-    from foredraft.engine.heap import freeze_heap
+    from foredraft.engine.loading import freeze_heap
 
     for speculation in speculations:
         check_speculation(speculation)

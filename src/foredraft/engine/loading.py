@@ -1,7 +1,13 @@
-"""From a model's name and options to what engines are made of: the model, and what may be kept of it."""
+"""From a model's name and options to what engines are made of: the model, and what may be kept of it.
+
+Also Python's garbage collector: a full collection looks at every object in the process, tens of thousands
+after a model was loaded. 11 to 24 ms were measured once in one or two thousand rounds, as long as five rounds
+of a 135M model. What is there once a model is loaded mostly stays, so `freeze_heap` leaves it out.
+"""
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -57,3 +63,22 @@ def load_parts(
     path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
     wanted = replace(loading.model, sequences=parts * loading.model.sequences)
     return split(backend_for(path).load(path, wanted), parts), loading
+
+
+def freeze_heap() -> None:
+    """Collect what is garbage now, and leave the rest out of later collections, of this whole process.
+
+    Called after each model that is loaded. What was left out before is looked at again once: a model that was
+    unloaded since is garbage by now. Only our own programs call it; other programs decide for themselves
+    (`gc.freeze`).
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def thaw_heap() -> None:
+    """Have later collections look at everything again, after a model was unloaded: parts of it, its tensors
+    included, may be garbage that only they find.
+    """
+    gc.unfreeze()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foredraft.engine.engine import Engine
-from foredraft.engine.heap import thaw_heap
+from foredraft.engine.loading import thaw_heap
 from foredraft.errors import CapacityError, ForedraftError, ModelNotFoundError
 from foredraft.protocols import Model, Tokenizer
 from foredraft.sampling.constraint import get_ready

@@ -12,7 +12,7 @@ import uvicorn
 
 from foredraft.config import OtherPrograms
 from foredraft.engine.engine import Engine
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 from foredraft.engine.options import model_options
 from foredraft.errors import CapacityError, ForedraftError
 from foredraft.library import models_dir, resolve, size_of

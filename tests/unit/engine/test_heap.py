@@ -14,7 +14,7 @@ from rich.console import Console
 import gguf_factory
 from foredraft.cli.loading import load_engine
 from foredraft.config import Speculation
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 from foredraft.server.run import loader
 from foredraft.server.settings import ModelSettings, ServerSettings
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from foredraft import Engine
-from foredraft.engine.heap import freeze_heap
+from foredraft.engine.loading import freeze_heap
 from foredraft.errors import CapacityError, ChildError
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
