@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -250,6 +250,29 @@ class SamplingParams:
     verify: VerifyRule = "match"
     constraint: Constraint | None = None
     stop_repetition: bool = False
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as keywords, for type checkers."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int
+    stop: tuple[str, ...]
+    stop_tokens: tuple[int, ...]
+    ignore_eos: bool
+    logprobs: int | None
+    verify: VerifyRule
+    constraint: Constraint | None
+    stop_repetition: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import click
 from foredraft.cli.help import COMMON, SAMPLING, option
 from foredraft.cli.options import option_set
 from foredraft.cli.values import Number, SomeText, Whole
-from foredraft.sampling.validation import REPETITION_HIGH, REPETITION_LOW
+from foredraft.sampling.params import REPETITION_HIGH, REPETITION_LOW, SAMPLING_FIELDS
 from foredraft.types import SamplingParams
 
 USUAL: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.9}
@@ -54,11 +54,6 @@ sampling_options = option_set(
            show_default=True, help="How drafts are checked; only match keeps the same bytes."),
 )  # fmt: skip
 
-_FLAGS = (
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "seed", "stop", "ignore_eos", "stop_repetition", "verify",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -74,6 +69,6 @@ class Sampling:
 
 def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> Sampling:
     """Pop the sampling flags from a command's options."""
-    found = {name: options.pop(name) for name in _FLAGS}
+    found = {name: options.pop(name) for name in SAMPLING_FIELDS if name in options}
     said = {name: value for name, value in found.items() if value is not None}
     return Sampling(said | {"logprobs": logprobs})

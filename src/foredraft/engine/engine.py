@@ -14,8 +14,8 @@ from foredraft.engine.assembly import assemble
 from foredraft.engine.decisions import Decisions
 from foredraft.engine.drafting import Drafters
 from foredraft.engine.loading import Kept, load_parts
-from foredraft.engine.options import EngineOptions, SamplingOptions
-from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt, sampling_params
+from foredraft.engine.options import EngineOptions
+from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt
 from foredraft.engine.request import Request, check_scheduling, make_request
 from foredraft.engine.round import RoundRunner
 from foredraft.engine.scheduler import Scheduler
@@ -29,8 +29,8 @@ from foredraft.errors import ForedraftError, OutOfKVError, RequestError
 from foredraft.planner.fixed import FixedPlanner
 from foredraft.protocols import Drafter, Model, Planner, RequestView
 from foredraft.registry import check_speculation
-from foredraft.sampling.validation import validate_params
-from foredraft.types import Completion, Event, FinishEvent, FinishReason, SamplingParams
+from foredraft.sampling.params import sampling_params, validate_params
+from foredraft.types import Completion, Event, FinishEvent, FinishReason, SamplingOptions, SamplingParams
 
 NOT_DRAFTING = "no drafter is configured"
 

@@ -1,10 +1,10 @@
-"""The keywords of `Engine.load` and `Engine.generate`, typed."""
+"""The keywords of `Engine.load`: typed, and checked."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
@@ -14,7 +14,6 @@ from foredraft.cache_folder import default_cache_dir
 from foredraft.config import MOST_THREADS, Dtype, ModelOptions, OtherPrograms
 from foredraft.errors import ConfigError
 from foredraft.library import usual_places
-from foredraft.types import Constraint, VerifyRule
 
 _LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
 _MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
@@ -58,29 +57,6 @@ class LoadOptions(NamedTuple):
     cache_dir: Path
     remember: bool
     prefix_bytes: int
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplingParams` as keywords."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    seed: int | None
-    max_tokens: int | None
-    min_tokens: int
-    stop: tuple[str, ...]
-    stop_tokens: tuple[int, ...]
-    ignore_eos: bool
-    logprobs: int | None
-    verify: VerifyRule
-    constraint: Constraint | None
-    stop_repetition: bool
 
 
 def model_options(options: EngineOptions) -> LoadOptions:

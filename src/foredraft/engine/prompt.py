@@ -1,4 +1,7 @@
-"""What a caller may hand in as a prompt, a prediction and sampling settings, brought into one form."""
+"""What a caller may give as a prompt or a prediction, brought into one form: token ids.
+
+Text, token ids, and messages of a chat, which are fitted to the model's chat template first.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,25 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from foredraft.engine.messages import fitted, kind_of, normalised, text_of
-from foredraft.engine.options import SamplingOptions
 from foredraft.errors import ContextLengthError, RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.templates.shield import Shield
-from foredraft.types import Message, ModelInfo, SamplingParams
+from foredraft.templates.traits import TemplateTraits
+from foredraft.types import Message, ModelInfo
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (which go through the model's chat template)."""
 
-MOST_BYTES = 128
-"""Of one token, on the average of a text that nobody wrote: the longest in use are so many spaces."""
+MAX_TOKEN_CHARACTERS = 128
+"""The longest token in use is 128 spaces: no text has more characters for each of its tokens."""
+
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of OpenAI's content parts that hold text: of chat completions, and of responses."""
 
 _PROMPT_HINT = (
     'A prompt is text, a list of token ids, or messages such as [{"role": "user", "content": "…"}].'
 )
+_MESSAGE_HINT = 'A message is {"role": "user", "content": "…"}, as in OpenAI\'s API.'
 _PREDICTION_HINT = 'A prediction is text, a list of token ids, or {"type": "content", "content": "…"}.'
 
 
@@ -87,7 +93,7 @@ def check_size(what: str, value: object, info: ModelInfo) -> None:
     """Raises ContextLengthError for texts, in lists and mappings however deep, that no context of this length
     can hold, before they are encoded: a megabyte of spaces takes four seconds.
     """
-    size, most = 0, MOST_BYTES * info.context_length
+    size, most = 0, MAX_TOKEN_CHARACTERS * info.context_length
     left = [value]
     while left:
         part = left.pop()
@@ -126,6 +132,115 @@ def _too_long_hint(info: ModelInfo) -> str:
         return "Shorten the prompt: the model was not trained for a larger context."
     trained = f": it was trained for {info.trained_context} tokens" if info.trained_context else ""
     return f"Shorten the prompt, or load the model with a larger context (--ctx, context_length){trained}."
+
+
+# --- messages of a chat --------------------------------------------------------------------------------
+
+
+def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies of the messages, each with a role and its content as one string.
+
+    Raises RequestError for a message without a role or text.
+    """
+    return [_normalised(message) for message in messages]
+
+
+def _normalised(message: Message) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise RequestError("A message has no role.", hint=_MESSAGE_HINT)
+    content = message.get("content")
+    if content is None or (isinstance(content, list | tuple) and not content):
+        if role != "tool" and (role != "assistant" or not message.get("tool_calls")):
+            raise RequestError(
+                f"The {role} message has no content.",
+                hint='Only an assistant message with tool_calls may go without; empty text is "".',
+            )
+        return {**message, "content": ""}
+    return {**message, "content": text_of(f"The {role} message", content, _MESSAGE_HINT)}
+
+
+def text_of(what: str, content: object, hint: str) -> str:
+    """The text of OpenAI's content: a string, or a list of parts, a line each (as llama.cpp joins them).
+
+    Raises RequestError for `what` has other content.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise RequestError(f"{what} has {kind_of(content)} as its content, not text.", hint=hint)
+    return "\n".join(_part_text(what, part) for part in content)
+
+
+def _part_text(what: str, part: object) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or not isinstance(kind, str):
+        raise RequestError(
+            f"{what} has a content part without a type.",
+            hint='A content part is {"type": "text", "text": "…"}.',
+        )
+    if kind not in TEXT_PARTS:
+        raise RequestError(
+            f"{what} has a content part of type {kind!r}; this engine reads text only.",
+            hint='Leave it out, or say it in words: {"type": "text", "text": "…"}.',
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise RequestError(
+            f"{what} has a content part of type {kind!r} without text.",
+            hint='A content part is {"type": "text", "text": "…"}.',
+        )
+    return text
+
+
+def fitted(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    """Messages in one form as a template with these traits takes them, with nothing left out.
+
+    What the system says stands before the next words of the user where the template has no other place for
+    it. Neighbours of one role are one message where the template wants user and assistant to take turns.
+    """
+    given = _with_system_told(messages, traits)
+    if traits.alternates:
+        given = _taking_turns(given)
+    if traits.typed:
+        given = [{**message, "content": [_as_part(message["content"])]} for message in given]
+    return given
+
+
+def _with_system_told(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    asked = any(message["role"] == "user" for message in messages)  # some write the system's words into those
+    for place, message in enumerate(messages):
+        fits = traits.system == "anywhere" or (traits.system == "first" and place == 0 and asked)
+        if message["role"] == "system" and not fits:
+            waiting.append(message["content"])
+        elif message["role"] == "user" and waiting:
+            told.append({**message, "content": "\n\n".join([*waiting, message["content"]])})
+            waiting = []
+        else:
+            told.append(dict(message))
+    return [*told, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else told
+
+
+def _taking_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else {}
+        role = message["role"]
+        # Such a template that knows tools wants the assistant's answer between a result and the user's words.
+        follows = role == last.get("role") != "tool" or (role == "user" and last.get("role") == "tool")
+        if not follows:
+            turns.append(message)
+            continue
+        last["content"] = "\n".join(filter(None, (last["content"], message["content"])))
+        if "tool_calls" in message:
+            last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
+    return turns
+
+
+def _as_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 # --- predictions ---------------------------------------------------------------------------------------
@@ -170,6 +285,12 @@ def _prediction_text(prediction: Mapping[Any, object]) -> str:
 # --- both ----------------------------------------------------------------------------------------------
 
 
+def kind_of(value: object) -> str:
+    """A value in an error message: None, or its type with an article."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def _items(what: str, value: object, hint: str) -> list[Any]:
     """The items of a list, tuple, other sequence or one-dimensional array. Raises RequestError."""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -200,24 +321,3 @@ def _check_vocabulary(what: str, tokens: Sequence[int], vocab_size: int) -> None
             f"{what} has a token id outside the vocabulary (0 to {vocab_size - 1}).",
             hint="Encode the text with this model's own tokenizer, or give the text itself.",
         )
-
-
-# --- sampling ------------------------------------------------------------------------------------------
-
-
-def sampling_params(params: SamplingParams | None, sampling: SamplingOptions) -> SamplingParams:
-    """Settings given as an object or as keywords, not as both. Raises RequestError."""
-    if params is not None and sampling:
-        raise RequestError(
-            "Give sampling settings as `params` or as keywords, not both.",
-            hint="dataclasses.replace(params, seed=1) changes a field of an object.",
-        )
-    if params is not None:
-        return params
-    unknown = set(sampling) - set(SamplingOptions.__annotations__)
-    if unknown:
-        raise RequestError(
-            f"There is no sampling setting {min(unknown)!r}.",
-            hint=f"Valid are: {', '.join(SamplingOptions.__annotations__)}.",
-        )
-    return SamplingParams(**sampling)

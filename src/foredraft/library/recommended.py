@@ -8,34 +8,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from foredraft.errors import ModelFormatError
 from foredraft.library.repository import read_json
 
 GENERATION_CONFIG = "generation_config.json"
 
-_IN_GGUF = {
-    "temperature": "general.sampling.temp",
-    "top_k": "general.sampling.top_k",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "repetition_penalty": "general.sampling.penalty_repeat",
+
+class _Recommended(NamedTuple):
+    """A parameter that files recommend: its key in a GGUF, and the values that make sense."""
+
+    gguf_key: str
+    low: float
+    high: float
+
+
+_PARAMETERS = {
+    "temperature": _Recommended("general.sampling.temp", 0.0, 10.0),
+    "top_k": _Recommended("general.sampling.top_k", 0, 2**31 - 1),
+    "top_p": _Recommended("general.sampling.top_p", 0.0, 1.0),
+    "min_p": _Recommended("general.sampling.min_p", 0.0, 1.0),
+    "repetition_penalty": _Recommended("general.sampling.penalty_repeat", 0.01, 100.0),
 }
-_RANGES = {
-    "temperature": (0.0, 10.0),
-    "top_k": (0, 2**31 - 1),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 100.0),
-}
+"""By their names in SamplingParams, which are those of `generation_config.json`."""
+
 _DIGITS = 6
 """A GGUF has 0.95 as 0.949999988."""
 
 
 def recommended_in_gguf(read: Callable[[str], str | None]) -> dict[str, float]:
     """What `read` finds under the keys of a GGUF's metadata, each a number as text."""
-    return _sensible({name: read(key) for name, key in _IN_GGUF.items()})
+    return _sensible({name: read(known.gguf_key) for name, known in _PARAMETERS.items()})
 
 
 def recommended_in_folder(folder: Path) -> dict[str, float]:
@@ -49,9 +53,9 @@ def recommended_in_folder(folder: Path) -> dict[str, float]:
 def _sensible(values: Mapping[str, Any]) -> dict[str, float]:
     """Only what is a number in its range: a wrong one in a file must not keep a model from being used."""
     found: dict[str, float] = {}
-    for name, (low, high) in _RANGES.items():
+    for name, known in _PARAMETERS.items():
         number = _number(values.get(name))
-        if number is not None and low <= number <= high:
+        if number is not None and known.low <= number <= known.high:
             found[name] = int(number) if name == "top_k" else round(number, _DIGITS)
     return found
 

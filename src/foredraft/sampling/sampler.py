@@ -20,6 +20,7 @@ from foredraft.sampling.noise import (
     make_key,
     uniform,
 )
+from foredraft.sampling.params import validate_params
 from foredraft.sampling.processors import (
     RowRules,
     is_greedy,
@@ -30,7 +31,6 @@ from foredraft.sampling.processors import (
     top_tokens,
     truncates,
 )
-from foredraft.sampling.validation import validate_params
 from foredraft.types import Draft, Logits, Probs, SamplingParams, TokenLogprob
 
 __all__ = ["RequestSampler", "choose_token", "processed", "validate_params"]

@@ -15,7 +15,7 @@ from foredraft.config import AUTO, Dtype, ModelOptions, Speculation, Stage, pars
 from foredraft.engine.options import EngineOptions, model_options
 from foredraft.errors import ConfigError, quoted
 from foredraft.registry import check_speculation
-from foredraft.sampling.validation import validate_params
+from foredraft.sampling.params import validate_params
 from foredraft.server import checks
 from foredraft.server.checks import is_loopback
 from foredraft.types import SamplingParams

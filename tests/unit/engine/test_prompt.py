@@ -5,15 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from foredraft.engine.prompt import check_tokens, encode_prediction, encode_prompt, sampling_params
+from foredraft.engine.prompt import check_tokens, encode_prediction, encode_prompt
 from foredraft.errors import ContextLengthError, RequestError
 from foredraft.testing import FakeModel, FakeTokenizer
-from foredraft.types import Message, SamplingParams
+from foredraft.types import Message
 
 INFO = FakeModel(258, context_length=4096).info
 
@@ -280,21 +279,3 @@ def test_a_prediction_is_no_longer_than_an_answer_can_be() -> None:
     for longer in ("abcd", [97] * 4):
         with pytest.raises(ContextLengthError, match="4 tokens; the context holds 3"):
             encode_prediction(FakeTokenizer(), longer, info)
-
-
-# --- sampling settings ---------------------------------------------------------------------------------
-
-
-def test_settings_are_an_object_or_keywords() -> None:
-    params = SamplingParams(seed=1)
-    assert sampling_params(params, {}) is params
-    assert sampling_params(None, {"seed": 1}) == params
-    with pytest.raises(RequestError, match="not both"):
-        sampling_params(params, {"seed": 2})
-
-
-def test_an_unknown_setting_lists_the_valid_ones() -> None:
-    unknown: Any = {"temp": 1}
-    with pytest.raises(RequestError, match="no sampling setting 'temp'") as caught:
-        sampling_params(None, unknown)
-    assert "temperature" in (caught.value.hint or "")

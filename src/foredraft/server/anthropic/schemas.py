@@ -9,7 +9,16 @@ from pydantic import Field
 from foredraft.server.anthropic.content import CacheControl, ChatTurn, TextContent
 from foredraft.server.anthropic.output import OutputConfig
 from foredraft.server.anthropic.tools import ToolChoiceParam, Tools
-from foredraft.server.openai.schemas import MOST_MESSAGES, MOST_WHOLE, WHOLE, Body, MostTokens, Switch, only
+from foredraft.server.openai.schemas import (
+    MOST_MESSAGES,
+    MOST_WHOLE,
+    WHOLE,
+    Body,
+    MostTokens,
+    Switch,
+    only,
+    sampling_of,
+)
 from foredraft.server.template_variables import TemplateKwargs, Wishes
 from foredraft.types import Constraint, SamplingParams
 
@@ -88,12 +97,4 @@ class MessagesRequest(CountTokensRequest):
 
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
         """The engine's parameters."""
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=self.top_k or 0,
-            max_tokens=self.max_tokens,
-            stop=tuple(self.stop_sequences or ()),
-            stop_repetition=self.stop_repetition,
-            constraint=constraint,
-        )
+        return sampling_of(self, stop=tuple(self.stop_sequences or ()), constraint=constraint)

@@ -8,7 +8,6 @@ background by its id; and the only tools are the client's own functions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -147,7 +146,4 @@ class ResponseRequest(Choosing, Scheduling, Hints):
 
     def sampling(self, constraint: Constraint | None) -> SamplingParams:
         """The engine's parameters, with the same defaults as the chat completions."""
-        chosen = self.chosen()
-        return replace(
-            chosen, max_tokens=self.max_output_tokens, logprobs=self.logprobs, constraint=constraint
-        )
+        return self.chosen(max_tokens=self.max_output_tokens, logprobs=self.logprobs, constraint=constraint)

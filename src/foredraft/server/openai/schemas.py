@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,6 +21,7 @@ from pydantic import (
 )
 
 from foredraft.errors import RequestError
+from foredraft.sampling.params import SAMPLING_FIELDS
 from foredraft.server.unknown_fields import Passed, Shape, check, ignored
 from foredraft.types import Constraint, SamplingParams
 
@@ -201,6 +201,15 @@ class StreamOptions(Body):
     include_usage: Switch = False
 
 
+def sampling_of(body: Body, **others: Any) -> SamplingParams:
+    """The engine's parameters: the fields that a body shares with `SamplingParams`, and `others` as given.
+
+    What a body leaves out is neutral; 1 is the default temperature of every API.
+    """
+    said = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
+    return SamplingParams(**{"temperature": 1.0, **said, **others})
+
+
 class Choosing(Body):
     """How tokens are chosen: OpenAI's fields, and further ones of llama.cpp's server and vLLM."""
 
@@ -219,21 +228,10 @@ class Choosing(Body):
     stop_repetition: Switch = False
     """End an answer that only repeats one passage any more."""
 
-    def chosen(self) -> SamplingParams:
-        """The engine's parameters for these fields; 1 is the default temperature."""
+    def chosen(self, **others: Any) -> SamplingParams:
+        """The engine's parameters for these fields, and for `others` beside them."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            seed=self.seed,
-            stop=tuple(stops),
-            stop_repetition=self.stop_repetition,
-        )
+        return sampling_of(self, top_k=max(0, self.top_k or 0), stop=tuple(stops), **others)
 
 
 class Scheduling(Body):
@@ -287,13 +285,10 @@ class SamplingBody(Choosing, Scheduling):
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
     ) -> SamplingParams:
         """The engine's parameters. Raises RequestError for a value it cannot do."""
-        return replace(
-            self.chosen(),
+        return self.chosen(
             logit_bias=_bias(self.logit_bias or {}),
             max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
             stop_tokens=tuple(self.stop_token_ids or ()),
-            ignore_eos=self.ignore_eos,
             logprobs=logprobs,
             constraint=constraint,
         )

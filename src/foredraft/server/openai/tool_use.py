@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from foredraft.engine.messages import normalised
-from foredraft.engine.prompt import check_size, encode_chat
+from foredraft.engine.prompt import check_size, encode_chat, normalised
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
 from foredraft.sampling.constraint import compile_constraint

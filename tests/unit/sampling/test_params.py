@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from foredraft.errors import RequestError
-from foredraft.sampling.sampler import validate_params
-from foredraft.types import SamplingParams
+from foredraft.sampling.params import SAMPLING_FIELDS, sampling_params, validate_params
+from foredraft.types import SamplingOptions, SamplingParams
 
 GOOD: list[dict[str, Any]] = [
     {},
@@ -166,3 +166,24 @@ def test_what_comes_back_does_not_change_with_the_callers_objects() -> None:
 def test_good_parameters_come_back_as_they_were() -> None:
     params = SamplingParams(temperature=0.7, stop=("END",), stop_tokens=(1,), logit_bias={2: 1.0}, seed=-1)
     assert validate_params(params, vocab_size=100) == params
+
+
+def test_keywords_are_those_of_the_object() -> None:
+    annotated = get_type_hints(SamplingParams), get_type_hints(SamplingOptions)
+    assert annotated[0] == annotated[1]
+    assert set(SAMPLING_FIELDS) == annotated[0].keys()
+
+
+def test_settings_are_an_object_or_keywords() -> None:
+    params = SamplingParams(seed=1)
+    assert sampling_params(params, {}) is params
+    assert sampling_params(None, {"seed": 1}) == params
+    with pytest.raises(RequestError, match="not both"):
+        sampling_params(params, {"seed": 2})
+
+
+def test_an_unknown_setting_lists_the_valid_ones() -> None:
+    unknown: Any = {"temp": 1}
+    with pytest.raises(RequestError, match="no sampling setting 'temp'") as caught:
+        sampling_params(None, unknown)
+    assert "temperature" in (caught.value.hint or "")

@@ -1,22 +1,48 @@
-"""Whether sampling parameters make sense, checked once when a request comes in."""
+"""Sampling parameters as they come in: as an object or as keywords, checked once for each request.
+
+They are the fields of `types.SamplingParams`. A new one is declared there, checked here, and applied in
+`processors` or `sampler`; the server's bodies (`openai/schemas.py`) and the command line's options
+(`cli/sampling.py`) offer it by declaring it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
 
 from foredraft.errors import RequestError
-from foredraft.types import Constraint, ConstraintKind, SamplingParams, VerifyRule
+from foredraft.types import Constraint, ConstraintKind, SamplingOptions, SamplingParams, VerifyRule
+
+SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
+"""The names of all sampling parameters."""
 
 BIAS_LIMIT = 100.0
 """OpenAI's range of `logit_bias`."""
 
 REPETITION_LOW, REPETITION_HIGH = 0.01, 100.0
 """Far beyond any use of a repetition penalty, and near enough that no float32 logit overflows."""
+
+
+def sampling_params(params: SamplingParams | None, keywords: SamplingOptions) -> SamplingParams:
+    """Parameters given as an object or as keywords, not as both. Raises RequestError."""
+    if params is not None and keywords:
+        raise RequestError(
+            "Give sampling settings as `params` or as keywords, not both.",
+            hint="dataclasses.replace(params, seed=1) changes a field of an object.",
+        )
+    if params is not None:
+        return params
+    unknown = set(keywords).difference(SAMPLING_FIELDS)
+    if unknown:
+        raise RequestError(
+            f"There is no sampling setting {min(unknown)!r}.",
+            hint=f"Valid are: {', '.join(SAMPLING_FIELDS)}.",
+        )
+    return SamplingParams(**keywords)
 
 
 def validate_params(params: object, vocab_size: int) -> SamplingParams:
