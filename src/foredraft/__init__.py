@@ -1,4 +1,4 @@
-"""Foredraft: local language models, faster, by speculative decoding that changes nothing in the output.
+"""Foredraft makes local language models faster by speculative decoding, without changing their output.
 
 >>> from foredraft import Engine
 >>> with Engine.load() as engine:  # doctest: +SKIP
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = version("foredraft")
 
-# A library leaves logging to the program that uses it; the command line shows warnings itself.
+# A library leaves logging to the program that uses it; the command line installs a handler of its own.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
     "__version__",
 ]
 
-# Imported when they are asked for: `foredraft --help` needs none of it.
+# Imported on first access: `foredraft --help` needs none of them.
 _MODULES = {"Engine": "engine.engine", "Scores": "engine.scoring", "ForedraftError": "errors"}
 
 

@@ -1,8 +1,8 @@
-"""The names that people bring from other tools, with the meaning they have there (docs/speculation.md).
+"""Other tools' options for speculation, with the same meaning as there (docs/speculation.md).
 
 picolm: `--draft FILE`, `-d K`. llama.cpp: `--spec-type a,b`, `-md`, `--spec-draft-…`, `--spec-ngram-…`,
-`-lcs`, `-lcd`. vLLM: `--speculative-config JSON`. Each becomes stages of a speculation string; only one of
-these dialects can be used at a time, because they say different things about the same decision.
+`-lcs`, `-lcd`. vLLM: `--speculative-config JSON`. Each is translated into stages of a speculation string.
+Options of only one tool can be used at a time, because they set the same thing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LLAMA_OTHER_TYPES = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicolmOptions:
-    """`--draft FILE` and `-d K`: a draft model and the tokens it drafts each round."""
+    """picolm's `--draft FILE` and `-d K`: a draft model and the tokens it drafts each round."""
 
     draft: str | None = None
     tokens: int | None = None
@@ -77,13 +77,13 @@ class LlamaOptions:
             names = sorted({kind for kind, _ in self.ngram})
         if not names:
             raise SpeculationStringError(
-                "These flags tune speculation, but none is turned on.",
-                hint=f"Add --spec-type with one of {', '.join(LLAMA_NGRAM_TYPES)}; or -md FILE.",
+                "These flags configure speculation, but no type of speculation is turned on.",
+                hint=f"Add --spec-type with one of {', '.join(LLAMA_NGRAM_TYPES)}, or -md FILE.",
             )
         for name in names:
             if name in LLAMA_OTHER_TYPES:
                 raise SpeculationStringError(
-                    f"--spec-type {name} needs draft heads, which Foredraft does not run yet.",
+                    f"--spec-type {name} needs draft heads, which Foredraft does not support yet.",
                     hint="Use 'auto', an n-gram type, or a draft model with -md.",
                 )
             if name not in (*LLAMA_NGRAM_TYPES, LLAMA_DRAFT_TYPE, "none"):
@@ -94,7 +94,7 @@ class LlamaOptions:
         return names
 
     def _check_all_used(self, names: Sequence[str]) -> None:
-        """Flags of a type that is not on would be ignored in silence."""
+        """Reject flags of a type that is not turned on, instead of ignoring them silently."""
         drafting: dict[str, float | None] = {
             "--spec-draft-n-max": self.n_max,
             "--spec-draft-n-min": self.n_min,
@@ -107,7 +107,7 @@ class LlamaOptions:
         for flag, kind in needed.items():
             if kind not in names:
                 raise SpeculationStringError(
-                    f"{flag} is about {kind}, which is not turned on.", hint=f"Add {kind} to --spec-type."
+                    f"{flag} configures {kind}, which is not turned on.", hint=f"Add {kind} to --spec-type."
                 )
         if "none" in names and len(names) > 1:
             raise SpeculationStringError("--spec-type none cannot be combined with other types.")
@@ -147,8 +147,8 @@ _VLLM_COMMON = ("method", "model", "num_speculative_tokens")
 def parse_vllm(text: str) -> Speculation:
     """Read vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
 
-    Raises SpeculationStringError for JSON that cannot be read, and for keys or methods that have no
-    counterpart here: nothing is ignored in silence.
+    Raises SpeculationStringError for invalid JSON, and for keys or methods that have no counterpart here:
+    nothing is ignored silently.
     """
     try:
         config = json.loads(text)
@@ -197,7 +197,7 @@ def _vllm_stage(config: Mapping[str, Any], method: str) -> Stage:
     if method == "draft_model":
         return Stage("draft-model", {"model": str(config["model"]), **options})
     if method == "ngram":
-        # Both look for the longest earlier n-gram, ours without an upper bound, and draft to the full length.
+        # Both search for the longest earlier n-gram, ours without an upper bound, and draft the full length.
         options["min"] = str(config.get("prompt_lookup_min", config.get("prompt_lookup_max", 5)))
         options["min-p"] = "0"
     elif "suffix_decoding_min_token_prob" in config:
@@ -211,9 +211,9 @@ def choose_speculation(
     llama: LlamaOptions | None = None,
     vllm: str | None = None,
 ) -> Speculation:
-    """The one speculation setting meant by the flags given; `auto` when there is none.
+    """The speculation that the flags configure; `auto` without any.
 
-    Raises SpeculationStringError when flags of more than one dialect are mixed.
+    Raises SpeculationStringError if flags of several tools are mixed.
     """
     picolm, llama = picolm or PicolmOptions(), llama or LlamaOptions()
     given = {
@@ -225,8 +225,8 @@ def choose_speculation(
     used = [flag for flag, present in given.items() if present]
     if len(used) > 1:
         raise SpeculationStringError(
-            f"{' and '.join(used)} both say how to speculate.",
-            hint="Use one of them; --speculate can name several drafters: 'suffix;draft-model:model=FILE'.",
+            f"{' and '.join(used)} both configure speculation.",
+            hint="Use one of them; --speculate accepts several drafters: 'suffix;draft-model:model=FILE'.",
         )
     if picolm.used:
         return picolm.speculation()

@@ -1,4 +1,4 @@
-"""The user's folder for caches, and moving there once what was kept under the project's former name."""
+"""The user's cache folder, and the one-time move of files stored under the project's former name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import platformdirs
 
 NAME = "foredraft"
 FORMER_NAME = "foretoken"
-"""Until November 2026. It belongs to another published package."""
+"""The project's name until November 2026, now that of another published package."""
 
 _OURS = ("models", "store", "profiles", "probes", "prefixes", "history")
-"""What was kept there. The folder may also be the other package's, and what is its stays."""
+"""Entries to move. The folder may also belong to the other package, whose files stay."""
 
 _TAGGED = ("store/suffix-*.bin", "profiles/*.json")
-"""Files whose first bytes name the project. What else does is measured or read again."""
+"""Files to keep whose first bytes name the project. Other such files are measured or computed again."""
 _HEAD = 64
 
 _log = logging.getLogger(__name__)
@@ -30,13 +30,15 @@ def default_cache_dir() -> Path:
 
 
 def move_former(former: Path, folder: Path) -> None:
-    """Move what is ours in `former` into `folder`, but for names that are there already; one line says so."""
+    """Move this project's entries of `former` to `folder`, except existing names, and log one line about
+    it.
+    """
     if not any((former / name).exists() for name in _OURS):
         return
     _retag(former)
     moved = [name for name in _OURS if _move(former / name, folder / name)]
     with suppress(OSError):
-        former.rmdir()  # unless something stayed
+        former.rmdir()  # fails if something stayed
     if moved:
         _log.warning("The project has a new name: %s moved from %s to %s.", ", ".join(moved), former, folder)
 
@@ -47,7 +49,7 @@ def _move(entry: Path, target: Path) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry.rename(target)
-    except OSError:  # another process was faster, or may not: nothing is lost where it lies
+    except OSError:  # another process moved it, or permissions forbid it: the entry stays where it is
         return False
     return True
 

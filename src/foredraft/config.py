@@ -13,17 +13,17 @@ AUTO = "auto"
 OFF = "off"
 
 MOST_THREADS = 512
-"""As many as llama.cpp has room for: with more it writes past the end of its pool."""
+"""llama.cpp's limit: with more threads it writes past the end of its pool."""
 
 Dtype: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 
 DEFAULT_CONTEXT = 8192
-"""Tokens of context when neither the user nor the model's training asks for less."""
+"""Tokens of context, unless the user sets a length or the model was trained for less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPrograms:
-    """Folders in which other programs keep models, which are used where they lie."""
+    """Folders in which other programs store models. The models are used in place."""
 
     ollama: tuple[Path, ...] = ()
     lmstudio: tuple[Path, ...] = ()
@@ -32,18 +32,19 @@ class OtherPrograms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How a model is loaded. 0 and "auto" mean: chosen from the model and the machine.
+    """How a model is loaded. 0 and "auto" are resolved from the model and the machine.
 
-    `context_length` tokens for each of `sequences` sequences; 0 is what the model was trained for, but not
-    more than `context_at_most`. `batch` is the most rows of one forward,
-    `ubatch` the most computed at once. `memory`: "mmap" pages the file in on demand, "ram" reads it whole.
-    `gpu_layers` -1 offloads every layer the device has room for, 0 none. `kv_type`: "auto" picks K and V
-    types for exactness on a CPU (docs/exactness.md), otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
-    `dtype`: the number format that safetensors are computed in; "auto" takes the one they were saved in where
-    the device has it. A GGUF has its own.
-    `other_programs`: whose models a draft model may be, by name.
-    `probe`: measure batch invariance, cached under `cache_dir`. `progress` gets the fraction of the weights
-    loaded, `notice` a line for the user when something takes long; what they raise stops the loading.
+    `context_length`: tokens for each of `sequences` sequences; 0 is the length the model was trained for,
+    up to `context_at_most`. `batch`: maximum rows of one forward; `ubatch`: maximum rows computed at once.
+    `memory`: "mmap" pages the file in on demand, "ram" reads all of it.
+    `gpu_layers`: layers to offload; -1 is as many as fit on the device. `kv_type`: "auto" picks K and V
+    types for exactness on a CPU (docs/exactness.md); otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
+    `dtype`: number format to compute safetensors in; "auto" is the stored format if the device supports it.
+    GGUF files are computed in their own formats.
+    `other_programs`: folders of other programs in which a draft model is looked up by name.
+    `probe`: measure batch invariance; the result is cached under `cache_dir`. `progress` is called with the
+    loaded fraction of the weights, `notice` with a line for the user before a long step. An exception raised
+    in either stops the loading.
     """
 
     context_length: int = 0
@@ -79,8 +80,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What to draft with. `adaptive`: the planner may use any built-in source and decides by measurement;
-    otherwise exactly `stages` draft, at the lengths they were given. No stage and not adaptive is off.
+    """A parsed speculation string. If `adaptive`, the planner chooses among all drafters by measurement;
+    otherwise exactly `stages` draft, at their configured lengths. Neither: speculation is off.
     """
 
     adaptive: bool = True
@@ -98,9 +99,9 @@ class Speculation:
 
 
 def as_speculation(value: object) -> Speculation:
-    """What a caller gave as `speculate`: a speculation string, or one that is parsed already.
+    """Convert a `speculate` argument: a speculation string, or one that is already parsed.
 
-    Raises SpeculationStringError for a bad string and for everything that is neither.
+    Raises SpeculationStringError for an invalid string or another type.
     """
     if isinstance(value, Speculation):
         return value
@@ -113,10 +114,10 @@ def as_speculation(value: object) -> Speculation:
 
 
 def parse_speculation(text: str) -> Speculation:
-    """Parse `auto`, `off`, or `name[:key=value,…]` stages joined by `;`, of which one may be `auto`.
+    """Parse `auto`, `off`, or `name[:key=value,…]` stages joined by `;`; one of the stages may be `auto`.
 
-    Names and keys are checked where they are known: against the registry (`registry.check_speculation`)
-    and by each drafter's factory. Raises SpeculationStringError.
+    Drafter names are checked later by `registry.check_speculation`, option keys by the drafter's factory.
+    Raises SpeculationStringError.
     """
     parts = [part.strip() for part in text.strip().split(";") if part.strip()]
     if not parts:
@@ -142,19 +143,20 @@ def _parse_stage(part: str) -> Stage:
     name, _, rest = part.partition(":")
     if not name.strip():
         raise SpeculationStringError(
-            f"{quoted(part)} names no drafter.", hint="A stage is name:key=value,key=value."
+            f"{quoted(part)} does not name a drafter.", hint="Write a stage as name:key=value,key=value."
         )
     if name.strip() in (AUTO, OFF):
         raise SpeculationStringError(
             f"{quoted(name.strip())} has no options: {quoted(part)}.",
-            hint=f"Name a drafter to set something by hand, such as 'suffix:{rest.strip() or 'max=8'}'.",
+            hint=f"Options belong to a drafter, for example 'suffix:{rest.strip() or 'max=8'}'.",
         )
     options: dict[str, str] = {}
     for pair in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise SpeculationStringError(
-                f"Cannot read {quoted(pair)} in {quoted(part)}.", hint="A stage is name:key=value,key=value."
+                f"Cannot read {quoted(pair)} in {quoted(part)}.",
+                hint="Write a stage as name:key=value,key=value.",
             )
         if key.strip() in options:
             raise SpeculationStringError(f"{quoted(key.strip())} is given twice in {quoted(part)}.")
@@ -165,10 +167,10 @@ def _parse_stage(part: str) -> Stage:
 def read_options(
     drafter: str, options: Mapping[str, str], defaults: Mapping[str, int | float | str]
 ) -> dict[str, Any]:
-    """A stage's options over `defaults`, each value converted to its default's type.
+    """Merge a stage's options into `defaults`, converting each value to its default's type.
 
-    Raises SpeculationStringError for an unknown key (listing the valid ones) or a value that does not fit;
-    numbers must not be negative.
+    Raises SpeculationStringError for an unknown key (listing the valid ones), a value of another type, or a
+    negative number.
     """
     unknown = [key for key in options if key not in defaults]
     if unknown:

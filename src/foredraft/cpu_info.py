@@ -1,6 +1,6 @@
-"""The processor of this machine, as Linux describes it in /proc/cpuinfo; elsewhere little is known.
+"""The processor of this machine, from Linux's /proc/cpuinfo; other systems report little more than a name.
 
-What a forward costs on one, and in which order its kernels add up, says nothing of another.
+It is part of every cache key for measurements: costs and summation order differ between processors.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ VECTORS = (
     *("asimd", "bf16", "fphp", "i8mm", "neon", "sme2", "smeb", "smef", "smei", "sve"),
     "rv",
 )
-"""How the names of instructions begin (Linux's) that decide how fast matrices are multiplied. A new kernel
-knows more names of others, and that must not make it another processor."""
+"""Prefixes of Linux's names for the instruction sets that matter for matrix products. Other flags are left
+out: a newer Linux kernel lists more of them, and the processor must still compare equal."""
 
 
 def first_processor() -> dict[str, str]:
-    """The fields of the first processor, names in lower case; none where the system does not say."""
+    """The fields of the first processor, names in lower case; empty if /proc/cpuinfo cannot be read."""
     try:
         with CPU_INFO.open(encoding="utf-8", errors="replace") as file:
-            return fields_of("".join(takewhile(str.strip, file)))  # one of what may be hundreds
+            return fields_of("".join(takewhile(str.strip, file)))  # the first of possibly hundreds
     except OSError:
         return {}
 
 
 def fields_of(info: str) -> dict[str, str]:
-    """The fields of the first processor of a /proc/cpuinfo."""
+    """The fields of the first processor in the text of /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in info.split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
@@ -42,37 +42,37 @@ def fields_of(info: str) -> dict[str, str]:
 
 
 def instructions_of(fields: Mapping[str, str]) -> frozenset[str]:
-    """Linux's names of the instructions that it has."""
+    """Linux's names of the processor's instruction sets."""
     return frozenset((fields.get("flags") or fields.get("features") or fields.get("isa") or "").split())
 
 
 def name_of(fields: Mapping[str, str]) -> str:
-    """Its name, or its maker's numbers, or nothing."""
+    """The processor's name, or its vendor's numbers, or an empty text."""
     if name := fields.get("model name") or fields.get("cpu model") or fields.get("uarch"):
         return name
     numbers = (fields.get(f"cpu {field}", "") for field in ("implementer", "part", "variant"))
-    return " ".join(filter(None, numbers))  # ARM has no names for its own
+    return " ".join(filter(None, numbers))  # ARM processors have no name in /proc/cpuinfo
 
 
 def processor_name() -> str:
-    """The name of this machine's processor, as good as the system knows it; possibly none."""
+    """The name of this machine's processor as far as the system reports one; may be empty."""
     return name_of(first_processor()) or platform.processor() or platform.machine()
 
 
 class Processor(NamedTuple):
-    """Its name, and the instructions of `VECTORS` that it has. Empty where the system does not say."""
+    """A processor's name and its instruction sets among `VECTORS`. Empty where the system reports none."""
 
     name: str
     instructions: str
 
 
 def processor_of(fields: Mapping[str, str]) -> Processor:
-    """The processor that has these fields in /proc/cpuinfo."""
+    """The processor described by fields of /proc/cpuinfo."""
     found = sorted(flag for flag in instructions_of(fields) if flag.startswith(VECTORS))
     return Processor(name_of(fields), " ".join(found))
 
 
 @cache
 def this_processor() -> Processor:
-    """The processor of this machine, as good as the system knows it. Raises nothing."""
+    """The processor of this machine, as far as the system reports it. Never raises."""
     return processor_of(first_processor())._replace(name=processor_name())

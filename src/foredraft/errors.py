@@ -1,28 +1,28 @@
-"""Every error Foredraft raises on purpose. Nothing else should reach a user.
+"""All errors that Foredraft raises deliberately. No other exception should reach a user.
 
 ::
 
     ForedraftError
-    ├── ConfigError                  what the user set is wrong            exit 2, HTTP 400
+    ├── ConfigError                  a setting is wrong                    exit 2, HTTP 400
     │   ├── SpeculationStringError   an unknown drafter or key
     │   └── RequestError             an impossible request (empty prompt, bad sampling value)
     │       ├── ContextLengthError   the prompt does not fit the context
     │       └── NoNextTokenError     the answer cannot go on within its constraint
     ├── ModelError                   the model cannot be used              exit 2, HTTP 400
-    │   ├── ModelNotFoundError       no such file or name                  exit 2, HTTP 404
+    │   ├── ModelNotFoundError       no model of that path or name         exit 2, HTTP 404
     │   ├── ModelFormatError         not a model file, truncated, vocabulary only
     │   └── UnsupportedModelError    a valid file this backend cannot run
-    ├── CapacityError                no room left                          exit 2, HTTP 503
+    ├── CapacityError                out of memory, sequences or KV cells  exit 2, HTTP 503
     │   ├── OutOfKVError             the KV cache is full
     │   └── QueueFullError           too many requests are waiting         exit 2, HTTP 429
-    ├── AuthenticationError          no API key, or not one of ours        exit 2, HTTP 401
-    ├── PermissionDeniedError        this caller may not do that           exit 2, HTTP 403
-    ├── RateLimitError               this key asks too often               exit 2, HTTP 429
+    ├── AuthenticationError          no API key, or an unknown one         exit 2, HTTP 401
+    ├── PermissionDeniedError        the key does not allow this           exit 2, HTTP 403
+    ├── RateLimitError               too many requests with this key       exit 2, HTTP 429
     ├── DeadlineExceededError        the request took too long             exit 1, HTTP 504
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
     ├── BackendError                 the backend failed                    exit 1, HTTP 500
     └── ChildError                   work in a child process failed        exit 1, HTTP 500
-        ├── ChildDiedError           it crashed, or was ended
+        ├── ChildDiedError           it crashed, or was killed
         ├── ChildTimeoutError        it took too long
         ├── ChildMemoryError         it ran out of memory
         └── ChildOutputError         its result is too large
@@ -34,8 +34,8 @@ from typing import ClassVar
 
 
 def printable(text: str) -> str:
-    """A text for a terminal or a log that may come from a model's file: characters that cannot be seen, which
-    may begin a control sequence, are replaced. Lines stay lines.
+    """Make untrusted text, such as metadata of a model file, safe for a terminal or log: unprintable
+    characters, which could start a control sequence, are replaced. Newlines are kept.
     """
     if text.isprintable():
         return text
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value that somebody wrote, for a message: no escapes, and true, false and null as JSON has them."""
+    """A user's value for an error message: without escapes; true, false and null as in JSON."""
     if isinstance(value, str):
         return f"'{printable(''.join(' ' if letter.isspace() else letter for letter in value))}'"
     words = {True: "true", False: "false", None: "null"}
@@ -80,13 +80,13 @@ class ConfigError(ForedraftError):
 
 
 class SpeculationStringError(ConfigError):
-    """The speculation string names an unknown drafter or key, or a value that does not fit."""
+    """The speculation string has an unknown drafter or key, or an invalid value."""
 
     code = "invalid_speculation"
 
 
 class RequestError(ConfigError):
-    """The request cannot be carried out as it stands."""
+    """The request is invalid."""
 
     code = "invalid_request"
 
@@ -98,8 +98,8 @@ class ContextLengthError(RequestError):
 
 
 class NoNextTokenError(RequestError):
-    """No token may come next: the constraint and the settings together leave none, or the constraint became
-    too complex. What was generated until then stands.
+    """No next token is allowed: the constraint and the settings exclude all of them, or the constraint became
+    too complex. The text generated so far stays valid.
     """
 
     code = "no_next_token"
@@ -114,7 +114,7 @@ class ModelError(ForedraftError):
 
 
 class ModelNotFoundError(ModelError):
-    """No model of this path or name."""
+    """No model has this path or name."""
 
     code = "model_not_found"
     status = 404
@@ -147,14 +147,14 @@ class OutOfKVError(CapacityError):
 
 
 class QueueFullError(CapacityError):
-    """As many requests are waiting as may. This one was not taken; it can be sent again later."""
+    """The queue is full. The request was not accepted; it can be sent again later."""
 
     code = "queue_full"
     status = 429
 
 
 class AuthenticationError(ForedraftError):
-    """The request carries no API key, or one that is not known here."""
+    """The request has no API key, or an unknown one."""
 
     code = "invalid_api_key"
     status = 401
@@ -162,7 +162,7 @@ class AuthenticationError(ForedraftError):
 
 
 class PermissionDeniedError(ForedraftError):
-    """The caller is known and may not do this."""
+    """The API key is valid but does not allow this."""
 
     code = "permission_denied"
     status = 403
@@ -170,7 +170,7 @@ class PermissionDeniedError(ForedraftError):
 
 
 class RateLimitError(ForedraftError):
-    """A key sends more requests than it may. `retry_after`: in how many seconds to try again."""
+    """An API key exceeds its rate limit. `retry_after`: seconds to wait before the next try."""
 
     code = "rate_limit_exceeded"
     status = 429
@@ -182,14 +182,14 @@ class RateLimitError(ForedraftError):
 
 
 class DeadlineExceededError(ForedraftError):
-    """The request took longer than it was given."""
+    """The request exceeded its time limit."""
 
     code = "deadline_exceeded"
     status = 504
 
 
 class MissingDependencyError(ForedraftError):
-    """An optional dependency is not installed; the hint holds the exact `pip install` line."""
+    """An optional dependency is not installed; the hint is the command that installs it."""
 
     code = "missing_dependency"
     status = 501
@@ -203,9 +203,9 @@ class BackendError(ForedraftError):
 
 
 class ChildError(ForedraftError):
-    """Work that was carried out in a child process failed. Who had it carried out says what that means.
+    """Work in a child process failed. The caller translates it into an error of its own.
 
-    `transient`: it was not the work's own doing, so the same may succeed later.
+    `transient`: the cause lies outside the work, so a second try may succeed.
     """
 
     code = "child_error"
@@ -213,8 +213,8 @@ class ChildError(ForedraftError):
 
 
 class ChildDiedError(ChildError):
-    """The child crashed, or was ended from outside (`transient`). `last_words`: what it printed last, such as
-    a failed assertion; may be empty.
+    """The child crashed, or was killed from outside (`transient`). `last_words`: its last output, such as a
+    failed assertion; may be empty.
     """
 
     code = "child_died"
@@ -225,23 +225,23 @@ class ChildDiedError(ChildError):
 
 
 class ChildTimeoutError(ChildError):
-    """The child took longer than it may, and was killed."""
+    """The child exceeded its time limit and was killed."""
 
     code = "child_timeout"
 
 
 class ChildMemoryError(ChildError):
-    """The child needed more memory than it may have."""
+    """The child exceeded its memory limit."""
 
     code = "child_memory"
 
 
 class ChildOutputError(ChildError):
-    """The child's result is larger than it may be."""
+    """The child's result exceeds the size limit."""
 
     code = "child_output"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its kind where it says nothing."""
+    """The first line of an error's message; its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves either the old content or the new."""
+"""Atomic file writes: after a crash a file has either its old or its new content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes | bytearray, *, mode: int = 0o600) -> None:
-    """Replace `path` by `content`, through a temporary file in the same directory. Raises OSError."""
+    """Replace the content of `path`, through a temporary file in the same directory. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -24,8 +24,9 @@ def write_atomically(path: Path, content: bytes | bytearray, *, mode: int = 0o60
 
 
 def write_output(path: Path, content: bytes | bytearray, *, mode: int = 0o644) -> None:
-    """Write what a person asked for to where they said: a file as a whole, but a device or a pipe is written
-    to, for nothing may take its place. Raises OSError.
+    """Write an output file that the user named: a regular file atomically, a device or pipe in place.
+
+    Raises OSError.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(content)

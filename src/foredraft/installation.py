@@ -1,8 +1,8 @@
-"""How this copy of Foredraft was installed, and so the command that adds a package to it.
+"""How Foredraft was installed, and the command that adds a package to that installation.
 
-A hint such as "pip install 'foredraft[hub]'" helps only after an installation by name, with the `pip` that is
-first on the path. A checkout is named by its folder and a wheel by its file; pipx and uv keep tools in
-environments of their own.
+A fixed hint such as "pip install 'foredraft[hub]'" is only right for an installation by name with the first
+`pip` on the path. A checkout is installed by its folder, a wheel by its file, and pipx and uv have their own
+environments for tools.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NAME = "foredraft"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """How a copy came to be.
+    """One installation of Foredraft.
 
-    `tool` keeps the environment in `prefix` ("uv tool" chose `extras` for it, "uv pip" stands for one without
-    pip); `source` is the URL that it was installed from, None for a package index; `editable`, whether that
-    is a checkout that runs in place.
+    `tool` manages the environment in `prefix` ("uv pip": an environment without pip; "uv tool": installed
+    with `extras`). `source` is the URL it was installed from, None for a package index. `editable`: the
+    source is a checkout that runs in place.
     """
 
     tool: Literal["pip", "pipx", "uv pip", "uv tool"]
@@ -39,8 +39,8 @@ class Installation:
     extras: tuple[str, ...] = ()
 
     def add_extra(self, extra: str) -> str:
-        """The command that installs an extra of Foredraft's here."""
-        if self.tool == "uv tool":  # it makes the environment anew: what is there now has to be named, too
+        """The command that installs one of Foredraft's extras here."""
+        if self.tool == "uv tool":  # it recreates the environment: name the present extras too
             extras = ",".join(sorted({*self.extras, extra}))
             return shlex.join(["uv", "tool", "install", "--force", *self._requirement(extras)])
         return self.add(*self._requirement(extra))
@@ -65,7 +65,7 @@ class Installation:
 
 
 def this() -> Installation:
-    """The copy that is running."""
+    """The running installation."""
     prefix = Path(sys.prefix)
     source, editable = _origin()
     tool, extras = _tool(prefix)
@@ -73,12 +73,12 @@ def this() -> Installation:
 
 
 def add_extra(extra: str) -> str:
-    """The command that installs an extra of Foredraft's beside the copy that is running."""
+    """The command that adds one of Foredraft's extras to the running installation."""
     return this().add_extra(extra)
 
 
 def add(*arguments: str) -> str:
-    """The command that installs other packages beside the running copy: `arguments` of `pip install`."""
+    """The command that adds other packages to the running installation: `arguments` of `pip install`."""
     return this().add(*arguments)
 
 
@@ -92,7 +92,7 @@ def _tool(prefix: Path) -> tuple[Literal["pip", "pipx", "uv pip", "uv tool"], tu
 
 
 def _extras(receipt: Path) -> tuple[str, ...]:
-    """The extras that uv noted; none where its note cannot be read."""
+    """The extras in uv's receipt; none if it cannot be read."""
     try:
         requirements = tomllib.loads(receipt.read_text(encoding="utf-8"))["tool"]["requirements"]
         return tuple(extra for one in requirements if one["name"] == NAME for extra in one.get("extras", ()))
@@ -101,7 +101,7 @@ def _extras(receipt: Path) -> tuple[str, ...]:
 
 
 def _origin() -> tuple[str | None, bool]:
-    """The URL that this copy was installed from (PEP 610), and whether it runs in place."""
+    """The URL of the installation's source (PEP 610), and whether it is editable."""
     try:
         note = distribution(NAME).read_text("direct_url.json")
     except PackageNotFoundError:

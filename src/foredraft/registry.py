@@ -1,4 +1,5 @@
-"""Name → factory. Built-ins and plugins come through the same door: entry points, imported on first use.
+"""Find drafters and backends by name. Built-ins and plugins register alike: entry points, imported on first
+use.
 
 A package adds a drafter with::
 
@@ -46,36 +47,36 @@ def register_drafter(name: str, factory: DrafterFactory) -> None:
 
 
 def unregister_drafter(name: str) -> None:
-    """Take back `register_drafter`."""
+    """Undo `register_drafter`."""
     _added.pop(name, None)
 
 
 def drafter_names() -> list[str]:
-    """Every drafter that can be named in a speculation string."""
+    """All drafter names that are valid in a speculation string."""
     return sorted({*_installed(DRAFTERS), *_added})
 
 
 def drafter_factory(name: str) -> DrafterFactory:
-    """Raises SpeculationStringError for an unknown name."""
+    """The factory registered under a name. Raises SpeculationStringError for an unknown name."""
     if name in _added:
         return _added[name]
     entry = _installed(DRAFTERS).get(name)
     if entry is None:
         raise SpeculationStringError(
             f"There is no drafter named {quoted(name)}.",
-            hint=f"Valid are: {AUTO}, {OFF}, {', '.join(drafter_names())}.",
+            hint=f"Valid names: {AUTO}, {OFF}, {', '.join(drafter_names())}.",
         )
     return cast("DrafterFactory", entry.load())
 
 
 def check_speculation(speculation: Speculation) -> None:
-    """Raises SpeculationStringError for the first unknown drafter name."""
+    """Check that every named drafter exists. Raises SpeculationStringError for the first that does not."""
     for stage in speculation.stages:
         drafter_factory(stage.name)
 
 
 def create_drafter(stage: Stage, context: DrafterContext) -> Drafter:
-    """The stage's drafter. Raises what its factory raises (protocols.DrafterFactory)."""
+    """Create the stage's drafter. Raises what its factory raises (protocols.DrafterFactory)."""
     return drafter_factory(stage.name)(context, stage.options)
 
 
@@ -93,13 +94,13 @@ def backend_for(path: Path) -> Backend:
         raise missing_dependency("llama_cpp", f"Loading {path.name}")
     raise ModelFormatError(
         f"{path} is not a model that any installed backend can read.",
-        hint="Foredraft reads GGUF files, and folders with config.json and *.safetensors; see 'foredraft "
-        "doctor' for the installed backends.",
+        hint="Foredraft reads GGUF files, and folders with config.json and *.safetensors; 'foredraft doctor' "
+        "lists the installed backends.",
     )
 
 
 def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
-    """The error for an optional dependency that is not installed, with the exact line that installs it."""
+    """The error for an optional dependency that is not installed, with the command that installs it."""
     extra = EXTRAS.get(module, module)
     return MissingDependencyError(
         f"{purpose} needs the Python package {quoted(module)}, which is not installed.",

@@ -1,4 +1,4 @@
-"""What is asked of sequences of tokens in more than one place."""
+"""Functions on token sequences that several packages use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
+    """The number of leading tokens two sequences share."""
     shared = min(len(a), len(b))
     if list(a[:shared]) == list(b[:shared]):
         return shared
@@ -16,10 +16,10 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def repeated_length(
     tokens: Sequence[int], *, copies: int, least: int, longest: int, begin: int = 0
 ) -> int | None:
-    """The length of the passage that `tokens[begin:]` ends with copies of; None if it does not end so.
+    """The length of the passage that is repeated at the end of `tokens[begin:]`; None if there is none.
 
-    The copies are exact, at least `copies`, and together at least `least` tokens; the shortest passage of at
-    most `longest` tokens is found. The last copy may be cut.
+    At least `copies` exact copies with at least `least` tokens in total are needed; the last copy may be
+    incomplete. Returns the shortest such passage of at most `longest` tokens.
     """
     have = len(tokens) - begin
     for length in range(1, longest + 1):

@@ -1,6 +1,6 @@
-"""Public test doubles: a model without weights, a drafter that says what you tell it, and the lossless check.
+"""Public test doubles: a model without weights, a scripted drafter, and the lossless check.
 
-They are what Foredraft's own tests use, and what a plugin's tests should (see docs/write-a-drafter.md).
+Foredraft's own tests use them; tests of plugins can too (see docs/write-a-drafter.md).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LogitsFunction = Callable[[Sequence[int]], Logits]
 class FakeTokenizer:
     """Bytes 0…255, end of text = 256, a control token = 257; or a smaller alphabet of letters.
 
-    With `vocab_size` < 258 token t is a letter and only the last token ends the text; above it the further
-    tokens are written `<t>`.
+    With `vocab_size` < 258 token t is a letter and only the last token ends the text; with more, the tokens
+    from 258 on are written `<t>`.
     """
 
     chat_template: str | None = None
@@ -80,7 +80,7 @@ class FakeTokenizer:
 
 
 def markov_logits(vocab_size: int, *, order: int = 2, seed: int = 0, scale: float = 2.0) -> LogitsFunction:
-    """A random Markov chain: logits depend on the last `order` tokens. Greedy text soon repeats itself."""
+    """Logits of a random Markov chain over the last `order` tokens. Its greedy text soon repeats itself."""
     cached: dict[tuple[int, ...], Logits] = {}
 
     def logits(prefix: Sequence[int]) -> Logits:
@@ -94,11 +94,11 @@ def markov_logits(vocab_size: int, *, order: int = 2, seed: int = 0, scale: floa
 
 
 class FakeModel:
-    """A Model whose logits are a function of the prefix: exact, instant, with the KV rules enforced.
+    """A Model whose logits are a function of the prefix: exact, instant, and strict about the KV cache.
 
-    It raises where a real backend would misbehave silently: rows that do not start where the cache ends,
-    more rows than `max_rows`, a sequence out of range. `forwards` records the batches it was given.
-    `kv_cells` limits the tokens that all sequences hold together; None: only each one's context does.
+    It raises where a real backend would misbehave silently: rows that do not start at the end of the cache,
+    more rows than `max_rows`, a sequence out of range. `forwards` records every batch. `kv_cells` limits the
+    total tokens of all sequences; with None only each sequence's context is limited.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class FakeModel:
         self.closed = False
 
     def clock(self) -> float:
-        """Virtual seconds: every forward has taken 10 ms, whatever its size, and nothing else any time. An
-        `Engine(model, clock=model.clock)` decides the same on every machine.
+        """Virtual time in seconds: every forward takes 10 ms whatever its size, everything else none. The
+        decisions of an `Engine(model, clock=model.clock)` are the same on every machine.
         """
         return 0.01 * len(self.forwards)
 
@@ -204,11 +204,11 @@ class FakeModel:
 
     @property
     def cells(self) -> int:
-        """KV cells that all sequences hold together."""
+        """Total KV cells of all sequences."""
         return sum(len(cached) for cached in self._cache.values())
 
     def tokens(self, seq: int) -> list[int]:
-        """What the sequence's cache holds."""
+        """The tokens in the sequence's cache."""
         return list(self._cache.get(seq, ()))
 
     def truncate(self, seq: int, length: int) -> None:
@@ -238,7 +238,7 @@ class FakeModel:
         assert isinstance(snapshot, bytearray)
         self.release(seq)
         if len(snapshot) % 4:
-            raise BackendError("this is no snapshot")
+            raise BackendError("not a snapshot of a FakeModel")
         tokens: list[int] = np.frombuffer(snapshot, "<i4").tolist()
         self._check_cells(len(tokens))
         self._cache[seq] = tokens
@@ -251,7 +251,7 @@ class FakeModel:
 
 
 class ScriptedDrafter:
-    """Proposes what `script` returns for a history: right, wrong or adversarial drafts on demand."""
+    """A Drafter that proposes what `script` returns for a history: right, wrong or adversarial drafts."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class FakeSampler:
 
 
 def drafter_context(model: Model | None = None, *, store: Path | None = None) -> DrafterContext:
-    """A context for a drafter's factory in a test; its loader gives a FakeModel of the same vocabulary."""
+    """A context for a drafter's factory in a test; its loader returns a FakeModel of the same vocabulary."""
     target = model or FakeModel()
     tokenizer = target.tokenizer
 
@@ -333,8 +333,8 @@ def drafter_context(model: Model | None = None, *, store: Path | None = None) ->
 
 
 def run_drafter(drafter: Drafter, text: Sequence[int], *, prompt: int, limit: int = 64) -> list[Draft]:
-    """Replay a known text: start with its first `prompt` tokens, draft at every position, commit as the
-    match rule would, and return every draft. For tests and drafter benchmarks; needs no model.
+    """Replay a known text: start with its first `prompt` tokens, draft at every position, commit by the match
+    rule, and return all drafts. For tests and benchmarks of drafters; needs no model.
     """
     request = RequestView(id=1, tokens=list(text[:prompt]), prompt_length=prompt)
     drafter.start(request)
@@ -366,12 +366,12 @@ def assert_lossless(
     concurrent: bool = False,
     planner: Callable[[], Planner] | None = None,
 ) -> Mapping[str, int]:
-    """Run every prompt with and without the drafters and compare token for token.
+    """Run every prompt with and without the drafters and compare the answers token by token.
 
-    `concurrent` adds all prompts at once; `planner` makes the planner that chooses between the drafters (by
-    default they all draft, always). A model with a `clock`, as FakeModel has, is run in that time. Returns
-    how many draft tokens each origin had accepted, so that a test can also check that something was drafted.
-    Raises AssertionError naming the first difference.
+    `concurrent` adds all prompts at once; `planner` creates the planner that chooses between the drafters (by
+    default all of them always draft). A model with a `clock`, such as FakeModel, runs in that virtual time.
+    Returns the number of accepted draft tokens by origin, so that a test can also check that something was
+    drafted. Raises AssertionError at the first difference.
     """
     from foredraft.engine.engine import Engine
 

@@ -1,4 +1,6 @@
-"""Frozen values that cross the seams. No behaviour beyond what their fields imply."""
+"""Frozen values that the parts of Foredraft exchange: drafts, rounds, requests, results. Data, no
+behaviour.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,13 @@ class Rows:
 
 
 class Rollback(StrEnum):
-    """How a model takes back rows that verification rejected. All but `TRUNCATE` can only take back rows of
-    the sequence's last forward, after the first that returned logits; or all that the sequence holds.
+    """How a model removes rows that verification rejected. Unless it is `TRUNCATE`, only rows of the
+    sequence's last forward, after the first row that returned logits, can be removed; or the whole sequence.
     """
 
     TRUNCATE = "truncate"  # any length, for free
     BOUNDED = "bounded"  # the last `Capabilities.rollback_bound` rows, for free and once
-    SNAPSHOT = "snapshot"  # as BOUNDED, and further: then what is kept is computed again (`Model.owed`)
+    SNAPSHOT = "snapshot"  # as BOUNDED; a longer rollback recomputes the cells it keeps (`Model.owed`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ class Capabilities:
     `batch_invariant`: logits of a row do not depend, bit for bit, on what else is in the batch (measured
     when the model was loaded); `invariance_note` says why not, or how it was established.
     `max_rows`: the most rows of one sequence in a verifying forward. `max_batch`: the most rows of all
-    sequences together in one forward. `sequences`: how many sequences the KV cache has room for.
-    `ragged`: sequences with different numbers of rows share one pass over the weights; else V(n) is a sum.
-    `snapshot_key`: stands for all that makes snapshots valid; empty where they end with the process.
+    sequences together in one forward. `sequences`: the number of sequences the KV cache can hold.
+    `ragged`: sequences with different numbers of rows share one pass over the weights; otherwise each row
+    count takes a pass and V(n) is their sum. `snapshot_key` identifies everything that a snapshot depends on;
+    it is empty if snapshots are only valid within the process.
     """
 
     rollback: Rollback
@@ -83,14 +86,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model is. `context_length` is the room of one sequence, in tokens.
+    """Description of a loaded model. `context_length` is the capacity of one sequence, in tokens.
 
     `vocab_hash` identifies the tokenizer: two models that share it share token ids. `settings` are the
-    choices that were made for the user (KV types, threads, layers on the device), for `doctor` and stats.
-    `recommended` is how its makers say to sample from it: fields of SamplingParams. `memory` is what it
-    takes, in bytes, as far as the backend knows: "weights_mapped" (from the file, which the system can drop
-    and read again), "weights" (in memory), "kv_cache" (reserved for all sequences; taken as cells are
-    written), "compute" (what a forward needs, at most).
+    values chosen automatically (KV types, threads, layers on the device), shown by `doctor` and in stats.
+    `recommended` holds the sampling parameters that the model's authors recommend: fields of SamplingParams.
+    `memory` is the memory use in bytes, where the backend can measure it: "weights_mapped" (mapped from the
+    file; the system can drop and reread them), "weights" (in memory), "kv_cache" (reserved for all sequences;
+    used as cells are written), "compute" (buffers of a forward, at most).
     """
 
     name: str
@@ -121,7 +124,7 @@ class Draft:
     `parents[i]` is the index of token i's parent within `tokens` (always < i), -1 for a child of the last
     committed token; None means a chain. `confidence[i]` is the drafter's own estimate that token i is right
     *given that its ancestors are*: raw, the planner calibrates it; empty when the drafter has none.
-    `features` is what the drafter knows of its match (`match_length`, `count`, …), for calibration.
+    `features` describes the drafter's match (`match_length`, `count`, …), for calibration.
     `probs[i]` is the distribution token i was sampled from, shape (vocabulary,); only sampled chains have
     it, and only the `rejection` and `block` rules read it.
     """
@@ -187,7 +190,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification decided: the committed tokens, and which rows they came from.
+    """Result of verifying a draft: the committed tokens and the rows they were sampled from.
 
     `tokens` = the accepted draft tokens and then one token of the target's own (the bonus token).
     `path[i]` is the index in the draft of the i-th accepted token. `row_of(i)` is the logits row that token
@@ -207,11 +210,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the whole answer must be. `source` is a JSON schema (as JSON text), a regex (Rust's syntax) or a
-    grammar (llguidance's variant of Lark, or llama.cpp's GBNF); empty for `json_object`.
+    """Format that the whole answer must have. `source` is a JSON schema (as JSON text), a regex (Rust's
+    syntax) or a grammar (llguidance's variant of Lark, or llama.cpp's GBNF); empty for `json_object`.
 
-    A schema may ask for what cannot be enforced, such as `uniqueItems`: with `strict` it is refused, without
-    it that part is left to the model.
+    A schema with a keyword that cannot be enforced, such as `uniqueItems`, is refused if `strict`; otherwise
+    the keyword is ignored.
     """
 
     kind: ConstraintKind
@@ -224,12 +227,13 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the target's tokens are chosen. `temperature` 0 is greedy.
+    """How the target's tokens are chosen and when the answer ends. `temperature` 0 is greedy.
 
-    `top_k` 0, `top_p` 1, `min_p` 0, penalties at their neutral value: off. `logprobs`: None, or how many
-    alternatives to report beside each token (0 = just the token's own). `max_tokens` None = until the
-    context is full. `seed` None = a fresh one for each request. A complete `constraint` ends it.
-    `stop_repetition`: end an answer that only repeats one passage any more (`engine/request.py`).
+    `top_k` 0, `top_p` 1, `min_p` 0 and penalties at their neutral value are off. `logprobs`: the number of
+    alternatives to report beside each token (0 = only the token's own), None for no log-probabilities.
+    `max_tokens` None = until the context is full. `seed` None = a new seed for each request. The answer ends
+    when it fulfils the `constraint`. `stop_repetition` ends an answer that only repeats one passage
+    (`engine/request.py`).
     """
 
     temperature: float = 0.0
@@ -290,12 +294,12 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end of sequence, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     REPETITION = "repetition"  # the answer repeated itself without end (`SamplingParams.stop_repetition`)
-    ABORT = "abort"  # the caller gave up
+    ABORT = "abort"  # the caller cancelled it
     ERROR = "error"  # this request failed; the engine goes on
 
     @property
     def cut(self) -> bool:
-        """Whether the answer was ended where the model would have gone on, and nothing went wrong."""
+        """Whether the answer was cut off before its own end, without an error."""
         return self in (FinishReason.LENGTH, FinishReason.REPETITION)
 
 
@@ -332,7 +336,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterStats:
-    """What one drafter did for a request: rounds it drafted in, tokens, and time spent drafting."""
+    """One drafter's totals for a request: drafts, tokens drafted and accepted, and drafting time."""
 
     drafts: int = 0
     drafted: int = 0
@@ -344,12 +348,12 @@ class DrafterStats:
 class SpeculationStats:
     """The `speculation` object of a response. `active`: something was drafted for this request; if not,
     `reason` says why. `rounds` counts target forwards that decoded; `acceptance_length` is committed tokens
-    per round; `accepted_by_depth[d]` how many draft tokens at depth d were accepted. `estimated_speedup`
-    compares with the time of plain rounds: None until two were seen, 1.0 where the difference is within what
-    they vary by. `exact_reason` says why `exact` is what it is. `preemptions`: how often the request had to
-    wait because the KV cache was full, and was read again. `ms` is where the time of its rounds went, in
+    per round; `accepted_by_depth[d]` the number of draft tokens accepted at depth d. `estimated_speedup`
+    compares with the time of plain rounds: None until two were measured, 1.0 if the difference is within
+    their variation. `exact_reason` explains `exact`. `preemptions` counts how often the request was suspended
+    because the KV cache was full, and its tokens recomputed. `ms` splits the time of its rounds, in
     milliseconds: "draft" drafting, "verify" the target's forwards, "sample" choosing and committing tokens,
-    "other" planning. Requests that share a round share its time. What passes between rounds is in none.
+    "other" planning. Requests that share a round share its time. Time between rounds is not counted.
     """
 
     configured: str
@@ -370,8 +374,8 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One committed token. `origin` is "target" or the drafter that proposed it. `text` is what can be shown
-    now: an incomplete UTF-8 character or a possible stop string is held back and arrives with a later token.
+    """One committed token. `origin` is "target" or the drafter that proposed it. `text` can be shown at once:
+    an incomplete UTF-8 character or a possible stop string is held back and comes with a later token.
     """
 
     request: int
@@ -383,7 +387,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class FinishEvent:
-    """The last event of a request. `text` is what was held back until the end was certain."""
+    """The last event of a request. `text` is the text that was held back until the end."""
 
     request: int
     reason: FinishReason
@@ -393,7 +397,7 @@ class FinishEvent:
     speculation: SpeculationStats
     error: str | None = None
     notice: str | None = None
-    """Why an answer ended early that is good as far as it goes."""
+    """Why the answer ended early, if it is usable up to there."""
 
 
 Event: TypeAlias = TokenEvent | FinishEvent
@@ -401,7 +405,7 @@ Event: TypeAlias = TokenEvent | FinishEvent
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request: the fold of its events. `origins[i]` says who proposed `tokens[i]`."""
+    """A finished request, folded from its events. `origins[i]` is the origin of `tokens[i]`."""
 
     text: str
     tokens: tuple[int, ...]

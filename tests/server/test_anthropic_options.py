@@ -113,7 +113,7 @@ def history(*contents: Any) -> dict[str, Any]:
     [
         (
             {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-            "tools.0: the type 'web_search_20250305' is a tool that Anthropic defines",
+            "tools.0: the type 'web_search_20250305' is a tool defined by Anthropic",
         ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0: the type 'bash_20250124'"),
         ({"tools": [NOW, {"name": "f"}]}, "Missing.*'tools.1.input_schema'"),
@@ -126,19 +126,25 @@ def history(*contents: Any) -> dict[str, Any]:
         ({"tools": [NOW, NOW]}, "two functions named 'now'"),
         ({"tools": [{**NOW, "name": f"f{index}"} for index in range(129)]}, "tools: .*at most 128"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type: .*'auto', 'any', 'tool' or 'none'"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice: a name is for the type 'tool'"),
-        ({"tool_choice": {"type": "any", "name": "now"}}, "tool_choice: a name is for the type 'tool'"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice: a name is required for the type 'tool'"),
+        (
+            {"tool_choice": {"type": "any", "name": "now"}},
+            "tool_choice: a name is required for the type 'tool'",
+        ),
         ({"tool_choice": {"type": "tool", "name": "fly"}}, "'fly', which is not among the tools"),
         ({"tools": None, "tool_choice": {"type": "any"}}, "there are no tools"),
         (history([USE]), "messages.0: content block 0 has the type 'tool_use', .*'assistant'"),
         (history("x", [TEXT, RESULT]), "messages.1: content block 1 has the type 'tool_result', .*'user'"),
-        (history("x", [USE]), "the last one calls tools, and nothing answers it"),
-        (history([RESULT]), "messages.0.content.0: there is no tool_use 'a'"),
+        (history("x", [USE]), "the last message calls tools, and no results follow"),
+        (history([RESULT]), "messages.0.content.0: the message right before has no tool_use 'a'"),
         (
             history("x", [USE], [TEXT, RESULT]),
-            "messages.2.content.1: there is no tool_use 'a'.*before any text",
+            "messages.2.content.1: the message right before has no tool_use 'a'.*before any text",
         ),
-        (history("x", [USE], [RESULT], "y", [RESULT]), "messages.4.content.0: there is no tool_use 'a'"),
+        (
+            history("x", [USE], [RESULT], "y", [RESULT]),
+            "messages.4.content.0: the message right before has no tool_use 'a'",
+        ),
         (history("x", [{**USE, "input": "{}"}], [RESULT]), "messages.1.content.0.input: .*dict"),
         (history("x", [{**USE, "id": ""}], [RESULT]), "messages.1.content.0.id"),
         (history("x", [USE], [{**RESULT, "content": 3}]), "messages.2.content.0.content: must be text or a"),
@@ -146,7 +152,7 @@ def history(*contents: Any) -> dict[str, Any]:
         ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
         (
             {"tools": None, "output_config": {"format": SCHEMA}, **history("x", "{")},
-            "output_config.format describes the whole answer",
+            "output_config.format applies to the whole answer",
         ),
         ({"tools": None, "output_config": {"format": {"type": "json_schema"}}}, "Missing.*format.schema"),
         (

@@ -128,7 +128,7 @@ def test_a_stop_sequence_after_a_call_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_an_input_that_no_answer_can_hold_is_said(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     reply = f'<tool_call>\n{{"name": "now", "arguments": {{"a": {value}}}}}\n</tool_call>'
     with talking(monkeypatch, reply) as (claude, _):
-        with pytest.raises(anthropic.InternalServerError, match="input that cannot be read"):
+        with pytest.raises(anthropic.InternalServerError, match="input that cannot be parsed"):
             claude.messages.create(**request(max_tokens=1000))
         events = list(claude.messages.create(**request(max_tokens=1000, stream=True)))
     pieces = [event.delta.partial_json for event in events if event.type == "content_block_delta"]

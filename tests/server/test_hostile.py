@@ -293,7 +293,7 @@ def test_a_default_length_above_the_limit_is_no_error() -> None:
         (b'{"messages": "\xff\xfe"}', "The body is not valid JSON: it is not UTF-8 text."),
         (gzip.compress(b"{}", mtime=0), "The body is not valid JSON: it is not UTF-8 text."),
         (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "The body is nested too deeply."),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "The body holds a number of too many digits."),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "The body contains a number with too many digits."),
     ],
 )
 def test_a_body_that_is_no_json_is_said_to_be_what_it_is(server: Running, content: bytes, says: str) -> None:

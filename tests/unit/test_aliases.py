@@ -88,9 +88,9 @@ def test_every_ngram_type_is_a_drafter_here(name: str) -> None:
     [
         ({"types": "ngram-complex"}, "no --spec-type 'ngram-complex'"),
         ({"types": "draft-simple"}, "needs a draft model"),
-        ({"n_max": 4}, "none is turned on"),
-        ({"p_min": 0.5}, "none is turned on"),
-        ({"lookup_static": "s"}, "none is turned on"),
+        ({"n_max": 4}, "no type of speculation is turned on"),
+        ({"p_min": 0.5}, "no type of speculation is turned on"),
+        ({"lookup_static": "s"}, "no type of speculation is turned on"),
         *(({"types": name}, "needs draft heads") for name in LLAMA_OTHER_TYPES),
     ],
 )
@@ -230,6 +230,6 @@ def test_two_dialects_at_once_are_refused(
     of_vllm: str | None,
     names: tuple[str, str],
 ) -> None:
-    with pytest.raises(SpeculationStringError, match="both say how to speculate") as caught:
+    with pytest.raises(SpeculationStringError, match="both configure speculation") as caught:
         choose_speculation(speculate, picolm, of_llama, of_vllm)
     assert all(name in caught.value.message for name in names)

@@ -24,16 +24,16 @@ from foredraft.errors import ForedraftError, printable, quoted
 COMMANDS = {
     "run": ("foredraft.cli.run:run", "Answer one prompt."),
     "chat": ("foredraft.cli.chat:chat", "Talk with a model."),
-    "models": ("foredraft.cli.models:models", "See, get and convert models."),
-    "bench": ("foredraft.cli.bench:bench", "Measure what speculation gains: settings side by side."),
-    "keys": ("foredraft.cli.keys:keys", "Make and remove API keys for the server."),
-    "profile": ("foredraft.cli.profile:profile", "Measure what forwards cost, and when a draft pays."),
-    "serve": ("foredraft.cli.serve:serve", "Serve models in OpenAI's and Anthropic's APIs."),
-    "ngram": ("foredraft.cli.ngram:ngram", "Make files for the ngram-cache drafter."),
+    "models": ("foredraft.cli.models:models", "List, download and convert models."),
+    "bench": ("foredraft.cli.bench:bench", "Measure the speedup of speculation on this machine."),
+    "keys": ("foredraft.cli.keys:keys", "Create and remove API keys for the server."),
+    "profile": ("foredraft.cli.profile:profile", "Measure the cost of forwards and of drafts."),
+    "serve": ("foredraft.cli.serve:serve", "Serve models over OpenAI's and Anthropic's APIs."),
+    "ngram": ("foredraft.cli.ngram:ngram", "Build files for the ngram-cache drafter."),
     "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),
-    "forget": ("foredraft.cli.forget:forget", "Erase what is remembered of past texts."),
+    "forget": ("foredraft.cli.forget:forget", "Erase stored data about past texts."),
 }
-"""Where each command is, and its line in the list of them, which is printed without importing any."""
+"""Each command's import path and help line; the list of commands is printed without importing any."""
 
 DEBUG_VARIABLE = "FOREDRAFT_DEBUG"
 
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does it, which at Ctrl-C would first write to a standard error that may be gone."""
+        """Invoke as click does, without writing to a standard error that Ctrl-C may have closed."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, which would look for similar names among the commands that are loaded: none."""
+        """Resolve as click does, but suggest names of all commands; click only knows imported ones."""
         name = args[0]
         near = [] if name in COMMANDS else get_close_matches(name, COMMANDS, n=1)
         if near:
@@ -83,17 +83,17 @@ def cli() -> None:
 class _WarningsToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is not None and sys.stderr.isatty() and not _dumb():
-            click.echo("\r\x1b[K", err=True, nl=False)  # a spinner may be turning in this line
+            click.echo("\r\x1b[K", err=True, nl=False)  # clears a spinner in this line
         _tell(record.getMessage(), label="Warning: ", fg="yellow")
 
 
 def main() -> None:
-    """Entry point: every error becomes one clear message and an exit code, never a traceback."""
+    """Entry point: every error is shown as one message with an exit code, never as a traceback."""
     _fill_standard_streams()
     logging.getLogger("foredraft").addHandler(_WarningsToStderr(logging.WARNING))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks: no reason to stop.
+            # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks, and does not fail.
             stream.reconfigure(errors="replace")
     code = run_command(sys.argv[1:])
     if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
@@ -102,8 +102,9 @@ def main() -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Open /dev/null for those of the first three descriptors that are closed. The next file or socket would
-    get their numbers, and what native libraries print. Python has None then where libraries expect a stream.
+    """Open /dev/null for each of the first three file descriptors that is closed. Otherwise the next file or
+    socket would get its number, and the output of native libraries with it. Python has None for such a
+    stream, where libraries expect an object.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -115,8 +116,8 @@ def _fill_standard_streams() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End without waiting for threads: one may be in native code for long, loading a model, and would find
-    an interpreter that is taken down.
+    """End without waiting for threads: one may be loading a model in native code, and would fail when the
+    interpreter shuts down.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -125,7 +126,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run the command line; returns the exit code (2: what was asked cannot be done, 1: a failure)."""
+    """Run the command line and return its exit code (2: the input is wrong, 1: a failure)."""
     try:
         result = cli.main(arguments, prog_name="foredraft", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -142,7 +143,7 @@ def run_command(arguments: list[str]) -> int:
         _complain(error.message, error.hint)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output has gone (`foredraft run … | head`): nothing left to say it to.
+        # The reader of our output has exited (`foredraft run … | head`): there is nobody to report to.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -155,11 +156,11 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _unexpected(error: Exception) -> tuple[str, str]:
-    """A message and a hint for what no command knows how to say."""
+    """Message and hint for an exception that no command handles."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"There is no room left to write to: {error.strerror}.",
-            "Free some space, or write to another disk. What was written up to now may be incomplete.",
+            f"The disk is full: {error.strerror}.",
+            "Free some space, or write to another disk. The output written so far may be incomplete.",
         )
     return (
         f"Internal error: {type(error).__name__}: {error}",
@@ -168,7 +169,7 @@ def _unexpected(error: Exception) -> tuple[str, str]:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """What click says of a command line that it cannot read, as every other error looks."""
+    """Show click's usage error in the same form as every other error."""
     context = getattr(error, "ctx", None)
     if context is not None:
         _tell(context.get_usage())
@@ -183,13 +184,13 @@ def _complain(message: str, hint: str | None) -> None:
 
 
 def _tell(text: str, *, label: str = "", **style: Any) -> None:
-    """A line on standard error; on a terminal broken between words. `label` goes before it, in a colour."""
+    """Print a line on standard error, wrapped at words on a terminal. `label` precedes it, in colour."""
     text = label + printable(text)
     if sys.stderr is not None and sys.stderr.isatty():
         text = "\n".join(map(_between_words, text.split("\n")))
     if label:
         text = coloured(label, **style) + text.removeprefix(label)
-    with suppress(OSError):  # nobody may read it any more: the exit code says it too
+    with suppress(OSError):  # standard error may be closed; the exit code remains
         click.echo(text, err=True)
 
 
@@ -200,11 +201,11 @@ def _between_words(line: str) -> str:
 
 
 def coloured(text: str, **style: Any) -> str:
-    """Styled, unless the user or the terminal has no colours (no-color.org), which click does not ask."""
+    """Style the text, unless colours are turned off (no-color.org); click ignores that."""
     plain = os.environ.get("NO_COLOR") or _dumb()
     return text if plain else click.style(text, **style)
 
 
 def _dumb() -> bool:
-    """Whether the terminal shows control sequences as they are."""
+    """Whether the terminal shows control sequences instead of obeying them."""
     return os.environ.get("TERM") in ("dumb", "unknown")

@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     group=OUTPUT,
     default=None,
     show_default="on a terminal",
-    help="Colour draft tokens.",
+    help="Colour accepted draft tokens.",
 )
 def chat(model: str | None, **options: Any) -> int:
     """Talk with a model.
 
-    /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. The lines you type are kept for the
-    arrow keys, in a file that only you can read; --no-remember keeps none. From a pipe every line is a turn.
-    MODEL may also be a word, without -m.
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Typed lines are kept as history in a file
+    that only you can read, unless --no-remember is given. Input from a pipe is one turn a line. The model can
+    also be named without -m.
     """
     model = take_model(options, model)
     system, colour = options.pop("system"), options.pop("color")
@@ -86,7 +86,7 @@ def chat(model: str | None, **options: Any) -> int:
 
 
 def _confirm(question: str) -> bool:
-    """At a terminal; Ctrl-D is no."""
+    """Ask at a terminal; Ctrl-D means no."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:
@@ -95,16 +95,16 @@ def _confirm(question: str) -> bool:
 
 def _welcome(session: Chat) -> None:
     session.say(session.about())
-    session.say("/help lists the commands, Ctrl-D leaves.")
+    session.say("/help lists the commands, Ctrl-D quits.")
 
 
 def _converse(session: Chat, read: ReadLine) -> None:
-    """Turn after turn, until the input ends or /exit."""
+    """Take turns until the input ends or /exit."""
     while not session.leaving:
         try:
             line = read()
         except KeyboardInterrupt:
-            session.say("Ctrl-D or /exit leaves.")
+            session.say("Ctrl-D or /exit quits.")
             continue
         except EOFError:
             return

@@ -1,4 +1,4 @@
-"""The slash commands of `foredraft chat`: one table, from which `/help` is printed too."""
+"""The slash commands of `foredraft chat`, in one table that `/help` also prints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foredraft.errors import ForedraftError, RequestError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`argument` as it is shown: "" takes none, "[X]" may have one, "X" must."""
+    """A slash command. `argument` as shown: "" for none, "[X]" if optional, "X" if required."""
 
     name: str
     argument: str
@@ -35,12 +35,12 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the session rather than the model. A space before the slash makes it text."""
+    """Whether a line is a command rather than text for the model. A space before the slash makes it text."""
     return line.startswith("/")
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Carry out a slash command. What goes wrong is said; the session goes on."""
+    """Run a slash command. Errors are shown; the session continues."""
     try:
         _find_and_run(chat, line)
     except ForedraftError as error:
@@ -54,7 +54,7 @@ def _find_and_run(chat: Chat, line: str) -> None:
     if command is None:
         raise _unknown(name)
     if argument and not command.argument:
-        raise RequestError(f"/{command.name} takes nothing after it.")
+        raise RequestError(f"/{command.name} takes no argument.")
     if not argument and command.argument and not command.argument.startswith("["):
         raise RequestError(f"/{command.name} needs a {command.argument}.", hint=f"Use: {command.usage}")
     command.run(chat, argument)
@@ -106,7 +106,7 @@ def _load(chat: Chat, argument: str) -> None:
 
 
 def _path(argument: str) -> Path:
-    """A file name as typed: quotes around it are not part of it, ~ is the home directory."""
+    """A file name as typed: surrounding quotes are removed, ~ is the home directory."""
     if len(argument) > 2 and argument[0] == argument[-1] and argument[0] in "\"'":
         argument = argument[1:-1]
     try:
@@ -123,7 +123,7 @@ def _speculate(chat: Chat, argument: str) -> None:
     if argument:
         speculation = parse_speculation(argument)
         check_drafts(speculation)
-        with chat.notes.status("Preparing the drafters…"):
+        with chat.notes.status("Loading the drafters…"):
             chat.engine.set_speculation(speculation)
         chat.speculation = str(speculation)
     chat.say(f"Speculation: {chat.speculation}")
@@ -161,7 +161,9 @@ def _temperature(argument: str) -> float:
     try:
         return Number(0).convert(argument, None, None)
     except click.BadParameter as error:
-        raise RequestError(error.message, hint="Use: /temp 0.7, or /temp - for the model's own.") from None
+        raise RequestError(
+            error.message, hint="Use: /temp 0.7, or /temp - for the model's default."
+        ) from None
 
 
 def _model(chat: Chat, argument: str) -> None:
@@ -183,18 +185,18 @@ COMMANDS = {
         Command(
             "save", "FILE", "Write the conversation to a JSON file; asks before it overwrites one.", _save
         ),
-        Command("load", "FILE", "Go on with a conversation from a JSON file.", _load),
+        Command("load", "FILE", "Continue a conversation from a JSON file.", _load),
         Command(
             "speculate",
             "[SPEC]",
-            "Show what drafts, or change it: auto, off, or drafters as in --speculate.",
+            "Show or change speculation: auto, off, or drafters as in --speculate.",
             _speculate,
         ),
-        Command("stats", "", "Show what this session generated, and what speculation did for it.", _stats),
+        Command("stats", "", "Show this session's token counts, speed and speculation.", _stats),
         Command("system", "[TEXT]", "Show or set the system message; - removes it.", _system),
-        Command("temp", "[X]", "Show or set the temperature; - is the model's own.", _temp),
-        Command("model", "[MODEL]", "Show the model, or go on with another.", _model),
-        Command("exit", "", "Leave. Ctrl-D and /quit do too.", _quit),
+        Command("temp", "[X]", "Show or set the temperature; - is the model's default.", _temp),
+        Command("model", "[MODEL]", "Show the model, or continue with another.", _model),
+        Command("exit", "", "Quit. Ctrl-D and /quit do too.", _quit),
         Command("quit", "", "Leave.", _quit),
     )
 }

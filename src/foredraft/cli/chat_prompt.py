@@ -22,8 +22,8 @@ PROMPT = "> "
 class PromptReader:
     """Line editing with history. Enter sends; Alt-Enter, or Enter after a backslash, starts a new line.
 
-    Ctrl-C clears the line, and raises KeyboardInterrupt when it is empty. `complain` is told when the
-    history cannot be kept; `source` and `output` replace the terminal in tests.
+    Ctrl-C clears the line, and raises KeyboardInterrupt when it is empty. `complain` is called when the
+    history cannot be stored; `source` and `output` replace the terminal in tests.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class PromptReader:
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
             input=source,
-            # Standard output may be a file that only the answers belong in.
+            # Standard output may be a file, which should only get the answers.
             output=output or create_output(always_prefer_tty=True),
         )
 
     def __call__(self) -> str:
-        # A byte that is not UTF-8 comes as a lone surrogate, which no tokenizer takes.
+        # A byte that is not UTF-8 comes as a lone surrogate, which tokenizers reject.
         return self._session.prompt().encode(errors="surrogateescape").decode(errors="replace")
 
 
 class PrivateHistory(FileHistory):
-    """Typed lines in a file that only its owner can read. Raises OSError if it cannot be opened."""
+    """History of typed lines in a file only its owner can read. Raises OSError if it cannot be opened."""
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,7 +81,7 @@ def _open_history(path: Path | None, complain: Callable[[str], None]) -> History
 
 
 def _unsaved(path: object, error: OSError) -> str:
-    return f"What you type is not kept: {path}: {error.strerror}."
+    return f"Typed lines are not kept: {path}: {error.strerror}."
 
 
 def _bindings() -> KeyBindings:

@@ -1,4 +1,4 @@
-"""A conversation: its messages, what a turn does to them, and its file. No engine, no terminal."""
+"""A conversation: its messages, its turns and its file. Independent of engine and terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class Conversation:
-    """The messages so far, oldest first; the system message, where there is one, is the first of them."""
+    """The messages so far, oldest first; the system message, if there is one, comes first."""
 
     def __init__(self, system: str | None = None) -> None:
         self.messages: list[dict[str, str]] = []
@@ -22,7 +22,7 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """The system message's text. Setting it keeps the rest of the conversation; None removes it."""
+        """The system message's text. Setting it keeps the other messages; None removes it."""
         first = self.messages[0] if self.messages else None
         return first["content"] if first and first["role"] == "system" else None
 
@@ -34,33 +34,33 @@ class Conversation:
 
     @property
     def turns(self) -> int:
-        """How many questions were asked."""
+        """The number of user messages."""
         return sum(message["role"] == "user" for message in self.messages)
 
     def asking(self, question: str) -> list[Message]:
-        """The messages to answer `question` from. The conversation itself does not change yet."""
+        """The messages to answer `question` from. The conversation itself is not changed."""
         return [*self.messages, {"role": "user", "content": question}]
 
     def add_turn(self, question: str, answer: str) -> None:
-        """Keep a question together with its answer, so that roles always alternate."""
+        """Add a question together with its answer, so that roles always alternate."""
         self.messages.append({"role": "user", "content": question})
         self.messages.append({"role": "assistant", "content": answer})
 
     def take_back(self) -> str:
-        """Forget the last question and what followed it; returns the question. Raises RequestError."""
+        """Remove the last question and everything after it; returns the question. Raises RequestError."""
         for at in range(len(self.messages) - 1, -1, -1):
             if self.messages[at]["role"] == "user":
                 question = self.messages[at]["content"]
                 del self.messages[at:]
                 return question
-        raise RequestError("Nothing was asked yet.")
+        raise RequestError("There is no question yet.")
 
     def reset(self) -> None:
-        """Forget everything but the system message."""
+        """Remove everything but the system message."""
         self.messages = self.messages[:1] if self.system is not None else []
 
     def save(self, path: Path) -> None:
-        """Write the messages as a JSON list of {role, content}, whole or not at all.
+        """Write the messages as a JSON list of {role, content}, atomically.
 
         Overwrites a saved conversation, but no other file. Raises RequestError.
         """
@@ -70,18 +70,18 @@ class Conversation:
             write_output(path, text.encode("utf-8", errors="replace"), mode=0o600)
         except OSError as error:
             raise RequestError(f"Cannot write {path}: {error.strerror}.") from None
-        except ValueError as error:  # a NUL in the name
+        except ValueError as error:  # a NUL in the file name
             raise RequestError(f"Cannot write {path}: {error}.") from None
 
     def load(self, path: Path) -> None:
-        """Replace everything by a saved conversation. Raises RequestError; the conversation then stays."""
+        """Replace the messages by a saved conversation. Raises RequestError and then changes nothing."""
         self.messages = read_messages(path)
 
 
 def read_messages(path: Path) -> list[dict[str, str]]:
-    """The messages of a file that `Conversation.save`, or another tool, wrote as a JSON list.
+    """Read messages from a JSON list written by `Conversation.save` or another tool.
 
-    Raises RequestError saying what is wrong and where.
+    Raises RequestError with the problem and its place.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def read_messages(path: Path) -> list[dict[str, str]]:
         raise _not_messages(path, f"it is not JSON ({error.msg} in line {error.lineno})") from None
     except RecursionError:
         raise _not_messages(path, "it is nested too deeply") from None
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # a NUL in the file name
         raise RequestError(f"Cannot read {path}: {error}.") from None
     if not isinstance(data, list):
         raise _not_messages(path, f"it holds {json_kind(data)}, not a list")
@@ -119,17 +119,17 @@ def _message(path: Path, number: int, entry: object) -> dict[str, str]:
 
 
 def json_kind(value: object) -> str:
-    """What JSON calls a value."""
+    """The JSON name of a value's type."""
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
 def overwrites(path: Path) -> bool:
-    """Whether saving there would replace a saved conversation. Raises RequestError for another file."""
+    """Whether saving there would replace a saved conversation. Raises RequestError for any other file."""
     try:
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
             return False
-    except (OSError, ValueError):  # a name that cannot be one: writing says so
+    except (OSError, ValueError):  # an impossible file name: writing reports it
         return False
     try:
         read_messages(path)

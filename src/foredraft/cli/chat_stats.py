@@ -1,4 +1,4 @@
-"""What a chat session has generated so far, added up over its turns."""
+"""Totals of a chat session over its turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Totals:
     last: Completion | None = None
 
     def add(self, completion: Completion) -> None:
-        """Count an answer, whole or stopped."""
+        """Count an answer, complete or stopped."""
         timings, spec = completion.timings, completion.speculation
         self.turns += 1
         self.stopped += completion.finish_reason is FinishReason.ABORT
@@ -35,7 +35,7 @@ class Totals:
         self.rounds += spec.rounds
         self.committed += spec.rounds * (spec.acceptance_length or 0.0)
         if spec.estimated_speedup is not None:
-            # Speedup × time taken is the time that plain decoding would have taken: those add up.
+            # Speedup × time taken is the time of plain decoding; these times can be added.
             self.compared_ms += timings.predicted_ms
             self.plain_ms += spec.estimated_speedup * timings.predicted_ms
         for name, stats in spec.drafters.items():
@@ -50,7 +50,7 @@ class Totals:
 
     @property
     def per_second(self) -> float:
-        """Tokens generated in a second of decoding."""
+        """Generated tokens per second of decoding."""
         return 1e3 * self.tokens / self.decode_ms if self.decode_ms else 0.0
 
     @property
@@ -60,11 +60,11 @@ class Totals:
 
     @property
     def estimated_speedup(self) -> float | None:
-        """Over the turns that had a plain round to compare with."""
+        """Estimated speedup over the turns that had a plain round to compare with."""
         return self.plain_ms / self.compared_ms if self.compared_ms else None
 
     def table(self, context_length: int) -> Table:
-        """What `/stats` shows."""
+        """The table that `/stats` shows."""
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -91,7 +91,7 @@ class Totals:
 
 def _last_rows(last: Completion, context_length: int) -> dict[str, str]:
     usage, spec = last.usage, last.speculation
-    why = "" if spec.active or not spec.reason else f" (nothing drafted last: {spec.reason})"
+    why = "" if spec.active or not spec.reason else f" (no drafts in the last answer: {spec.reason})"
     rows = {
         "speculation": spec.configured + why,
         "exact": f"yes: {spec.exact_reason}" if spec.exact else f"no: {spec.exact_reason}",

@@ -1,4 +1,6 @@
-"""One turn of a chat: the answer as it comes, stopped by Ctrl-C, kept in the conversation."""
+"""One turn of a chat: the answer is shown as it is generated, stopped by Ctrl-C, and added to the
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,11 @@ def answer(
     show: Callable[[str, str], None],
     ctrl_c: CtrlC,
 ) -> Completion:
-    """Generate an answer; `show(text, origin)` gets every piece of it. Ctrl-C ends it with reason "abort".
+    """Generate an answer; `show(text, origin)` is called with every piece. Ctrl-C ends it with reason
+    "abort".
 
-    Steps the engine itself instead of using `Engine.stream`: a long prompt is many steps without an event
-    to stop at, and what was counted up to the stop is wanted too. Raises what `Engine.add` raises.
+    Steps the engine itself instead of using `Engine.stream`: a long prompt takes many steps without an event
+    to stop at, and the counts up to the stop are needed too. Raises what `Engine.add` raises.
     """
     events: list[Event] = []
 
@@ -59,22 +62,22 @@ def answer(
     try:
         while not ctrl_c.pressed and not (events and isinstance(events[-1], FinishEvent)):
             take(engine.step())
-    except KeyboardInterrupt:  # raised past `ctrl_c`: a stop all the same
+    except KeyboardInterrupt:  # raised before `ctrl_c` took over: also a stop
         pass
     finally:
-        take(engine.abort(request))  # nothing, when it is finished
+        take(engine.abort(request))  # no events if it is finished
     return fold(events)
 
 
 def _nobody_to_ask(question: str) -> bool:
-    raise RequestError(f"{question} Nobody can be asked here.", hint="Choose another name.")
+    raise RequestError(f"{question} There is no terminal to ask on.", hint="Choose another name.")
 
 
 @dataclass(slots=True)
 class Chat:
-    """A session: what turns and commands act on. `notes` is where everything but the answers goes.
+    """The session that turns and commands work on. `notes` is the console for everything but answers.
 
-    `load` makes the engine of another model; `confirm` asks the user, where there is one.
+    `load` creates the engine of another model; `confirm` asks the user, if there is one.
     """
 
     engine: Engine
@@ -92,14 +95,14 @@ class Chat:
 
     @property
     def params(self) -> SamplingParams:
-        """How the next answer is sampled. With a seed, an answer that is tried again has the next one."""
+        """Sampling of the next answer. With a seed, each retry of an answer uses the next seed."""
         params = self.sampling.params(self.engine.model.info.recommended)
         if params.seed is not None and self._retries:
             params = replace(params, seed=params.seed + self._retries)
         return params
 
     def about(self) -> str:
-        """What answers, and how, in one line."""
+        """The model and its settings in one line."""
         info, capabilities = self.engine.model.info, self.engine.model.capabilities
         params = self.params
         parts = [
@@ -113,7 +116,7 @@ class Chat:
         return " · ".join(part for part in parts if part)
 
     def use_model(self, named: str) -> None:
-        """Go on with another model. Raises what loading it raises; the old one then stays."""
+        """Continue with another model. Raises what loading it raises; the old model then stays."""
         engine = self.load(named, parse_speculation(self.speculation))
         self.engine.close()
         self.engine = engine
@@ -123,12 +126,12 @@ class Chat:
         self.engine.close()
 
     def ask(self, question: str) -> None:
-        """Answer a question and keep both. What goes wrong is said; the conversation is then as before."""
+        """Answer a question and keep both. An error is shown, and the conversation is then unchanged."""
         self._retries = 0
         self._try(question)
 
     def retry(self) -> None:
-        """Answer the last question again; the new answer takes the place of the old. Raises RequestError."""
+        """Answer the last question again; the new answer replaces the old one. Raises RequestError."""
         kept = list(self.conversation.messages)
         question = self.conversation.take_back()
         turns = self.conversation.turns
@@ -136,7 +139,7 @@ class Chat:
         try:
             self._try(question)
         finally:
-            if self.conversation.turns == turns:  # no answer came: the old one stays
+            if self.conversation.turns == turns:  # no new answer: the old one stays
                 self.conversation.messages = kept
 
     def _try(self, question: str) -> None:
@@ -145,7 +148,7 @@ class Chat:
                 self._ask(question, ctrl_c)
             except ContextLengthError as error:
                 self.complain(error)
-                self.say(f"The conversation is as it was before. {self._what_to_do()}")
+                self.say(f"The conversation is unchanged. {self._what_to_do()}")
             except ForedraftError as error:
                 self.complain(error)
 
@@ -165,7 +168,7 @@ class Chat:
             self.say("There was no answer yet, so the question is not kept.")
 
     def _close(self, completion: Completion) -> None:
-        """What follows an answer: who has which colour, what it took, and what ended it, if not itself."""
+        """Show what follows an answer: the colours' legend, its statistics, and why it ended early."""
         legend = self.printer.legend()
         if legend != self._legend:
             self.notes.print(legend, soft_wrap=not self.notes.is_terminal)
@@ -182,16 +185,16 @@ class Chat:
             self.say(f"{note} {self._what_to_do()}" if full else note)
 
     def _what_to_do(self) -> str:
-        """About a context that is full."""
-        larger = ", --ctx N makes room for more" if may_be_longer(self.engine.model.info) else ""
+        """The hint for a full context."""
+        larger = ", --ctx N sets a larger context" if may_be_longer(self.engine.model.info) else ""
         return f"{FULL}{larger}."
 
     def say(self, text: str) -> None:
-        """A line about the session."""
+        """Show a line about the session."""
         self.notes.print(escape(text), soft_wrap=not self.notes.is_terminal)
 
     def complain(self, error: ForedraftError) -> None:
-        """An error that the session survives."""
+        """Show an error that does not end the session."""
         self.notes.print(f"[bold red]Error:[/] {escape(error.message)}", soft_wrap=not self.notes.is_terminal)
         if error.hint:
             self.say(error.hint)

@@ -1,4 +1,4 @@
-"""`run --compare`: the same answer with speculation and without, and how fast each came."""
+"""`run --compare`: the same answer with and without speculation, and the speed of each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """By the time after the first token; None of answers that have no more."""
+        """Ratio of the times after the first token; None if an answer has no more tokens."""
         rates = [each.timings.predicted_per_second for each in (self.speculated, self.plain)]
         return rates[0] / rates[1] if self.speculated.timings.predicted_n > 1 and rates[1] > 0 else None
 
     @property
     def same(self) -> bool:
-        """Whether every byte is the same."""
+        """Whether both texts have the same bytes."""
         return self.speculated.text == self.plain.text and self.speculated.tokens == self.plain.tokens
 
     def as_dict(self) -> dict[str, Any]:
-        """For `run --json`."""
+        """The comparison as an object for `run --json`."""
         return {
             "tokens_per_second": self.speculated.timings.predicted_per_second,
             "plain_tokens_per_second": self.plain.timings.predicted_per_second,
@@ -47,7 +47,7 @@ class Comparison:
         }
 
     def show(self, console: Console) -> None:
-        """A line for each, and what they come to."""
+        """Show a line for each answer, and the result."""
         for what, each in (("with speculation", self.speculated), ("plain", self.plain)):
             timings = each.timings
             console.print(
@@ -67,14 +67,14 @@ class Comparison:
         first = next((i for i, pair in enumerate(zip(mine, other, strict=False)) if pair[0] != pair[1]), None)
         at = min(len(mine), len(other)) if first is None else first
         spec = self.speculated.speculation
-        why = f" (not exact: {spec.exact_reason})" if not spec.exact else ", which is a defect: report it"
+        why = f" (not exact: {spec.exact_reason})" if not spec.exact else ", which is a bug: please report it"
         return f"the texts differ from byte {at + 1:,} on{why}"
 
 
 def compare(
     engine: Engine, prompt: Prompt, params: SamplingParams, speculated: Completion, console: Console
 ) -> Comparison:
-    """Generate an answer again without speculation. `params` must have the seed that it had."""
+    """Generate an answer again without speculation. `params` must have the first answer's seed."""
     engine.set_speculation(OFF)
     with console.status("The same again without speculation…"):
         plain = engine.generate(prompt, params)

@@ -1,4 +1,4 @@
-"""What `foredraft doctor` finds out, as plain values. Nothing here prints."""
+"""The facts that `foredraft doctor` reports, as plain values. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from foredraft.backends.llamacpp.amx import Amx
 
 BATCHES = (2, 4, 8, 16)
-"""Rows of the forwards that are reported: drafts of 1, 3, 7 and 15 tokens."""
+"""Rows of the reported forwards: drafts of 1, 3, 7 and 15 tokens."""
 
 MEASURING_SECONDS = 1.0
 
@@ -46,7 +46,9 @@ MEASURING_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An optional package: what it is for, its version (None: not installed) and the line to install it."""
+    """An optional package: its purpose, its version (None: not installed) and the command that installs
+    it.
+    """
 
     name: str
     module: str
@@ -75,7 +77,7 @@ _PACKAGES = (
 
 
 def software() -> Software:
-    """Versions of everything that matters. No optional package is imported."""
+    """Versions of Foredraft and its packages. Imports no optional package."""
     return Software(
         foredraft=version("foredraft"),
         python=platform.python_version(),
@@ -101,12 +103,12 @@ def _version(distribution: str, module: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The processor and memory, and what of them llama.cpp uses.
+    """The processor and memory, and how llama.cpp uses them.
 
-    `features` are those llama.cpp was built with, `unused` those the processor has besides; both are empty
-    where that cannot be asked. `memory` is in bytes, 0 for unknown. `kernels`: Foredraft's in llama.cpp, in
-    words; `build`: the command that compiles them in, where they could be and are not. `amx`: None where
-    there is none.
+    `features`: CPU features that llama.cpp was built with; `unused`: further features of the processor. Both
+    are empty if llama.cpp cannot report them. `memory` is in bytes, 0 if unknown. `kernels` describes
+    Foredraft's kernels in llama.cpp; `build` is the command that compiles them in, if that is possible and
+    has not been done. `amx`: None without AMX.
     """
 
     processor: str
@@ -122,7 +124,7 @@ class Machine:
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
-    """What this machine offers to the installed llama.cpp (None: there is none)."""
+    """The machine as the installed llama.cpp (None: not installed) can use it."""
     features = llama.features if llama else ()
     has = processor_features() or ()
     lacking = llama is not None and not llama.kernels and "AVX2" in has
@@ -145,8 +147,8 @@ def machine(llama: LlamaCpp | None) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model's file (or its folder of safetensors), read without loading it. `context` is what the model was
-    trained for, in tokens.
+    """A model's file (or folder of safetensors), read without loading it. `context` is the context length the
+    model was trained for, in tokens.
     """
 
     path: Path
@@ -159,7 +161,7 @@ class ModelFile:
 
 
 def model_file(path: Path) -> ModelFile:
-    """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
+    """Read a file or folder found by `library.resolve`. Raises ModelError, MissingDependencyError."""
     summary = summary_of(path)
     return ModelFile(
         path=path,
@@ -174,8 +176,8 @@ def model_file(path: Path) -> ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """What a model's chat template can do; `error`: why it cannot be used. `reasoning`: its variables that
-    turn reasoning on and off, or say how much.
+    """Abilities of a model's chat template. `error`: why it cannot be used. `reasoning`: its variables that
+    turn reasoning on and off, or set its amount.
     """
 
     present: bool
@@ -187,7 +189,7 @@ class ChatTemplate:
 
 
 def chat_template(model: Model) -> ChatTemplate:
-    """Of a loaded model. Raises ChildError, CapacityError if it cannot be tried."""
+    """The chat template of a loaded model. Raises ChildError, CapacityError if it cannot be tried."""
     traits = model.tokenizer.template_traits
     return ChatTemplate(
         present=model.tokenizer.chat_template is not None,
@@ -204,9 +206,9 @@ def chat_template(model: Model) -> ChatTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a loaded model takes, in bytes. `parts` are those of `ModelInfo.memory`; `resident` is all that
-    this process has in memory, `anonymous` what of it the system cannot drop and read again from a file. 0
-    where that cannot be asked.
+    """Memory use of a loaded model, in bytes. `parts` are those of `ModelInfo.memory`; `resident` is the
+    process's resident memory, `anonymous` the part of it that the system cannot drop and reread from a file.
+    0 if the system does not report it.
     """
 
     parts: Mapping[str, int]
@@ -216,7 +218,7 @@ class Memory:
 
 
 def memory(model: Model) -> Memory:
-    """What it takes now. `cells` are the tokens that its KV cache has room for."""
+    """The current memory use. `cells` is the capacity of the KV cache in tokens."""
     cells = model.info.context_length * model.capabilities.sequences
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
@@ -231,7 +233,7 @@ def memory(model: Model) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class Drafters:
-    """The drafters that can be named, and which of them (and of the backends) come from plugins."""
+    """Available drafters, and the drafters and backends that come from plugins."""
 
     available: tuple[str, ...]
     plugins: tuple[str, ...]
@@ -239,7 +241,7 @@ class Drafters:
 
 
 def drafters() -> Drafters:
-    """From the same entry points that `registry` uses. None is imported."""
+    """List the entry points that `registry` uses, without importing any."""
     return Drafters(
         available=tuple(drafter_names()),
         plugins=_from_plugins(DRAFTERS),
@@ -254,8 +256,8 @@ def _from_plugins(group: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """`cost`: the time of verifying a draft of `draft` tokens, in plain decoding steps. It pays when more
-    than `cost` − 1 of its tokens are accepted.
+    """Break-even point of a draft. `cost`: time to verify a draft of `draft` tokens, in plain decoding steps.
+    It pays if more than `cost` − 1 of its tokens are accepted.
     """
 
     draft: int
@@ -264,7 +266,7 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Whether `auto` would draft with this model, `reason` saying why not, and from when a draft pays."""
+    """Whether `auto` drafts with this model (`reason`: why not), and from when a draft pays."""
 
     runs: bool
     reason: str | None
@@ -275,7 +277,7 @@ class Speculation:
 
 
 def speculation(model: Model) -> Speculation:
-    """What `auto` would do, from the same code that does it, and a second of measuring."""
+    """Determine what `auto` does, with the engine's own code, and measure for about a second."""
     setup = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
     names = tuple(setup.drafters.names)
     setup.drafters.close()
@@ -301,7 +303,7 @@ def speculation(model: Model) -> Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Files of one kind: how many, and their bytes together."""
+    """Number and total size of files of one kind."""
 
     files: int
     bytes: int
@@ -309,8 +311,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class PastOutputs:
-    """The store of the `suffix` drafter: `outputs` texts of `tokens` together, in `files` (one for each
-    vocabulary and scope) of `bytes` together.
+    """The store of the `suffix` drafter: `outputs` texts with `tokens` in total, in `files` (one for each
+    vocabulary and scope) of `bytes` in total.
     """
 
     files: int
@@ -321,9 +323,9 @@ class PastOutputs:
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """What models cost here: one model and setting. `file` is the beginning of the model file's hash, which
-    tells quantisations of one model apart. `depths` in tokens, `measured` the day, `rounds` how many
-    measurements it rests on.
+    """The stored profile of one model and setting. `file` is the start of the model file's hash, which
+    distinguishes quantisations of one model. `depths` in tokens, `measured` the day, `rounds` the number of
+    measurements.
     """
 
     model: str
@@ -339,10 +341,10 @@ class StoredProfile:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What Foredraft keeps on this computer.
+    """Everything that Foredraft stores on this computer.
 
-    `measurements` are results of the exactness probe, `profile_files` those of `profiles`, `counts` the other
-    files of drafters (ngram-cache's), `prefixes` KV cells of conversations, `history` the lines typed into
+    `measurements` are results of the exactness probe, `profile_files` the files of `profiles`, `counts` the
+    other drafters' files (ngram-cache), `prefixes` KV cells of conversations, `history` the lines typed into
     `foredraft chat`.
     """
 
@@ -358,7 +360,7 @@ class Storage:
 
 
 def storage() -> Storage:
-    """Raises OSError where a folder cannot be read."""
+    """Survey the stored files. Raises OSError if a folder cannot be read."""
     folder = paths.cache_dir()
     pulled = [model for model in library.list_models(paths.models_dir()) if model.source != "bundled"]
     stored = describe(paths.store_dir())
@@ -397,6 +399,6 @@ def _stored(profile: profiles.Profile) -> StoredProfile:
 
 
 def kept(files: Sequence[Path]) -> Kept:
-    """Those of the files that are there."""
+    """Count the files that exist."""
     sizes = [file.lstat().st_size for file in files if file.is_file()]
     return Kept(len(sizes), sum(sizes))

@@ -1,4 +1,4 @@
-"""What `foredraft doctor` finds out about PyTorch: what the backend would compute with here, and how."""
+"""PyTorch's part of `foredraft doctor`: the device and number formats that the backend would use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from foredraft.registry import missing_dependency
 
 @dataclass(frozen=True, slots=True)
 class PyTorch:
-    """The installed PyTorch. `device` is where models are put; `formats` says for weights stored in a format
-    in which one they are computed there; `bf16` is whether the processor has instructions for that format,
-    `onednn` whether its products are oneDNN's over weights laid out beforehand, which do not depend on how
-    many rows there are, `fbgemm` whether weights that fit fp16 are held in it.
+    """The installed PyTorch. `device` is the device for models; `formats` maps stored number formats to the
+    ones they are computed in; `bf16`: whether the processor has bf16 instructions; `onednn`: whether products
+    are computed by oneDNN with packed weights, whose results do not depend on the number of rows; `fbgemm`:
+    whether weights that fit fp16 are stored in it.
     """
 
     version: str
@@ -30,7 +30,7 @@ class PyTorch:
 
 
 def torch_facts() -> PyTorch:
-    """Ask the backend itself. Raises MissingDependencyError, or BackendError if PyTorch does not load."""
+    """Query the backend. Raises MissingDependencyError, or BackendError if PyTorch cannot be imported."""
     try:
         from foredraft.backends.torch import half, loading
     except ModuleNotFoundError as error:
@@ -38,11 +38,11 @@ def torch_facts() -> PyTorch:
             raise
         raise missing_dependency(error.name, "Running safetensors") from None
     except (ImportError, OSError, RuntimeError) as error:
-        if str(getattr(error, "name", "")).startswith("foredraft"):  # a mistake of ours
+        if str(getattr(error, "name", "")).startswith("foredraft"):  # an error of our own
             raise
         raise BackendError(
-            f"PyTorch is installed, but does not load: {error}.",
-            hint="Install it again: " + installation.add("--force-reinstall", "torch", "transformers"),
+            f"PyTorch is installed but cannot be imported: {error}.",
+            hint="Reinstall it: " + installation.add("--force-reinstall", "torch", "transformers"),
         ) from error
     device = loading.place_on(ModelOptions(), None)[0]
     processor = loading.place_on(ModelOptions(gpu_layers=0), None)[0]

@@ -1,4 +1,4 @@
-"""`foredraft doctor`: what is here, whether it works, and what to do where it does not."""
+"""`foredraft doctor`: check the installation and a model, and say how to fix problems."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CANNOT_RUN = 2
 _LABEL = 18
 
 _MEMORY = {
-    "weights_mapped": " [dim](from the file; the system can drop them and read them again)[/]",
-    "weights": " [dim](laid out for the kernels, or on the device)[/]",
-    "kv_cache": " at most, for {cells:,} tokens [dim](taken as tokens are written)[/]",
-    "compute": " at most, for what a forward computes",
+    "weights_mapped": " [dim](mapped from the file; the system can drop and reread them)[/]",
+    "weights": " [dim](packed for the kernels, or on the device)[/]",
+    "kv_cache": " at most, for {cells:,} tokens [dim](used as tokens are written)[/]",
+    "compute": " at most, for the buffers of a forward",
 }
 
 Row = tuple[str, str]
@@ -44,9 +44,9 @@ Row = tuple[str, str]
 
 
 class Report:
-    """Sections, printed as they come and kept for `--json`; and the problems found on the way.
+    """Sections, printed at once and kept for `--json`, and the problems found.
 
-    Printing at once shows how far it got, should a native library take the process down.
+    Printing at once shows how far it got if a native library crashes the process.
     """
 
     def __init__(self, console: Console | None) -> None:
@@ -55,7 +55,7 @@ class Report:
         self.problems: list[ForedraftError] = []
 
     def section(self, title: str, value: Any, rows: Iterable[Row]) -> None:
-        """Add a section. `value` is a dataclass, or None for one that could not be looked into."""
+        """Add a section. `value` is a dataclass, or None if it could not be determined."""
         self._sections[title.lower()] = None if value is None else asdict(value)
         if self._console is None:
             return
@@ -65,20 +65,20 @@ class Report:
         self.line("")
 
     def line(self, markup: str) -> None:
-        """Print a line, unless the report is JSON."""
+        """Print a line, except with `--json`."""
         if self._console is not None:
             self._console.print(printable(markup), soft_wrap=True, highlight=False)
 
     def failed(self, error: ForedraftError) -> list[Row]:
-        """Note a problem; the rows that show it."""
+        """Record a problem; returns the rows that show it."""
         self.problems.append(error)
         rows = [("problem", f"[red]{escape(error.message)}[/]")]
         return [*rows, ("what to do", escape(error.hint))] if error.hint else rows
 
     def noted(self, error: ForedraftError) -> list[Row]:
-        """The rows that show what does not work, and is not needed for the model asked for."""
+        """The rows that show a fault which does not affect the chosen model."""
         rows = [("does not run", f"[yellow]{escape(error.message)}[/]")]
-        return [*rows, ("to have it", escape(error.hint))] if error.hint else rows
+        return [*rows, ("to fix it", escape(error.hint))] if error.hint else rows
 
     def as_json(self) -> str:
         """The whole report as one JSON object."""
@@ -89,7 +89,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Whether output is the same bytes with and without speculation, as the probe measured it."""
+    """Whether output has the same bytes with and without speculation, as measured by the probe."""
 
     exact: bool
     note: str
@@ -97,7 +97,7 @@ class Exactness:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """How calls of tools are read out of answers, and whether that is the form of the chat template."""
+    """The form in which tool calls are parsed, and whether it comes from the chat template."""
 
     known: bool
     note: str
@@ -110,9 +110,8 @@ class ToolCalls:
 @model_options
 def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     """Check this installation and MODEL (default: the default model), and say what to do.
-
     MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
-    settings. Exits with 0 if it can run, with 2 if not.
+    settings. The exit code is 0 if it can run, 2 if not.
     """
     model = take_model(options, model)
     report = Report(None if as_json else Console(highlight=False))
@@ -181,7 +180,10 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "features", " ".join(machine.features)
     if machine.unused:
         build = escape(installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"))
-        yield "not used", f"[yellow]{' '.join(machine.unused)}[/]: building on this machine does: {build}"
+        yield (
+            "not used",
+            f"[yellow]{' '.join(machine.unused)}[/]: to use them, build on this machine: {build}",
+        )
     if llama is None:
         return
     if machine.kernels:
@@ -190,7 +192,7 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "own kernels", "[yellow]not compiled in[/]: verifying drafts takes longer"
         yield "to add them", escape(machine.build)
     if (amx := machine.amx) is not None:
-        yield "AMX", f"{'used' if amx.used else '[yellow]left alone[/]'}: {escape(amx.note)}"
+        yield "AMX", f"{'used' if amx.used else '[yellow]not used[/]'}: {escape(amx.note)}"
         if amx.remedy:
             yield "to use AMX", escape(amx.remedy)
     yield "GPU offload", "yes" if machine.gpu_offload else "no: llama-cpp-python was built for the CPU only"
@@ -200,7 +202,7 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
 
 
 def _check_torch(report: Report, *, needed: bool) -> None:
-    """PyTorch is an extra that most need not have: without it only safetensors do not run."""
+    """Check PyTorch, an optional extra: without it only safetensors models cannot run."""
     from foredraft.cli.diagnosis_torch import torch_facts
 
     try:
@@ -276,22 +278,25 @@ def _loaded_rows(info: ModelInfo) -> Iterator[Row]:
 
 def _template_rows(template: diagnosis.ChatTemplate) -> Iterator[Row]:
     if not template.present:
-        yield "messages", "[yellow]none[/]: it has no chat template and takes plain text only (run --raw)"
+        yield "messages", "[yellow]no[/]: it has no chat template and takes plain text only (run --raw)"
         return
     if template.error is not None:
-        yield "messages", f"[red]none[/]: its chat template cannot be used. {escape(template.error)}"
+        yield "messages", f"[red]no[/]: its chat template cannot be used. {escape(template.error)}"
         yield (
             "what to do",
-            "give it plain text (run --raw, /v1/completions), or use another file of the model",
+            "use plain text (run --raw, /v1/completions), or another file of the model",
         )
         return
-    yield "messages", "[green]yes[/]" + (", in turns of user and assistant" if template.alternates else "")
-    places = {"anywhere": "anywhere", "first": "at the beginning", "nowhere": "told by the user"}
+    yield (
+        "messages",
+        "[green]yes[/]" + (", alternating between user and assistant" if template.alternates else ""),
+    )
+    places = {"anywhere": "anywhere", "first": "at the beginning", "nowhere": "in the user's message"}
     yield "system prompt", places[template.system]
-    yield "tools", "described by it" if template.tools else "described in the system prompt"
+    yield "tools", "described by the template" if template.tools else "described in the system prompt"
     yield (
         "reasoning",
-        escape(f"set by {', '.join(template.reasoning)}" if template.reasoning else "no switch"),
+        escape(f"set by {', '.join(template.reasoning)}" if template.reasoning else "cannot be switched"),
     )
 
 
@@ -301,7 +306,7 @@ def _exactness_rows(exactness: Exactness, able: Capabilities) -> Iterator[Row]:
     else:
         yield "exact", "[yellow]no[/]: speculation keeps the distribution, not always the bytes"
     yield "measured", escape(exactness.note)
-    yield "rows at once", f"up to {able.max_rows} of one sequence are verified together"
+    yield "rows", f"up to {able.max_rows} of one sequence are verified in one forward"
 
 
 def _tool_rows(tools: ToolCalls) -> Iterator[Row]:
@@ -316,7 +321,7 @@ def _speculation_rows(speculation: diagnosis.Speculation) -> Iterator[Row]:
     for note in speculation.notes:
         yield "note", escape(note)
     if speculation.step_ms is not None:
-        yield "plain step", f"{speculation.step_ms:.2f} ms a token, near the start of the context"
+        yield "plain step", f"{speculation.step_ms:.2f} ms per token, near the start of the context"
     for point in speculation.break_even:
         yield f"draft of {point.draft}", _break_even_text(point)
 
@@ -351,7 +356,7 @@ def _check_storage(report: Report) -> None:
     try:
         storage = diagnosis.storage()
     except OSError as error:
-        rows = [("problem", f"[yellow]{escape(str(error))}[/]")]  # a cache: nothing depends on it
+        rows = [("problem", f"[yellow]{escape(str(error))}[/]")]  # only a cache: the model runs without it
         report.section("Storage", None, rows)
         return
     report.section("Storage", storage, _storage_rows(storage))
@@ -372,7 +377,7 @@ def _storage_rows(storage: diagnosis.Storage) -> Iterator[Row]:
     yield "typed lines", _kept_text(storage.history)
     yield "to erase", "past outputs, n-gram counts, prefix cache and typed lines: foredraft forget"
     if storage.profile_files.files:
-        yield "", "profiles as well: foredraft forget --profiles"
+        yield "", "profiles too: foredraft forget --profiles"
 
 
 def _profile_text(profile: diagnosis.StoredProfile) -> str:

@@ -1,4 +1,4 @@
-"""`foredraft forget`: erase what is remembered of past texts, and profiles."""
+"""`foredraft forget`: erase stored data about past texts, and profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROFILES = "profiles of models"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Files of one kind that remember something: what they are, for the user, and how much they hold."""
+    """Stored files of one kind: their description for the user, and their size."""
 
     what: str
     files: Sequence[Path]
@@ -32,16 +32,16 @@ class Memory:
 
 
 @click.command()
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be erased.")
-@click.option("--profiles", "with_profiles", is_flag=True, help="Erase the profiles of models, too.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be erased, without erasing it.")
+@click.option("--profiles", "with_profiles", is_flag=True, help="Also erase the profiles of models.")
 def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
-    """Erase what is remembered of past texts on this computer.
+    """Erase stored data about past texts on this computer.
 
-    That is the store of past outputs, the n-gram counts that were learned from them, a server's prefix
-    cache, and the lines typed into chats. With --profiles also what models cost here and how often their
-    drafts were right, in which there is no text. Models, other measurements, saved conversations and files
-    that you named yourself stay.
+    That is the store of past outputs, the n-gram counts learned from them, a server's prefix cache, and the
+    lines typed into chats. With --profiles also the measured costs and acceptance rates of models, which
+    contain no text. Models, other measurements, saved conversations and files that you named yourself are
+    kept.
     """
     try:
         memories = remembered()
@@ -51,9 +51,9 @@ def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
     if with_profiles and kept:
         memories.append(kept)
     if memories:
-        click.echo(f"Remembered in {paths.cache_dir()}:")
+        click.echo(f"Stored in {paths.cache_dir()}:")
     else:
-        click.echo(f"Nothing is remembered in {paths.cache_dir()}.")
+        click.echo(f"Nothing is stored in {paths.cache_dir()}.")
     for memory in memories:
         click.echo(f"  {memory}")
     if kept and not with_profiles:
@@ -72,7 +72,7 @@ def _decide(memories: Sequence[Memory], *, yes: bool, dry_run: bool) -> None:
 
 
 def remembered() -> list[Memory]:
-    """What there is to erase, without what is empty. Raises OSError."""
+    """The files to erase by kind, without empty kinds. Raises OSError."""
     store = paths.store_dir()
     files = suffix_store.remembered(store)
     history = paths.history_file()
@@ -90,14 +90,14 @@ def remembered() -> list[Memory]:
 
 
 def profile_files() -> Memory | None:
-    """The profiles of models, or None. Raises OSError."""
+    """The profiles of models, or None if there are none. Raises OSError."""
     found = profiles.files(profiles.profiles_dir(paths.cache_dir()))
     return Memory(PROFILES, found, sum(file.lstat().st_size for file in found)) if found else None
 
 
 def _agreed() -> bool:
     if not typed_at():
-        raise ConfigError("Nobody can be asked here.", hint="Say --yes to erase, or --dry-run to look.")
+        raise ConfigError("There is no terminal to ask on.", hint="Add --yes to erase, or --dry-run to look.")
     return click.confirm("Erase this?")
 
 

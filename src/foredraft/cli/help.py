@@ -1,4 +1,4 @@
-"""`--help` in groups, with what most people want first, and examples."""
+"""`--help` with options in groups, the common ones first, and examples."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SPECULATION = "Speculation"
 PEERS = "Speculation, as other tools spell it"
 OTHER = "Other options"
 GROUPS = (COMMON, OUTPUT, SERVING, SAMPLING, LOADING, SPECULATION, PEERS, OTHER)
-"""In the order in which they are shown."""
+"""The groups in the order in which they are shown."""
 
 
 class GroupedOption(click.Option):
-    """An option that says under which heading it is listed."""
+    """An option with the heading under which it is listed."""
 
     def __init__(self, *arguments: Any, group: str = OTHER, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.group = group
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """As click has it, without the parentheses around a default in words."""
+        """As in click, but without parentheses around a default given in words."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
@@ -38,7 +38,7 @@ class GroupedOption(click.Option):
 
 
 def option(*flags: str, group: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """`click.option` for a group of the help."""
+    """`click.option` in a group of the help."""
     return click.option(*flags, cls=GroupedOption, group=group, **attributes)
 
 
@@ -50,7 +50,7 @@ class GroupedCommand(click.Command):
         self.examples = tuple(examples)
 
     def grouped(self, ctx: click.Context) -> list[tuple[str, list[click.Parameter]]]:
-        """The options by their headings."""
+        """The options by heading."""
         groups: dict[str, list[click.Parameter]] = {group: [] for group in GROUPS}
         for param in self.get_params(ctx):
             if not isinstance(param, click.Argument):
@@ -58,7 +58,7 @@ class GroupedCommand(click.Command):
         return [(group, params) for group, params in groups.items() if params]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, and the options in groups."""
+        """Write the examples, and the options in groups."""
         if self.examples:
             with formatter.section("Examples"):
                 for example in self.examples:

@@ -1,4 +1,4 @@
-"""Ctrl-C where raising an exception at once would do harm, and SIGTERM where it shall do as Ctrl-C does."""
+"""Handling of Ctrl-C where an immediate exception would do harm, and SIGTERM treated like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 INTERRUPTED = 130
 TERMINATED = 143
-"""Exit codes, as shells have them: 128 and the number of the signal."""
+"""Exit codes as in shells: 128 plus the signal's number."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: as Ctrl-C, but for the exit code."""
+    """Raised on SIGTERM: handled as Ctrl-C, with another exit code."""
 
 
 def stop_code(stop: BaseException) -> int:
-    """The exit code of a command that ended with this exception, or with one that was raised from it."""
+    """The exit code of a command that ended with this exception, or with one raised from it."""
     return (
         TERMINATED if isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated) else INTERRUPTED
     )
@@ -27,10 +27,10 @@ def stop_code(stop: BaseException) -> int:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While entered, SIGTERM raises Terminated, so that what is done after Ctrl-C is done after it too.
+    """While entered, SIGTERM raises Terminated, so that the same clean-up runs as after Ctrl-C.
 
-    Elsewhere it ends the process at once, in native code too. Nothing is changed outside the main thread, and
-    where SIGTERM is handled or ignored already.
+    Otherwise SIGTERM ends the process at once, even in native code. Does nothing outside the main thread, or
+    if SIGTERM is already handled or ignored.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -50,8 +50,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 class CtrlC:
     """While entered, Ctrl-C sets `pressed` and raises nothing.
 
-    An exception could strike between a forward and its bookkeeping, and leave the KV cache saying that it
-    holds other tokens than it does. Outside the main thread, which alone gets signals, nothing is changed.
+    An exception between a forward and its bookkeeping would leave a wrong record of what the KV cache holds.
+    Does nothing outside the main thread, the only one that receives signals.
     """
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class CtrlC:
 
 
 class HeldCtrlC(CtrlC):
-    """While entered, Ctrl-C waits: it raises KeyboardInterrupt at the end of the block, at `raise_pressed` or
-    at `release`. So does SIGTERM where it would raise Terminated.
+    """While entered, Ctrl-C is deferred: KeyboardInterrupt is raised at the end of the block, in
+    `raise_pressed` or in `release`. The same holds for SIGTERM where it would raise Terminated.
 
-    For native libraries that call Python back. What is raised in such a call is printed and lost (llama.cpp's
-    log and progress), or ends the process with a stack dump (PyTorch, while it is imported). A second Ctrl-C
-    ends the process at once, in native code too.
+    For native libraries that call Python back. An exception in such a callback is printed and lost
+    (llama.cpp's log and progress), or ends the process with a stack dump (PyTorch, while it is imported). A
+    second Ctrl-C ends the process at once, even in native code.
     """
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class HeldCtrlC(CtrlC):
             self.raise_pressed()
 
     def release(self) -> None:
-        """From here on it is Python that takes long: Ctrl-C is as usual again."""
+        """Stop deferring: from here on Ctrl-C interrupts Python code as usual."""
         self._restore()
         self.raise_pressed()
 
     def raise_pressed(self) -> None:
-        """Here it may be raised, if it was pressed."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self.pressed:
             self.pressed = False
             raise Terminated if self._terminated else KeyboardInterrupt

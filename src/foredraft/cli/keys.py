@@ -34,9 +34,9 @@ def _file_option(command: Command) -> Command:
 
 @click.group()
 def keys() -> None:
-    """Make and remove API keys for the server.
+    """Create and remove API keys for the server.
 
-    They are kept in its settings file, as hashes. A running server notices the change.
+    They are stored in its settings file, as hashes. A running server reloads the file when it changes.
     """
 
 
@@ -47,34 +47,34 @@ def keys() -> None:
     metavar="NAME",
     default=None,
     show_default="the key's name",
-    help="Keys of the same scope draft from each other's texts.",
+    help="Scope of the key. Keys with the same scope share learned texts.",
 )
 @click.option(
     "--rate",
     type=Whole(1),
     default=None,
     show_default="no limit",
-    help="Most requests a minute.",
+    help="Maximum requests per minute.",
 )
 @click.option(
     "--concurrent",
     type=Whole(1),
     default=None,
     show_default="no limit",
-    help="Most answers at once.",
+    help="Maximum answers at the same time.",
 )
 @click.option(
     "--priority",
     type=Whole(-PRIORITIES, PRIORITIES),
     default=0,
     show_default=True,
-    help="Highest priority that its requests may ask for.",
+    help="Highest priority that requests with this key can set.",
 )
 @_file_option
 def new(
     name: str, *, scope: str | None, rate: int | None, concurrent: int | None, priority: int, file: Path
 ) -> None:
-    """Make a key and print it, once: only its hash is kept."""
+    """Create a key and print it once: only its hash is stored."""
     key = new_key()
     add_key(
         file,
@@ -87,7 +87,7 @@ def new(
             max_priority=priority,
         ),
     )
-    _show(key, f"The key {quoted(name)} is in {file}, as a hash. It is shown only now:")
+    _show(key, f"The key {quoted(name)} is in {file}, as a hash. It is shown only this once:")
 
 
 @keys.command("list")
@@ -96,7 +96,7 @@ def list_command(file: Path) -> None:
     """List the keys: names and limits, no secrets."""
     settings = read_settings(file)
     if not settings.keys:
-        click.echo(f"There are no keys in {file}: whoever reaches the server may use it.")
+        click.echo(f"There are no keys in {file}: anyone who can reach the server can use it.")
     else:
         table = Table(box=None, header_style="bold", pad_edge=False)
         for title in ("key", "scope"):
@@ -114,30 +114,30 @@ def list_command(file: Path) -> None:
 @click.argument("name")
 @_file_option
 def remove(name: str, *, file: Path) -> None:
-    """Remove the key NAME: it is refused from then on."""
+    """Remove the key NAME: the server refuses it from then on."""
     remaining = remove_key(file, name)
     click.echo(f"Removed the key {quoted(name)} from {file}.")
-    click.echo("What was learned in its scope stays until 'foredraft forget'.", err=True)
+    click.echo("The state learned in its scope stays until 'foredraft forget'.", err=True)
     if not remaining:
-        click.echo("It was the last one: a server started now lets everybody in.", err=True)
+        click.echo("It was the last key: a server started now accepts requests without one.", err=True)
 
 
 @keys.command()
 @click.option("--remove", "removes", is_flag=True, help="Remove the admin key.")
 @_file_option
 def admin(*, removes: bool, file: Path) -> None:
-    """Make the admin key, for loading and unloading models. It replaces the one before."""
+    """Create the admin key, for loading and unloading models. It replaces the previous one."""
     if removes:
         set_admin_key(file, None)
         click.echo(f"Removed the admin key from {file}.")
         return
     key = new_key()
     set_admin_key(file, hash_key(key))
-    _show(key, f"The admin key is in {file}, as a hash. It is shown only now:")
+    _show(key, f"The admin key is in {file}, as a hash. It is shown only this once:")
 
 
 def _show(key: str, explanation: str) -> None:
-    """The key alone on standard output, so that it can be piped."""
+    """Print the key alone on standard output, so that it can be piped."""
     click.echo(explanation, err=True)
     click.echo(key)
 

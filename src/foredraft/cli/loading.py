@@ -1,4 +1,4 @@
-"""Loading an engine at the command line, with something to look at while it takes long."""
+"""Loading an engine at the command line, with a spinner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAFT_MODEL = "draft-model"
 
 
 class _Spinner:
-    """What is said while a model is loaded; also that Ctrl-C was heard, where it has to wait."""
+    """Spinner text while a model is loaded; also confirms a Ctrl-C that has to wait."""
 
     def __init__(self, ctrl_c: HeldCtrlC) -> None:
         self.text = "Loading the model…"
@@ -34,24 +34,24 @@ class _Spinner:
 
 
 def find_model(named: str | Path | None) -> Path:
-    """Where a model is that some backend reads. Raises ModelError, MissingDependencyError."""
+    """The path of a model that an installed backend can read. Raises ModelError, MissingDependencyError."""
     path = locate(None if named is None else str(named))
     try:
         backend_for(path)
     except ModelFormatError:
         raise ModelFormatError(
-            f"{path} is no model: neither a GGUF file nor a folder of safetensors.",
-            hint="'foredraft models list' shows the models you have. A text for the model is given with "
+            f"{path} is not a model: neither a GGUF file nor a folder of safetensors.",
+            hint="'foredraft models list' shows the models you have. To give the model a text file, use "
             "'foredraft run -f FILE'.",
         ) from None
     return path
 
 
 def check_drafts(speculation: Speculation) -> None:
-    """Raises ModelNotFoundError for a draft model that is named and not there.
+    """Raises ModelNotFoundError if a named draft model does not exist.
 
-    The engine would report one and go on, as it does where a draft model fails later; but who names one now
-    wants it.
+    The engine would report it and continue without, as when a draft model fails later; but a model named on
+    the command line is meant to be used.
     """
     for stage in speculation.stages:
         if stage.name == DRAFT_MODEL and (named := stage.options.get("model")):
@@ -60,13 +60,13 @@ def check_drafts(speculation: Speculation) -> None:
             except ModelNotFoundError as error:
                 raise ModelNotFoundError(
                     f"The draft model cannot be used: {error.message}",
-                    hint="Name another, or leave it out: without one 'auto' drafts from the text itself.",
+                    hint="Name another, or leave it out: 'auto' also drafts without a draft model.",
                 ) from None
 
 
 def check_chat_template(path: Path) -> None:
-    """Raises RequestError for a model that cannot answer chat messages, before it is loaded. What else is
-    wrong with a file, loading it says.
+    """Raises RequestError for a model that cannot answer chat messages, before it is loaded. Other faults of
+    the file are reported by loading it.
     """
     try:
         summary = summary_of(path)
@@ -75,7 +75,7 @@ def check_chat_template(path: Path) -> None:
     if summary.tensors and not summary.has_chat_template:
         raise RequestError(
             f"{path.name} has no chat template: it continues texts and was not made to answer messages.",
-            hint='Let it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
+            hint='Have it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
         )
 
 
@@ -87,8 +87,8 @@ def load_engine(
     *,
     chats: bool = False,
 ) -> Engine:
-    """`Engine.load` with a spinner on `console` (standard error) that says what is going on; see
-    `load_engines`. With `chats` the model must have a chat template that can be used.
+    """`Engine.load` with a spinner on `console` (standard error); see `load_engines`. With `chats` the model
+    must have a usable chat template.
     """
     check_speculation(speculation)
     check_drafts(speculation)
@@ -100,7 +100,7 @@ def load_engine(
         engine.close()
         raise RequestError(
             f"The chat template of {path.name} cannot be used. {error}",
-            hint='Let it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
+            hint='Have it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
         )
     return engine
 
@@ -111,12 +111,12 @@ def load_engines(
     options: dict[str, Any],
     console: Console,
 ) -> list[Engine]:
-    """`Engine.load_together` with a spinner on `console` (standard error) that says what is going on.
+    """`Engine.load_together` with a spinner on `console` (standard error).
 
-    Ctrl-C raises KeyboardInterrupt, and nothing stays loaded. While weights are read it waits until they
-    report how far they are: that happens in calls from native code.
+    Ctrl-C raises KeyboardInterrupt, and nothing stays loaded. While weights are read it waits for the next
+    progress report, because an exception cannot pass through native code.
     """
-    from foredraft.engine.engine import Engine  # takes longer than all else that a command imports
+    from foredraft.engine.engine import Engine  # the slowest import of a command
     from foredraft.engine.loading import freeze_heap
 
     for speculation in speculations:

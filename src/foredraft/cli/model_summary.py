@@ -1,4 +1,4 @@
-"""What a model's file or folder says of itself, whichever format it has."""
+"""Summary of a model's file or folder, for either format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def summary_of(path: Path) -> Summary:
-    """Of a file or folder that `library.resolve` has found. Raises ModelError, MissingDependencyError."""
+    """Summary of a file or folder found by `library.resolve`. Raises ModelError, MissingDependencyError."""
     folder = repository_of(path)
     if folder is not None:
         return read_safetensors(folder)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from foredraft.library.removal import Removal
 
 SOURCES = {"ollama": "Ollama", "lmstudio": "LM Studio", "huggingface": "Hugging Face cache"}
-"""What is shown for a source that is another program."""
+"""Names of the other programs that models come from."""
 
 
 @click.group()
 def models() -> None:
-    """See, get, convert and delete models."""
+    """List, download, convert and delete models."""
 
 
 models.add_command(search)
@@ -51,9 +51,9 @@ models.add_command(inspect)
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_command(as_json: bool) -> None:
-    """List the models on this computer, those of Ollama, LM Studio and the Hugging Face cache too.
+    """List the models on this computer, including those of Ollama, LM Studio and the Hugging Face cache.
 
-    All are used where they lie, by the names shown here.
+    All of them are used in place, by the names shown here.
     """
     folder = paths.models_dir()
     left_out: list[str] = []
@@ -89,11 +89,11 @@ def _model_json(model: StoredModel, default: Path | None) -> dict[str, Any]:
 
 @models.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def rm(names: tuple[str, ...], *, yes: bool) -> int:
-    """Delete models from the models folder, by the whole names that 'foredraft models list' shows.
+    """Delete models from the models folder, by the full names that 'foredraft models list' shows.
 
-    Only what lies in that folder is deleted: other programs' models are theirs to delete.
+    Only files in that folder are deleted. Delete other programs' models with those programs.
     """
     folder, others = paths.models_dir(), paths.other_programs()
     named = [library.to_remove(name, folder, others) for name in names]
@@ -113,15 +113,15 @@ def _what_goes(removal: Removal) -> str:
     files, links = removal.files, sum(file.is_symlink() for file in removal.files)
     said = f"{removal.model.name}: {counted(len(files), 'file')}, {size_text(removal.size_bytes)}"
     said += f", in {removal.model.path.parent if removal.model.format == 'gguf' else removal.model.path}"
-    said += f" ({counted(links, 'link')}: what they point to stays)" if links else ""
+    said += f" ({counted(links, 'link')}, whose targets are kept)" if links else ""
     others = [path.name for path in removal.rest]
     shown = f"{', '.join(others[:5])}{', …' if len(others) > 5 else ''}"
-    return said + (f"\nWhat is no part of the model stays there: {shown}" if others else "")
+    return said + (f"\nOther files in the folder are kept: {shown}" if others else "")
 
 
 def _confirmed() -> bool:
     if not _terminal():
-        raise ConfigError("There is no terminal to ask whether to delete this.", hint="Add --yes.")
+        raise ConfigError("There is no terminal to ask on.", hint="Add --yes to delete.")
     return click.confirm("Delete this?", err=True)
 
 
@@ -137,21 +137,21 @@ def _terminal() -> bool:
 @click.argument("type_name", metavar="TYPE")
 @click.option("-o", "--output", metavar="OUT", type=click.Path(path_type=Path), help="The file to write.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
-@click.option("--allow-requantize", is_flag=True, help="Accept the loss of quantising twice.")
+@click.option("--allow-requantize", is_flag=True, help="Allow quantising again, which loses more precision.")
 @click.option(
     "--threads",
     default=0,
     show_default="all cores",
     type=Whole(0, MOST_THREADS),
-    help="Threads to use.",
+    help="Number of threads.",
 )
 def quantize(
     source: str, type_name: str, *, output: Path | None, force: bool, allow_requantize: bool, threads: int
 ) -> None:
     """Write SRC with its weights as TYPE (q4_0, q4_k_m, q8_0, …).
 
-    SRC is a GGUF file or the name of one. Without -o, the new file goes into the models folder, where it has
-    a name: that of its file.
+    SRC is a GGUF file or the name of one. Without -o, the new file goes into the models folder, and can be
+    used by its name.
     """
     from foredraft.backends.llamacpp.quantize import quantize as run
 
@@ -176,7 +176,9 @@ def quantize(
         task = bar.add_task("quantising", total=None)
 
         def report(done: int, total: int) -> None:
-            stopping = "stopping after it; Ctrl-C again ends at once" if ctrl_c.pressed else "quantising"
+            stopping = (
+                "stopping after this tensor; Ctrl-C again stops at once" if ctrl_c.pressed else "quantising"
+            )
             bar.update(task, completed=done, total=total, description=stopping)
 
         summary = run(
@@ -199,9 +201,10 @@ def quantize(
 
 
 def _output(src: Path, type_name: str) -> Path:
-    """Where the quantised file goes: into the models folder, made if need be, beside what lies there itself.
+    """The path of the quantised file: in the models folder, which is created if needed, or beside the source
+    if that lies in it.
 
-    Raises ConfigError for an unknown type, and where the folder cannot be made.
+    Raises ConfigError for an unknown type, or if the folder cannot be created.
     """
     from foredraft.backends.llamacpp.quantize import default_name
 
@@ -213,6 +216,6 @@ def _output(src: Path, type_name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be made: {error.strerror or error}.", hint="Name a file to write, with -o."
+            f"Cannot create {folder}: {error.strerror or error}.", hint="Name a file to write, with -o."
         ) from None
     return folder / name

@@ -1,4 +1,4 @@
-"""`foredraft models search` and `pull`: what the Hugging Face Hub has, and getting it."""
+"""`foredraft models search` and `pull`: find models on the Hugging Face Hub and download them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from foredraft.library.hub_search import FoundModel
 
 MOST_VARIANTS = 4
-"""Of a repository's quantisations, in a table."""
+"""Quantisations of a repository to show in the table."""
 
 
 @click.command()
@@ -45,14 +45,14 @@ MOST_VARIANTS = 4
     type=Whole(1, 100),
     default=10,
     show_default=True,
-    help="Show at most N, the most downloaded first.",
+    help="Show at most N models, the most downloaded first.",
 )
-@click.option("--safetensors", is_flag=True, help="Search for models that run on PyTorch instead.")
+@click.option("--safetensors", is_flag=True, help="Search for safetensors models, which run on PyTorch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all quantisations and sizes.")
 def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bool) -> None:
-    """Search the Hugging Face Hub for models by WORDs of their names.
+    """Search the Hugging Face Hub for models by WORDs in their names.
 
-    The size shown first is of what 'foredraft models pull' takes; further quantisations are named after it.
+    The size shown first is the one that 'foredraft models pull' downloads; others are listed after it.
     """
     query = " ".join(words)
     errors = stderr_console()
@@ -65,7 +65,7 @@ def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bo
         return
     if not found:
         kind = "safetensors" if safetensors else "GGUF files"
-        click.echo(f"The Hub has no model with {kind} for {quoted(query)}.")
+        click.echo(f"No model with {kind} on the Hub matches {quoted(query)}.")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("model", overflow="fold")
@@ -78,7 +78,7 @@ def search(words: tuple[str, ...], *, limit: int, safetensors: bool, as_json: bo
 
 
 def _sizes(model: FoundModel) -> Iterator[str]:
-    """What a pull takes, then some of the others."""
+    """The size of a pull, then some of the other quantisations."""
     if not model.variants:
         yield "gated: its owner gives access on request" if model.gated else "unknown"
     for variant in model.variants[:MOST_VARIANTS]:
@@ -94,11 +94,11 @@ def _found_json(model: FoundModel) -> dict[str, Any]:
 @click.command()
 @click.argument("model", metavar="REPO[:QUANT]")
 def pull(model: str) -> None:
-    """Download a model from the Hugging Face Hub: a GGUF, or safetensors where there is none.
+    """Download a model from the Hugging Face Hub: a GGUF file, or safetensors if there is none.
 
     REPO is OWNER/NAME, or its address on the Hub. QUANT is q4_k_m, q8_0, … or the name of a file; without it
-    the usual one is taken. REPO:safetensors takes the weights that run on PyTorch. When a download is
-    interrupted, the same command continues it.
+    the usual one is downloaded. REPO:safetensors downloads the weights for PyTorch. The same command
+    continues an interrupted download.
     """
     repository, _, quantization = _without_address(model).partition(":")
     errors = stderr_console()
@@ -113,7 +113,7 @@ def pull(model: str) -> None:
     shown: list[TaskID] = []
 
     def report(done: int, total: int, file: str) -> None:
-        if not shown:  # until then there may be an error to say instead
+        if not shown:  # not before the first bytes: an error may come instead
             bar.start()
             shown.append(bar.add_task(file, total=total))
         bar.update(shown[0], completed=done, total=total, description=file)
@@ -134,6 +134,6 @@ def pull(model: str) -> None:
 
 
 def _without_address(model: str) -> str:
-    """OWNER/NAME[:QUANT] of what is copied from the browser: https://huggingface.co/OWNER/NAME."""
+    """OWNER/NAME[:QUANT] from an address copied from the browser: https://huggingface.co/OWNER/NAME."""
     place = re.match(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", model)
     return place[1] if place else model

@@ -1,4 +1,4 @@
-"""`foredraft models inspect`: what a model's file or folder says of itself."""
+"""`foredraft models inspect`: show the metadata of a model's file or folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: everything the header says.")
-@click.option("--tensors", is_flag=True, help="List every tensor too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole header as JSON.")
+@click.option("--tensors", is_flag=True, help="Also list every tensor.")
 def inspect(model: str, as_json: bool, tensors: bool) -> None:
-    """Show what a model file holds, without loading it.
+    """Show the metadata of a model file, without loading it.
 
     FILE is a path, a folder of safetensors, or the name of a model that 'foredraft models list' shows.
     """
@@ -38,7 +38,7 @@ def inspect(model: str, as_json: bool, tensors: bool) -> None:
     click.echo(printable(str(summary.path)))
     Console().print(_summary_table(summary))
     if not summary.tensors:
-        click.echo("\nThis file holds a vocabulary and no weights: it cannot generate text.")
+        click.echo("\nThis file contains a vocabulary but no weights: it cannot generate text.")
         return
     click.echo()
     Console().print(_quantization_table(summary))

@@ -1,4 +1,4 @@
-"""`foredraft ngram`: files for the `ngram-cache` drafter."""
+"""`foredraft ngram`: build files for the `ngram-cache` drafter."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from foredraft.errors import ConfigError
 from foredraft.protocols import Tokenizer
 
 PIECE_BYTES = 1 << 18
-"""Text is tokenised in pieces of about this size, cut at line ends: a corpus need not fit in memory."""
+"""Size of the pieces in which text is tokenised, cut at line ends: a corpus need not fit in memory."""
 
 CONTEXT = 64
-"""Tokens of context of the model that is loaded for its tokenizer only."""
+"""Context length of the model that is loaded only for its tokenizer, in tokens."""
 
 
 @click.group()
 def ngram() -> None:
-    """Make files for the ngram-cache drafter."""
+    """Build files for the ngram-cache drafter."""
 
 
 @ngram.command("build-static")
@@ -40,14 +40,17 @@ def ngram() -> None:
     help="The file to write.",
 )
 @click.option(
-    "--model", "-m", default=None, help="The model to make it for: a GGUF file or the name of a pulled model."
+    "--model",
+    "-m",
+    default=None,
+    help="The model whose tokenizer to use: a GGUF file or the name of a model.",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 def build_static_command(texts: Sequence[Path], *, output: Path, model: str | None, force: bool) -> None:
-    """Count which tokens follow which in TEXT_FILEs (UTF-8), for drafting texts of that kind.
+    """Count n-grams in TEXT_FILEs (UTF-8), for drafting similar texts.
 
-    The file fits every model with the same tokenizer. Use it with
-    --speculate 'ngram-cache:static=FILE' or, as in llama.cpp, --spec-type ngram-cache -lcs FILE.
+    The file fits every model with the same tokenizer. Use it with --speculate 'ngram-cache:static=FILE' or,
+    as in llama.cpp, --spec-type ngram-cache -lcs FILE.
     """
     _check_output(output, texts, force=force)
     sizes = [_check_text(path) for path in texts]
@@ -73,15 +76,17 @@ def build_static_command(texts: Sequence[Path], *, output: Path, model: str | No
 
 
 def _build(streams: Iterator[list[int]], output: Path, vocab_hash: str) -> int:
-    """The first stream that holds a pair is looked for beforehand: nothing is written for texts without."""
+    """Write the counts. Looks for the first stream with a pair beforehand: nothing is written for texts
+    without one.
+    """
     first = next((stream for stream in streams if len(stream) > STATIC_N), None)
     if first is None:
-        raise ConfigError("The texts are too short to count anything in.", hint="Give longer texts.")
+        raise ConfigError("The texts are too short to count n-grams.", hint="Give longer texts.")
     return build_static(chain([first], streams), output, vocab_hash)
 
 
 class _Counter:
-    """Tokenises texts and counts tokens; `advance` hears of every piece's bytes."""
+    """Tokenises texts and counts tokens; `advance` is called with every piece's size in bytes."""
 
     def __init__(self, tokenizer: Tokenizer, advance: Callable[[int], None]) -> None:
         self._tokenizer = tokenizer
@@ -89,7 +94,7 @@ class _Counter:
         self.tokens = 0
 
     def streams(self, texts: Sequence[Path]) -> Iterator[list[int]]:
-        """The tokens of each piece of each text."""
+        """The tokens of every piece of every text."""
         for path in texts:
             for piece in read_pieces(path):
                 tokens = self._tokenizer.encode(piece)
@@ -99,10 +104,9 @@ class _Counter:
 
 
 def read_pieces(path: Path) -> Iterator[str]:
-    """A text in pieces of PIECE_BYTES or a little more, up to the end of a line.
+    """Read a text in pieces of PIECE_BYTES or a little more, each up to the end of a line.
 
-    A line longer than that is one piece of its own length. Raises ConfigError for a file that cannot be read
-    or is not UTF-8 text.
+    A longer line is one piece. Raises ConfigError for a file that cannot be read or is not UTF-8 text.
     """
     try:
         with path.open("rb") as file:
@@ -122,11 +126,11 @@ def _not_text(path: Path) -> ConfigError:
 
 
 def _check_text(path: Path) -> int:
-    """The text's size in bytes. What can be wrong is said before a model is loaded and time is spent."""
+    """Check the text and return its size in bytes, before time is spent on loading a model."""
     if not path.exists():
         raise ConfigError(f"There is no file {path}.")
     if not path.is_file():
-        raise ConfigError(f"{path} is not a file.", hint="Name the text files in it.")
+        raise ConfigError(f"{path} is not a file.", hint="Name text files.")
     first = next(read_pieces(path), "")
     size = path.stat().st_size
     if not first.strip() and size <= PIECE_BYTES:
@@ -137,8 +141,8 @@ def _check_text(path: Path) -> int:
 def _check_output(output: Path, texts: Sequence[Path], *, force: bool) -> None:
     if output.is_dir():
         raise ConfigError(f"{output} is a folder.", hint="Name the file to write with -o.")
-    if output.exists() and not output.is_file():  # a device or a pipe: a file would take its place
-        raise ConfigError(f"{output} is no file.", hint="Name the file to write with -o.")
+    if output.exists() and not output.is_file():  # a device or a pipe, which a file would replace
+        raise ConfigError(f"{output} is not a regular file.", hint="Name the file to write with -o.")
     if output.exists() and any(text.exists() and output.samefile(text) for text in texts):
         raise ConfigError(f"{output} is one of the texts.", hint="Write to another file.")
     if output.exists() and not force:

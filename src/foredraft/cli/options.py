@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean for the engine."""
+"""Options that several commands share, and their translation for the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NGRAM_FLAGS = {
 
 
 def option_set(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Several options as one decorator."""
+    """Combine several options into one decorator."""
 
     def apply(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -53,21 +53,21 @@ model_options = option_set(
            show_default="physical cores", help="CPU threads."),
     option("--gpu-layers", "-ngl", group=LOADING, type=Whole(-1), default=-1,
            show_default="all; safetensors: as many as fit",
-           help="Layers to put on the GPU, where there is one."),
+           help="Layers to put on the GPU, if there is one."),
     option("--mem", "memory", group=LOADING, type=click.Choice(["mmap", "ram"]), default="mmap",
-           show_default=True, help="Page the model in on demand, or read it into memory."),
+           show_default=True, help="Page the model in on demand (mmap), or read it into memory (ram)."),
     option("--batch", "-b", group=LOADING, type=Whole(1), default=512, show_default=True,
-           help="Most tokens in one forward."),
+           help="Maximum tokens in one forward."),
     option("--ubatch", "-ub", group=LOADING, type=Whole(1), default=512, show_default=True,
-           help="Most tokens computed at once."),
+           help="Maximum tokens computed at once."),
     option("--kv-type", group=LOADING, default="auto", show_default=True, metavar="TYPE|K/V",
            help="Type of the KV cache; auto keeps the output exact on a CPU."),
     option("--dtype", group=LOADING, type=click.Choice(get_args(Dtype)), default="auto", show_default=True,
-           help="Number format to compute safetensors in; a GGUF has its own."),
+           help="Number format to compute safetensors in; not for GGUF."),
 )  # fmt: skip
 
 remember_option = option(
-    "--no-remember", group=OTHER, is_flag=True, help="Neither read nor write the store of past outputs."
+    "--no-remember", group=OTHER, is_flag=True, help="Do not read or write the store of past outputs."
 )
 
 speculation_options = option_set(
@@ -80,9 +80,9 @@ speculation_options = option_set(
     option("--spec-draft-model", "--model-draft", "-md", "model_draft", group=PEERS, metavar="FILE",
            default=None, help="llama.cpp: draft model."),
     option("--spec-draft-n-max", "--draft-max", "draft_n_max", group=PEERS, type=Whole(1), default=None,
-           help="llama.cpp: most tokens to draft."),
+           help="llama.cpp: maximum tokens to draft."),
     option("--spec-draft-n-min", "--draft-min", "draft_n_min", group=PEERS, type=Whole(0), default=None,
-           help="llama.cpp: drafts shorter than this are dropped."),
+           help="llama.cpp: discard drafts shorter than this."),
     option("--spec-draft-p-min", "--draft-p-min", "draft_p_min", group=PEERS, type=Number(0, 1),
            default=None, help="llama.cpp: stop drafting below this probability."),
     option("--lookup-cache-static", "-lcs", group=PEERS, metavar="FILE", default=None,
@@ -100,15 +100,15 @@ model_option = option(
     show_default="the model that came with Foredraft",
     help="A GGUF file, a folder of safetensors, or the name of a model ('foredraft models list').",
 )  # fmt: skip
-"""For commands that also take the model as a word; see `take_model`."""
+"""For commands that also take the model as an argument; see `take_model`."""
 
 
 def take_model(options: dict[str, Any], word: str | None) -> str | None:
-    """Pop -m. Raises ConfigError where a word names a model, too."""
+    """Pop -m. Raises ConfigError if an argument names a model, too."""
     named: str | None = options.pop("named")
     if named is not None and word is not None:
         raise ConfigError(
-            f"Two models are named: {word} and {named}.", hint="Name one, with -m or as a word."
+            f"Two models are named: {word} and {named}.", hint="Name one, with -m or as an argument."
         )
     return named if word is None else word
 
@@ -141,10 +141,10 @@ MODEL_OPTIONS = ("context_length", "threads", "gpu_layers", "memory", "batch", "
 
 
 def take_model_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Pop the model flags: keywords for `Engine.load`."""
+    """Pop the model flags; returns keyword arguments for `Engine.load`."""
     return {name: options.pop(name) for name in MODEL_OPTIONS}
 
 
 def take_remember(options: dict[str, Any]) -> dict[str, bool]:
-    """Pop --no-remember: a keyword for `Engine.load`."""
+    """Pop --no-remember; returns keyword arguments for `Engine.load`."""
     return {"remember": not options.pop("no_remember")}

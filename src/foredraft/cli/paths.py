@@ -1,4 +1,4 @@
-"""Where Foredraft keeps things on this computer. The only place that decides it."""
+"""Folders and files that Foredraft stores data in. No other module decides this."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CACHE_VARIABLE = "FOREDRAFT_CACHE"
 
 
 def cache_dir() -> Path:
-    """The folder for everything Foredraft stores: $FOREDRAFT_CACHE, or the system's place for caches.
+    """The folder for everything Foredraft stores: $FOREDRAFT_CACHE, or the system's cache folder.
 
-    Raises ConfigError where the variable names what cannot be a folder.
+    Raises ConfigError if the variable does not name a possible folder.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
@@ -27,27 +27,27 @@ def cache_dir() -> Path:
 def _folder(chosen: str) -> Path:
     try:
         folder = Path(chosen).expanduser().absolute()
-    except RuntimeError:  # how pathlib says that there is no such user
+    except RuntimeError:  # raised by pathlib for an unknown user
         raise ConfigError(
-            f"{CACHE_VARIABLE} is {chosen}, and there is no such home folder.", hint="Name another folder."
+            f"{CACHE_VARIABLE} is {chosen}, but that home folder does not exist.", hint="Name another folder."
         ) from None
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{CACHE_VARIABLE} is {folder}, which is no folder.", hint="Name a folder.")
+        raise ConfigError(f"{CACHE_VARIABLE} is {folder}, which is not a folder.", hint="Name a folder.")
     return folder
 
 
 def models_dir() -> Path:
-    """Where `foredraft models pull` puts models."""
+    """The folder that `foredraft models pull` downloads to."""
     return library.models_dir(cache_dir())
 
 
 def other_programs() -> OtherPrograms:
-    """Where Ollama, LM Studio and the Hugging Face libraries keep models, by their own variables."""
+    """Model folders of Ollama, LM Studio and the Hugging Face libraries, by their environment variables."""
     usual = library.usual_places()
     ollama = os.environ.get("OLLAMA_MODELS")
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if not hub and (home := os.environ.get("HF_HOME")):
-        hub = os.path.join(home, "hub")  # noqa: PTH118 - "~" is still in it
+        hub = os.path.join(home, "hub")  # noqa: PTH118 - "~" is not expanded yet
     if not hub and (caches := os.environ.get("XDG_CACHE_HOME")):
         hub = os.path.join(caches, "huggingface", "hub")  # noqa: PTH118
     return OtherPrograms(
@@ -58,19 +58,21 @@ def other_programs() -> OtherPrograms:
 
 
 def locate(name: str | None) -> Path:
-    """The model of a name or a path, whoever keeps it; see `library.resolve`. Raises ModelNotFoundError."""
+    """The path of a model given by name or path, in any known folder; see `library.resolve`. Raises
+    ModelNotFoundError.
+    """
     return library.resolve(name, models_dir(), other_programs())
 
 
 def _named(folder: str | None) -> tuple[Path, ...]:
-    return (Path(os.path.expanduser(folder)),) if folder else ()  # noqa: PTH111 - without a home as it is
+    return (Path(os.path.expanduser(folder)),) if folder else ()  # noqa: PTH111 - unchanged without a home folder
 
 
 def store_dir() -> Path:
-    """What is learned from runs: cost curves, calibration, past outputs that drafters use."""
+    """The folder for learned state: cost curves, calibration, past outputs."""
     return cache_dir() / "store"
 
 
 def history_file() -> Path:
-    """The lines typed into interactive sessions."""
+    """The history of lines typed into chats."""
     return cache_dir() / "history"

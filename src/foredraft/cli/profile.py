@@ -1,4 +1,4 @@
-"""`foredraft profile`: what forwards cost here, from when on a draft pays, and what that means elsewhere."""
+"""`foredraft profile`: measure V(n) here, from when a draft pays, and the best flags for other tools."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ STDOUT = "-"
 @click.command()
 @click.argument("model", required=False)
 @model_option
-@click.option("--quick", is_flag=True, help="One depth, fewer sizes and passes: a few seconds.")
+@click.option("--quick", is_flag=True, help="Measure one depth, fewer sizes and passes: a few seconds.")
 @click.option(
     "--depth",
     "depths",
     type=Whole(1),
     multiple=True,
     metavar="TOKENS",
-    help="Measure with so many tokens in the KV cache. Repeatable.",
+    help="Tokens in the KV cache while measuring. Repeatable.",
     show_default=", ".join(map(str, FULL.depths)),
 )
-@click.option("--no-save", is_flag=True, help="Do not keep the profile for later runs.")
+@click.option("--no-save", is_flag=True, help="Do not save the profile for later runs.")
 @click.option("--json", "json_file", metavar="FILE", default=None, help="Write JSON; - is standard output.")
 @click.option(
     "--plot",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="Draw V(n) into a .png or .svg file.",
+    help="Plot V(n) to a .png or .svg file.",
 )
 @click.option(
     "--export",
     "tool",
     type=click.Choice(TOOLS),
     default=None,
-    help="Print the flags that are best for this tool on this curve.",
+    help="Print the best flags for this tool on the measured curve.",
 )
 @model_options
 def profile(
@@ -74,10 +74,10 @@ def profile(
     tool: str | None,
     **options: Any,
 ) -> None:
-    """Measure what forwards of MODEL (default: the default model) cost here, and from when on a draft pays.
+    """Measure the cost of forwards of MODEL (default: the default model), and from when a draft pays.
 
-    The model is loaded with the given settings; runs with the same settings start from the saved profile.
-    With --export, or with --json -, the tables go to standard error.
+    The model is loaded with the given settings; later runs with the same settings use the saved profile. With
+    --export, or with --json -, the tables go to standard error.
     """
     model = take_model(options, model)
     _check_outputs(json_file, plot, tool)
@@ -100,7 +100,7 @@ def profile(
         click.echo(recommend(_ranking(measured.profile, errors), tool), nl=False)
 
 
-# --- checks: before a model is loaded and time is spent ------------------------------------------------
+# --- checks, before the model is loaded ---------------------------------------------------------------
 
 
 def _check_outputs(json_file: str | None, plot: Path | None, tool: str | None) -> None:
@@ -113,9 +113,9 @@ def _check_outputs(json_file: str | None, plot: Path | None, tool: str | None) -
         if path.is_dir():
             raise ConfigError(f"{path} is a folder.", hint="Name the file to write with --json.")
         if not path.parent.is_dir():
-            raise ConfigError(f"There is no folder {path.parent}.", hint="Make it, or name another one.")
+            raise ConfigError(f"There is no folder {path.parent}.", hint="Create it, or name another folder.")
         if path.exists() and path.suffix != ".json":
-            raise ConfigError(f"{path} exists and is no .json file.", hint="Name another one.")
+            raise ConfigError(f"{path} exists and is not a .json file.", hint="Name another file.")
     if plot is not None:
         check_plot_file(plot)
 
@@ -124,7 +124,7 @@ def _check_depths(depths: Sequence[int], model: Model, rows: int) -> None:
     room = model.info.context_length - rows
     if depths and max(depths) > room:
         raise ConfigError(
-            f"--depth {max(depths)} does not fit: with {rows} more rows there is room for {room} tokens.",
+            f"--depth {max(depths)} does not fit: with {rows} measured rows at most {room} tokens do.",
             hint="Measure at a smaller depth, or use a larger context (--ctx) where the model has one.",
         )
 
@@ -152,7 +152,7 @@ def _measure(model: Model, plan: Plan, errors: Console) -> Measurement:
 
 
 def _ranking(profile: Profile, errors: Console) -> list[Ranked]:
-    """Static drafters, best first: the recorded traces that ship, replayed on the measured curve."""
+    """Static drafters, best first, by replaying the shipped traces on the measured curve."""
     from foredraft.bench.static_drafters import rank_static
 
     with _bar("replaying", errors) as (progress, task):
@@ -164,7 +164,7 @@ def _ranking(profile: Profile, errors: Console) -> list[Ranked]:
     ranked: list[Ranked] = []
     for result in sorted(results, key=lambda result: -result.speedup):
         stages = parse_speculation(result.speculation).stages
-        if len(stages) == 1:  # other tools combine drafters in ways of their own
+        if len(stages) == 1:  # other tools combine drafters differently
             ranked.append((stages[0].name, stages[0].options, result.speedup))
     return ranked
 
@@ -181,7 +181,7 @@ def _show(measured: Measurement, out: Console) -> None:
 
 
 def _save(found: Profile, errors: Console) -> None:
-    """Keep the profile, with what earlier runs learnt about drafters: that was not measured again."""
+    """Save the profile, keeping what earlier runs learned about drafters, which was not measured again."""
     store = ProfileStore(profiles_dir(paths.cache_dir()))
     before = store.load(found.key)
     if before is not None:

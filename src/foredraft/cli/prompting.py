@@ -1,4 +1,4 @@
-"""What the words of `run` mean: which is the model, which the prompt, and where a prompt may come from."""
+"""Input of `run`: which argument is the model and which the prompt, and reading the prompt."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from foredraft.cli.values import is_utf8
 from foredraft.errors import ModelNotFoundError, RequestError
 
 TRY = 'Try: foredraft run "Why is the sky blue?"'
-NOTHING_PIPED = "With '< /dev/null' nothing is piped in."
+NOTHING_PIPED = "Add '< /dev/null' if nothing is piped in."
 
 JOINT = "\n\n"
-"""Between what is piped in and the prompt."""
+"""Between piped text and the prompt."""
 
 MOST_BYTES = 8 << 20
-"""Of a prompt: two million tokens."""
+"""Maximum size of a prompt: about two million tokens."""
 
 PATIENCE_S = 3.0
-"""Seconds after which it is said that a pipe is being waited for."""
+"""Seconds of waiting for a pipe before a message about it."""
 
 
 def split_words(
     words: Sequence[str], *, model: str | None, prompt_given: bool
 ) -> tuple[str | None, str | None]:
-    """(model, prompt) from the words after `run`: `[MODEL] [PROMPT]`, either alone.
+    """Split the arguments of `run` into (model, prompt): `[MODEL] [PROMPT]`, both optional.
 
-    Alone, a word is the model if it names one, or if the prompt is given otherwise and this does not look
-    like a second one; otherwise the prompt. Raises RequestError for more words than that.
+    A single argument is the model if it names one, or if the prompt is given otherwise and the argument does
+    not look like a second prompt; otherwise it is the prompt. Raises RequestError for more arguments.
     """
     words = list(words)
     first_of_two = len(words) > 1
@@ -40,14 +40,14 @@ def split_words(
         model = words.pop(0)
     if len(words) > 1:
         raise RequestError(
-            f"Too many words: {' '.join(words)}.",
+            f"Too many arguments: {' '.join(words)}.",
             hint='Put the prompt in quotes: foredraft run "…".',
         )
     return model, words[0] if words else None
 
 
 def names_a_model(word: str) -> bool:
-    """Whether a single word is a model rather than a prompt: a GGUF path, or the name of a pulled model."""
+    """Whether a single argument names a model: a GGUF path, or the name of a model."""
     if word.lower().endswith(".gguf"):
         return True
     if not _is_one_word(word):
@@ -57,8 +57,8 @@ def names_a_model(word: str) -> bool:
     try:
         locate(word)
     except (ModelNotFoundError, OSError, RuntimeError):
-        # OSError: too long for a file's name, as a prompt in a script without spaces may be. RuntimeError:
-        # "~word" where no user is called that.
+        # OSError: too long for a file name, like a prompt without spaces. RuntimeError: "~word" for an
+        # unknown user.
         return False
     return True
 
@@ -68,7 +68,7 @@ def _is_model(word: str, *, prompt_given: bool) -> bool:
         return True
     try:
         return prompt_given and (_is_one_word(word) or Path(word).exists())
-    except (OSError, ValueError):  # too long for a file's name
+    except (OSError, ValueError):  # too long for a file name
         return False
 
 
@@ -77,16 +77,16 @@ def _is_one_word(word: str) -> bool:
 
 
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
-    """The prompt: an argument, -p, or a file; and before it, with an empty line between them, what is piped
-    in. "-" is a file that is standard input.
+    """Read the prompt from an argument, -p or a file ("-" is standard input), preceded by piped text and an
+    empty line.
 
-    Raises RequestError if there is none, more than one, or it cannot be read.
+    Raises RequestError if there is no prompt, more than one, or it cannot be read.
     """
     named = None if file in (None, "-") else file
     if sum(source is not None for source in (argument, option, named)) > 1:
         raise RequestError(
             "The prompt is given more than once.",
-            hint="Use one of an argument, -p and -f. Text that belongs before it can be piped in: "
+            hint="Use only one of an argument, -p and -f. Text that belongs before it can be piped in: "
             'foredraft run "…" < FILE',
         )
     asked = argument if argument is not None else option
@@ -99,12 +99,14 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     if not text.strip():
         raise RequestError("The prompt is empty.", hint=TRY)
     if not is_utf8(text):  # the argument, which may also have been a file's name
-        raise RequestError("The prompt is not UTF-8 text.", hint="Convert it, or name a text file with -f.")
+        raise RequestError(
+            "The prompt is not UTF-8 text.", hint="Convert it to UTF-8, or name a file with -f."
+        )
     return text
 
 
 def _read_piped(*, needed: bool, wanted: bool) -> str:
-    """What is piped in; nothing at a terminal, unless it is `wanted`. `needed`: it is the whole prompt."""
+    """Read piped text. At a terminal nothing is read unless `wanted`. `needed`: it is the whole prompt."""
     if sys.stdin is None and (needed or wanted):
         raise RequestError("There is no prompt, and standard input is closed.", hint=TRY)
     if typed_at() and not wanted:
@@ -116,12 +118,12 @@ def _read_piped(*, needed: bool, wanted: bool) -> str:
 
 
 def typed_at() -> bool:
-    """Whether standard input is a terminal. It is None where the program was started without one (`<&-`)."""
+    """Whether standard input is a terminal. It is None if the program was started without one (`<&-`)."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _read_stdin() -> str:
-    """Strictly: in a plain C locale Python lets bytes through that are no text, and the model sees noise."""
+    """Read bytes: in a plain C locale Python's text stream would pass invalid bytes on to the model."""
     source = getattr(sys.stdin, "buffer", None)
     waiting = threading.Timer(PATIENCE_S, _say_waiting)
     waiting.daemon = True
@@ -134,19 +136,19 @@ def _read_stdin() -> str:
         ) from None
     finally:
         waiting.cancel()
-    return _as_text(data, "What was piped in", hint="Convert it, or name a text file with -f.")
+    return _as_text(data, "The piped input", hint="Convert it to UTF-8, or name a file with -f.")
 
 
 def _say_waiting() -> None:
-    click.echo(f"Waiting for the end of what is piped in. {NOTHING_PIPED}", err=True)
+    click.echo(f"Waiting for the end of the piped input. {NOTHING_PIPED}", err=True)
 
 
 def _as_text(data: bytes, what: str, *, hint: str | None = None) -> str:
-    """UTF-8 without a mark at its beginning, with line ends as Python has them. Raises RequestError."""
+    """Decode UTF-8 without a byte order mark, with Python's line ends. Raises RequestError."""
     if len(data) > MOST_BYTES:
         raise RequestError(
-            f"{what} is longer than {MOST_BYTES >> 20} MiB: no model reads so much at once.",
-            hint="Give it the part that matters.",
+            f"{what} is larger than {MOST_BYTES >> 20} MiB, too much for any model.",
+            hint="Use only the part that matters.",
         )
     try:
         text = data.decode("utf-8-sig")
@@ -158,13 +160,13 @@ def _as_text(data: bytes, what: str, *, hint: str | None = None) -> str:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A text file. Raises RequestError if it cannot be read, calling it `what` ("prompt file")."""
+    """Read a text file. Raises RequestError if it cannot be read; `what` names it there ("prompt file")."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise RequestError(f"Cannot read the {what} {path}: {error.strerror}.") from None
-    except ValueError:  # a NUL in the name
+    except ValueError:  # a NUL in the file name
         raise RequestError(f"The {what} cannot have this name.", hint="Name a text file.") from None
     return _as_text(data, f"The {what} {path}")
 

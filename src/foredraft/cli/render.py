@@ -1,4 +1,4 @@
-"""Showing an answer as it comes: accepted draft tokens in their drafter's colour, and a closing line."""
+"""Shows an answer as it is generated: accepted draft tokens in their drafter's colour, and a closing line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from foredraft.types import TARGET, Completion, FinishReason, SpeculationStats
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
 
 CLEARLY = 1.1
-"""The speedup from which on it is said as a factor."""
+"""Speedups from this value on are shown as a factor, smaller ones in percent."""
 
 
 class StreamPrinter:
-    """Writes tokens to `out` as they come. Colours only where `console` has them, so pipes get plain text;
-    and only on a terminal lines break between words.
+    """Writes tokens to `out` as they come: in colour if `console` supports it, so pipes get plain text, and
+    on a terminal wrapped at words.
     """
 
     def __init__(self, console: Console, out: TextIO | None = None, *, wrap: bool | None = None) -> None:
@@ -36,7 +36,7 @@ class StreamPrinter:
         self._wrap = WordWrap(lambda: console.width, self._put) if wraps else None
 
     def write(self, text: str, origin: str = TARGET) -> None:
-        """Show a token's text at once; on a terminal, as soon as it is known on which line it belongs."""
+        """Show a token's text at once; on a terminal as soon as its line is known."""
         if not text:
             return
         self._last = text[-1]
@@ -64,13 +64,13 @@ class StreamPrinter:
         self._out.flush()
 
     def legend(self) -> str:
-        """Who has which colour, as rich markup; empty when nothing was coloured."""
+        """The colour of each drafter, as rich markup; empty if nothing was coloured."""
         return "  ".join(f"[{style}]■ {name}[/]" for name, style in self._styles.items())
 
 
 def closing_line(completion: Completion, *, gain: bool = True) -> str:
-    """What the answer took and what speculation did, in one line. Without `gain` it leaves out how much
-    faster it came, which is an estimate.
+    """Speed, token counts and speculation of an answer in one line. Without `gain` the estimated speedup is
+    left out.
     """
     timings, spec = completion.timings, completion.speculation
     parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
@@ -87,18 +87,18 @@ def closing_line(completion: Completion, *, gain: bool = True) -> str:
 
 
 def gain_text(spec: SpeculationStats) -> str:
-    """How much faster the answer came than plain decoding would have brought it, or why not."""
+    """The estimated speedup over plain decoding, in words, or why there is none."""
     if spec.acceptance_rate is None:
         return f"plain speed (nothing drafted: {spec.reason})" if spec.reason else "plain speed"
     if spec.estimated_speedup is None:
-        return "speedup not known (too few plain rounds to compare with)"
+        return "speedup unknown (too few plain rounds to compare with)"
     if spec.estimated_speedup == 1:
         return "no faster than plain (the difference is within noise)"
     return times_text(spec.estimated_speedup)
 
 
 def times_text(speedup: float) -> str:
-    """The time of plain decoding by the time that was taken, in words."""
+    """A speedup in words: the time of plain decoding divided by the time taken."""
     percent = round(100 * abs(speedup - 1))
     if percent == 0:
         return "as fast as plain"
@@ -108,31 +108,29 @@ def times_text(speedup: float) -> str:
 
 
 def ending_note(completion: Completion, room: int) -> str | None:
-    """What ended an answer before its own end, where that is not what was asked for. `room`: tokens that the
-    context holds.
-    """
+    """Why an answer ended before its own end, unless the user asked for that. `room`: the context length."""
     if completion.finish_reason is FinishReason.REPETITION:
         return (
-            "The answer ends here because it repeated itself without end; --no-stop-repetition lets it go on."
+            "The answer was stopped because it kept repeating itself; --no-stop-repetition lets it continue."
         )
     used = completion.usage.prompt_tokens + completion.usage.completion_tokens
     if completion.finish_reason is FinishReason.LENGTH and used >= room:
-        return f"The answer ends here because the context of {room:,} tokens is full."
+        return f"The answer was stopped because the context of {room:,} tokens is full."
     return None
 
 
 def cell(text: str) -> str:
-    """Markup of a text that comes from a file or its name, for a table."""
+    """Escape a text from a file or its name for use in a table."""
     return escape(printable(text))
 
 
 def stderr_console() -> Console:
-    """Where everything but the answer goes."""
+    """The console for everything but the answer."""
     return Console(file=sys.stderr, highlight=False)
 
 
 def answer_console(*, colour: bool | None) -> Console:
-    """Where the answer goes. `colour` None: as the terminal and NO_COLOR have it; otherwise as it says."""
+    """The console for the answer. `colour` None follows the terminal and NO_COLOR."""
     if colour is None:
         return Console(highlight=False)
     return Console(

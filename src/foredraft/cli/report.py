@@ -1,4 +1,6 @@
-"""A completion as the JSON object of `run --json`, in llama.cpp's and OpenAI's names (docs/python-api.md)."""
+"""A completion as the JSON object of `run --json`, with llama.cpp's and OpenAI's names
+(docs/python-api.md).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from foredraft.types import Completion, Timings, Usage
 
 
 def completion_dict(completion: Completion) -> dict[str, Any]:
-    """`text`, `tokens`, `origins` (who proposed each token), `finish_reason`, `usage`, `timings` and
-    `speculation`; `logprobs` if asked for, `error` if it failed.
+    """`text`, `tokens`, `origins` (of each token), `finish_reason`, `usage`, `timings` and `speculation`;
+    `logprobs` if requested, `error` if generation failed.
     """
     report: dict[str, Any] = {
         "text": completion.text,

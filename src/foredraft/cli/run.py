@@ -73,13 +73,13 @@ if TYPE_CHECKING:
     default=None,
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text that the answer is expected to repeat, e.g. the code to be edited.",
+    help="Text that the answer is expected to repeat, such as the code to edit.",
 )
 @option(
     "--compare",
     group=OUTPUT,
     is_flag=True,
-    help="Generate the answer once more without speculation, and say how fast each was.",
+    help="Generate the answer again without speculation, and compare the speeds.",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print one JSON object instead of the text.")
 @option(
@@ -87,14 +87,14 @@ if TYPE_CHECKING:
     group=OUTPUT,
     type=Whole(0, 20),
     default=None,
-    help="With --json: log-probabilities of the tokens and of N alternatives.",
+    help="With --json: the tokens' log-probabilities and those of N alternatives.",
 )
 @option(
     "--color/--no-color",
     group=OUTPUT,
     default=None,
     show_default="on a terminal",
-    help="Colour draft tokens.",
+    help="Colour accepted draft tokens.",
 )
 @option(
     "--record",
@@ -102,19 +102,21 @@ if TYPE_CHECKING:
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="Add the answer to a file of traces, for 'foredraft bench --replay'. It holds your text.",
+    help="Add the answer to a trace file for 'foredraft bench --replay'. The file contains your text.",
 )
 @option(
-    "--raw", group=OTHER, is_flag=True, help="Give the prompt to the model as it is, without a chat template."
+    "--raw",
+    group=OTHER,
+    is_flag=True,
+    help="Pass the prompt to the model unchanged, without a chat template.",
 )
 @model_options
 @remember_option
 def run(words: tuple[str, ...], **options: Any) -> int:  # fmt: skip
-    """Answer one PROMPT: a word in quotes, -p, -f, or what is piped in.
+    """Answer one PROMPT: an argument in quotes, -p, -f, or piped text.
 
-    What is piped in comes before a prompt that is also given, with an empty line between them. The answer
-    goes to standard output, a closing line with what it took to standard error. MODEL may also be the first
-    word, without -m.
+    Piped text comes before a prompt that is also given, separated by an empty line. The answer goes to
+    standard output, its statistics to standard error. MODEL may also be the first argument, without -m.
     """
     asked = _take(words, options)
     params_of, loading = asked.sampling.params, {**take_model_options(options), **take_remember(options)}
@@ -143,7 +145,7 @@ def run(words: tuple[str, ...], **options: Any) -> int:  # fmt: skip
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the command line says, apart from how the model is loaded."""
+    """The command line's values, without the options of loading."""
 
     model: str | None
     prompt: Prompt
@@ -164,7 +166,7 @@ def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
         words, model=options.pop("named"), prompt_given=bool(prompt_option or prompt_file)
     )
     if model is not None and model in words:
-        find_model(model)  # before a prompt is missed or waited for: `run notes.txt`
+        find_model(model)  # before a prompt is found missing or waited for: `run notes.txt`
     raw, expected, logprobs = options.pop("raw"), options.pop("prediction"), options.pop("logprobs")
     asked = _Asked(
         model=model,
@@ -179,11 +181,9 @@ def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
         compare=options.pop("compare"),
     )
     if logprobs is not None and not asked.as_json:
-        raise RequestError("--logprobs has no place to go.", hint="Add --json, whose object holds them.")
+        raise RequestError("--logprobs needs --json.", hint="Add --json: the object contains them.")
     if asked.compare and asked.speculation.off:
-        raise RequestError(
-            "--compare has nothing to compare with: speculation is off.", hint="Leave --speculate off out."
-        )
+        raise RequestError("--compare needs speculation, which is off.", hint="Remove --speculate off.")
     return asked
 
 
@@ -194,8 +194,8 @@ def _answer(engine: Engine, asked: _Asked, params: SamplingParams, errors: Conso
 
 
 def _recording(params: SamplingParams, path: Path) -> SamplingParams:
-    """Sampling that says what a trace holds besides the text. Raises ConfigError if the file cannot be
-    written, before the answer is waited for.
+    """Sampling with the log-probabilities that a trace needs. Raises ConfigError if the file cannot be
+    written, before anything is generated.
     """
     from foredraft.bench.record import recording
     from foredraft.bench.report_files import check_file

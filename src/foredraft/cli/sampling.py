@@ -1,5 +1,5 @@
-"""How answers are sampled at the command line: as the user says, else as the model's makers recommend, else
-as a chat is usually sampled.
+"""Sampling at the command line: the user's flags, then the model's recommendation, then usual values for a
+chat.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from foredraft.sampling.params import REPETITION_HIGH, REPETITION_LOW, SAMPLING_
 from foredraft.types import SamplingParams
 
 USUAL: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.9}
-"""Where the model recommends nothing. Without a temperature a small model goes round in circles."""
+"""Defaults if the model recommends none. Without a temperature a small model soon repeats itself."""
 
 NEUTRAL: Mapping[str, float] = {"temperature": 1.0}
-"""What is meant by a recommendation that leaves the temperature out."""
+"""The temperature of a recommendation that has none."""
 
 _SHAPE = {"temperature", "top_k", "top_p", "min_p"}
 
 sampling_options = option_set(
     option("--max-tokens", "-n", group=COMMON, type=Whole(1), default=None, show_default="until it ends",
-           help="Most tokens to generate."),
+           help="Maximum number of tokens to generate."),
     option("--temperature", "--temp", group=COMMON, type=Number(0), default=None,
            show_default="as the model recommends, else 0.7", help="0 is greedy: always the likeliest token."),
     option("--seed", "-s", group=COMMON, type=Whole(), default=None, show_default="random",
-           help="Same seed, same text."),
+           help="The same seed gives the same text."),
     option("--top-k", group=SAMPLING, type=Whole(0), default=None,
-           show_default="as the model recommends, else off", help="Sample from the k most likely; 0 is off."),
+           show_default="as the model recommends, else off", help="Sample from the k likeliest; 0 is off."),
     option("--top-p", group=SAMPLING, type=Number(0, 1), default=None,
            show_default="as the model recommends, else 0.9", help="Nucleus sampling; 1 is off."),
     option("--min-p", group=SAMPLING, type=Number(0, 1), default=None,
            show_default="as the model recommends, else off",
-           help="Drop tokens less likely than this share of the likeliest; 0 is off."),
+           help="Drop tokens below this fraction of the highest probability; 0 is off."),
     option("--repetition-penalty", group=SAMPLING, type=Number(REPETITION_LOW, REPETITION_HIGH), default=None,
            show_default="as the model recommends, else off",
-           help="Above 1: tokens of the prompt and the answer become less likely; 1 is off."),
+           help="Above 1 makes tokens of the prompt and the answer less likely; 1 is off."),
     option("--presence-penalty", group=SAMPLING, type=Number(-2, 2), default=0.0, show_default="off",
-           help="Taken from the logit of every token in the answer."),
+           help="Subtracted from the logit of every token that is in the answer."),
     option("--frequency-penalty", group=SAMPLING, type=Number(-2, 2), default=0.0, show_default="off",
-           help="The same, for each time it occurs there."),
+           help="Subtracted for each time the token is in the answer."),
     option("--stop", group=SAMPLING, type=SomeText(), multiple=True, metavar="TEXT",
-           help="End before this text. Repeatable."),
-    option("--ignore-eos", group=SAMPLING, is_flag=True, help="Go on after the model's end token."),
+           help="Stop before this text. Repeatable."),
+    option("--ignore-eos", group=SAMPLING, is_flag=True, help="Continue after the model's end token."),
     option("--stop-repetition/--no-stop-repetition", group=SAMPLING, default=True, show_default=True,
-           help="End an answer that only repeats one passage any more."),
+           help="Stop an answer that only repeats one passage."),
     option("--verify", group=SAMPLING, type=click.Choice(["match", "rejection", "block"]), default="match",
-           show_default=True, help="How drafts are checked; only match keeps the same bytes."),
+           show_default=True, help="How drafts are verified; only match keeps the same bytes."),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the flags say, without those that were left out."""
+    """The sampling flags that were given."""
 
     said: Mapping[str, Any]
 
     def params(self, recommended: Mapping[str, float]) -> SamplingParams:
-        """For a model whose makers recommend this (`ModelInfo.recommended`)."""
+        """Sampling parameters for a model with these recommendations (`ModelInfo.recommended`)."""
         usual = NEUTRAL if _SHAPE & recommended.keys() else USUAL
         return SamplingParams(**{**usual, **recommended, **self.said})
 

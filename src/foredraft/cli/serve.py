@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "default"
 KEPT_GB = 4.0
-"""Of conversations' KV caches, in a folder that was named for them."""
+"""Disk space for conversations' KV caches, in a folder named with --cache-dir."""
 
 
 @click.command(
@@ -73,7 +73,7 @@ KEPT_GB = 4.0
     default=None,
     metavar="FILE",
     show_default="foredraft.toml, where there is one",
-    help="A settings file: models, keys, limits.",
+    help="A settings file with models, keys and limits.",
 )
 @option(
     "--sequences",
@@ -82,16 +82,16 @@ KEPT_GB = 4.0
     type=Whole(1),
     default=4,
     show_default=True,
-    help="Requests that are answered at the same time, for each MODEL.",
+    help="Maximum requests answered at the same time, for each MODEL.",
 )
-@option("--allow-public", group=SERVING, is_flag=True, help="Let others use it without a key.")
+@option("--allow-public", group=SERVING, is_flag=True, help="Allow access from other machines without a key.")
 @option(
     "--log-format",
     group=OUTPUT,
     type=click.Choice(["text", "json", "off"]),
     default=None,
     show_default="text",
-    help="One line a request on standard error, or none.",
+    help="Format of the request log on standard error: one line per request, or none.",
 )
 @option(
     "--quiet",
@@ -99,7 +99,7 @@ KEPT_GB = 4.0
     "log_format",
     group=OUTPUT,
     flag_value="off",
-    help="No line a request; the same as --log-format off.",
+    help="No request log; the same as --log-format off.",
 )
 @option(
     "--record",
@@ -107,7 +107,7 @@ KEPT_GB = 4.0
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="Add every answer to a file of traces, for 'foredraft bench --replay'. It holds everybody's texts.",
+    help="Add every answer to a trace file for 'foredraft bench --replay'. It contains all users' texts.",
 )
 @option(
     "--cache-dir",
@@ -116,9 +116,9 @@ KEPT_GB = 4.0
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     metavar="DIR",
-    show_default="$FOREDRAFT_CACHE, or the system's place for caches",
-    help="Folder for what is kept. Naming one also keeps the KV cache of conversations there, so that it "
-    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb or the settings say otherwise.",
+    show_default="$FOREDRAFT_CACHE, or the system's cache folder",
+    help="Folder for stored data. If given, the KV cache of conversations is also stored there and "
+    f"survives a restart: up to {KEPT_GB:g} GB, unless --prefix-cache-gb or the settings file differ.",
 )
 @option(
     "--prefix-cache-gb",
@@ -127,17 +127,17 @@ KEPT_GB = 4.0
     default=None,
     metavar="GB",
     show_default="0, none, without --cache-dir",
-    help="Disk space for the KV cache of conversations, to go on with after others, and after a restart.",
+    help="Disk space for the KV cache of conversations, so that they continue without prefill.",
 )
 @speculation_options
 @model_options
 @remember_option
 def serve(models: tuple[str, ...], **options: Any) -> int:
-    """Serve models in OpenAI's and Anthropic's APIs.
+    """Serve models over OpenAI's and Anthropic's APIs.
 
-    MODELs may also be words, without -m. The first is loaded at once and answers requests that name no model;
-    others when they are first asked for. Models of the settings file are served as it says; SPEC and the
-    options of loading are for MODELs.
+    MODELs may also be given without -m. The first is loaded at once and answers requests that name no model;
+    the others are loaded on first use. The settings file configures its own models; SPEC and the options of
+    loading apply to MODELs.
     """
     try:
         from foredraft.server.auth import check_bind
@@ -163,7 +163,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
         def listening(model: str, url: str) -> None:
             if status is not None:
                 status.stop()
-            names = ", ".join(settings.models)  # what clients ask for
+            names = ", ".join(settings.models)  # the names that clients use
             for line in (f"Serving {names}: {model} on {url}/v1", f"Status page: {_openable(url)}/"):
                 _say(console, escape(line))
 
@@ -183,18 +183,18 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
 
 def _say(console: Console, line: str) -> None:
-    with suppress(OSError):  # see `_Lines`
+    with suppress(OSError):  # standard error may be closed; see `_Lines`
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def _openable(url: str) -> str:
-    """As a browser on this machine may open it: the address of all interfaces is none of a page."""
+    """The URL for a browser on this machine: 0.0.0.0 and :: are not addresses to open."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 @contextmanager
 def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | None]:
-    """A recorder into this file, with a word of warning. Raises ConfigError."""
+    """Open a recorder for this file, with a warning. Raises ConfigError."""
     if path is None:
         yield None
         return
@@ -204,26 +204,26 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
     with TraceRecorder(path) as recorder:
         _say(
             console,
-            f"[yellow]Recording: the texts of all requests, whoever sends them, are stored in "
+            f"[yellow]Recording: the texts of all requests, of all users, are stored in "
             f"{escape(str(path))}, up to {LARGEST_FILE // 10**6} MB.[/]",
         )
         try:
             yield recorder
-        finally:  # Ctrl-C is how a server ends
+        finally:  # a server usually ends by Ctrl-C
             recorder.close()
             if recorder.written or recorder.lost:
-                lost = f"; {counted(recorder.lost, 'answer')} left out" if recorder.lost else ""
+                lost = f"; {counted(recorder.lost, 'answer')} not recorded" if recorder.lost else ""
                 answers = counted(recorder.written, "answer")
                 _say(console, f"[dim]Recorded {answers} in {escape(str(path))}{lost}[/]")
 
 
 def _watcher(chosen: Path | None) -> SettingsWatcher | None:
-    """The settings file, if there is one. Raises ConfigError."""
+    """A watcher of the settings file, if there is one. Raises ConfigError."""
     from foredraft.server.settings_file import FILE_NAME, SettingsWatcher
 
     file = chosen or Path(FILE_NAME)
     former = file.with_name(FILE_NAME.replace(NAME, FORMER_NAME))
-    if not chosen and not file.exists() and former.exists():  # it may hold the keys that are asked for
+    if not chosen and not file.exists() and former.exists():  # it may contain the keys
         raise ConfigError(
             f"There is a {former.name} here and no {FILE_NAME}: the project has a new name.",
             hint=f"Rename the file: mv {former.name} {FILE_NAME}",
@@ -232,7 +232,7 @@ def _watcher(chosen: Path | None) -> SettingsWatcher | None:
 
 
 def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[ServerSettings], ServerSettings]:
-    """What the command line says, to be put on top of the settings file's. Raises ConfigError, ModelError."""
+    """The changes that the command line makes to the settings file. Raises ConfigError, ModelError."""
     from foredraft.server.settings import ModelSettings
 
     speculation = take_speculation(options)
@@ -269,7 +269,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
 
 
 def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
-    """(the file, what was typed for it) by the name that clients use; they may say what was typed, too.
+    """Map the names that clients use to (file, name as typed); clients may use the typed name, too.
 
     Raises ModelNotFoundError, ConfigError.
     """
@@ -278,11 +278,11 @@ def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
     named: dict[str, tuple[Path, tuple[str, ...]]] = {}
     for model in models:
         path = find_model(model)
-        name = "-".join(stem_of(path).split())  # a name of the API has no spaces
+        name = "-".join(stem_of(path).split())  # names in the API have no spaces
         if name in named:
-            raise ConfigError(f"Two models would have the name {name}.", hint="Rename one of the files.")
+            raise ConfigError(f"Two models have the name {name}.", hint="Rename one of the files.")
         typed: tuple[str, ...] = ()
-        with suppress(ConfigError):  # a path with spaces is no name
+        with suppress(ConfigError):  # a path with spaces is not a valid name
             model_name("model", model)
             typed = (model,) if model != name else ()
         named[name] = (path, typed)
@@ -291,7 +291,7 @@ def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
 
 
 def _without_names_of(settings: ServerSettings, named: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
-    """The models of the command line, without what the settings file calls its own by."""
+    """The command line's models, without the names that the settings file uses."""
     taken = {*settings.models, *(alias for model in settings.models.values() for alias in model.aliases)}
     return {
         name: replace(model, aliases=tuple(alias for alias in model.aliases if alias not in taken))
@@ -300,9 +300,7 @@ def _without_names_of(settings: ServerSettings, named: dict[str, ModelSettings])
 
 
 class _Lines(logging.Handler):
-    """To standard error. Where nobody reads that any more, or its disk is full, requests are answered all the
-    same.
-    """
+    """Writes to standard error. If it is closed or its disk is full, requests are still answered."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
@@ -310,7 +308,7 @@ class _Lines(logging.Handler):
 
 
 def _log(log_format: str) -> None:
-    """One line a request, and what else is to be told: models and settings that change, and faults."""
+    """Log requests, changes of models and settings, and faults to standard error."""
     from foredraft.server.request_log import JsonFormatter, TextFormatter
 
     lines = _Lines()
@@ -323,4 +321,4 @@ def _log(log_format: str) -> None:
         log = logging.getLogger(name)
         log.propagate = False
         log.setLevel(level)
-        log.handlers = [lines]  # in place of those of an earlier command in this process
+        log.handlers = [lines]  # replaces the handlers of an earlier command in this process

@@ -1,10 +1,10 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
 
 def size_text(size_bytes: int) -> str:
-    """A size in decimal units, as file managers and the Hub count: "2.5 MB"."""
+    """A size in decimal units, as in file managers and on the Hub: "2.5 MB"."""
     size, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

@@ -1,4 +1,4 @@
-"""Types of the command line's values: click's own say "integer range" and "float" in their errors."""
+"""Types of the command line's values, with clearer errors than click's "integer range" and "float"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Bounds:
         return (self.low is None or number >= self.low) and (self.high is None or number <= self.high)
 
     def __str__(self) -> str:
-        """As it follows "a number"."""
+        """The bounds in words, to follow "a number"."""
         if self.low is None and self.high is None:
             return ""
         if self.high is None:
@@ -27,7 +27,7 @@ class _Bounds:
 
 
 class Whole(click.ParamType[int]):
-    """A whole number between bounds that belong to it."""
+    """A whole number between inclusive bounds."""
 
     name = "whole number"
 
@@ -48,7 +48,7 @@ class Whole(click.ParamType[int]):
 
 
 class Number(click.ParamType[float]):
-    """A finite number between bounds that belong to it: no comparison keeps nan out."""
+    """A finite number between inclusive bounds; a plain comparison would accept nan."""
 
     name = "number"
 
@@ -69,8 +69,8 @@ class Number(click.ParamType[float]):
 
 
 class Utf8(click.types.StringParamType):
-    """Text for the model. Python lets bytes of the command line through that are no UTF-8, as halves of
-    characters, and the model would see noise.
+    """Text for the model. Python passes invalid UTF-8 of the command line on as lone surrogates, which would
+    be noise to the model.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -91,7 +91,7 @@ class SomeText(Utf8):
 
 
 def is_utf8(text: str) -> bool:
-    """Whether it has no half characters."""
+    """Whether the text has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

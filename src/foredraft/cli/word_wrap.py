@@ -1,4 +1,4 @@
-"""Breaking lines between words while a text is still being written."""
+"""Word wrapping of text while it is generated."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _TAB = 8
 
 
 class WordWrap:
-    """Hands a text on to `put(text, origin)` with line breaks where the next word would pass the margin.
+    """Passes a text on to `put(text, origin)` with line breaks before words that would exceed the margin.
 
-    A word is held back until it is whole. `width` tells the columns there are, which may change. Longer words
-    than that, letters that are two columns wide, which may be parted anywhere, and code between ``` are
-    handed on as they come.
+    A word is held back until it is complete. `width` returns the current number of columns. Words longer than
+    a line, wide letters, which can be broken anywhere, and code between ``` are passed on at once.
     """
 
     def __init__(self, width: Callable[[], int], put: Callable[[str, str], None]) -> None:
@@ -28,12 +27,12 @@ class WordWrap:
         self._column = 0
         self._spaces: list[tuple[str, str]] = []
         self._word: list[tuple[str, str]] = []
-        self._line = ""  # its beginning, as far as it tells a fence
+        self._line = ""  # its beginning, to recognise a code fence
         self._code = False
-        self._torn = False  # the beginning of this word is written already
+        self._torn = False  # the beginning of this word has been written
 
     def write(self, text: str, origin: str) -> None:
-        """The next piece of the text, which may begin and end within a word."""
+        """Write the next piece of the text, which may begin and end within a word."""
         for piece in _PIECE.findall(text):
             if piece == "\n":
                 self._new_line(origin)
@@ -48,7 +47,7 @@ class WordWrap:
             self._torn = True
 
     def end(self) -> None:
-        """The text is over: what is held back is handed on, and the next begins a line."""
+        """End the text: write what is held back and finish the line."""
         self._release()
         self._drop_spaces()
         self._column, self._line, self._code, self._torn = 0, "", False, False
@@ -72,13 +71,13 @@ class WordWrap:
         self._column, self._line, self._torn = 0, "", False
 
     def _drop_spaces(self) -> None:
-        """Spaces at the end of a line are handed on: a text keeps all of its letters."""
+        """Write spaces at the end of a line, so that no character of the text is lost."""
         for spaces, origin in self._spaces:
             self._put(spaces, origin)
         self._spaces.clear()
 
     def _release(self) -> None:
-        """Hand the word on that is held back, on this line or the next."""
+        """Write the word that is held back, on this line or the next."""
         if not self._word:
             return
         gap = sum(self._cells(spaces) for spaces, _ in self._spaces)
@@ -96,7 +95,7 @@ class WordWrap:
                 self._line += part
         self._word.clear()
         self._column += size
-        if self._column > width:  # the terminal has broken it
+        if self._column > width:  # the terminal has wrapped it
             self._column = (self._column - 1) % width + 1
 
     def _cells(self, spaces: str) -> int:

@@ -1,1 +1,1 @@
-"""The HTTP server: several clients at once, in the APIs they already speak."""
+"""The HTTP server: OpenAI's and Anthropic's APIs for several clients at once."""

@@ -1,9 +1,9 @@
-"""How the C library keeps memory in a process that runs for weeks.
+"""Settings of the C library's memory allocator for a process that runs for weeks.
 
-glibc maps a large block anew and gives it back at once, but after the first such block is freed it takes ones
-of that size from its heaps (mallopt(3), M_MMAP_THRESHOLD, "dynamic"), and has up to eight of these a core.
-What a long prompt or a saved sequence took then stays between smaller blocks that live on, and the process
-grows with every mixture of requests that it has not had yet.
+glibc maps large blocks separately and returns them at once, but after the first such block is freed it serves
+that size from its heaps (mallopt(3), M_MMAP_THRESHOLD, "dynamic"), of which there are up to eight per core.
+Memory of a long prompt or a saved sequence then stays allocated between smaller blocks that are still in use,
+and the process grows with every new mixture of requests.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import ctypes
 import sys
 
 LARGE = 4 << 20
-"""Bytes. What is larger is mapped: logits of a round are smaller, and would be asked for in every one."""
+"""Bytes. Larger blocks are mapped separately. The logits of a round are smaller: they are needed in every
+one.
+"""
 HEAPS = 2
 
 _OPTIONS = ((-1, LARGE), (-3, LARGE), (-8, HEAPS))
-"""Of malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX."""
+"""Constants of malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX."""
 
 
 def give_back_large_blocks() -> bool:
-    """Have large blocks given back when they are freed, whatever was freed before. Returns whether the C
-    library knows how; without, nothing changes.
+    """Make the C library return large blocks to the system when they are freed. Returns whether it supports
+    that; if not, nothing changes.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""The application: every surface over one pool of models. Everything it uses is handed in."""
+"""The application: every API over one pool of models. All its parts are passed in."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from foredraft.server.settings import ServerSettings
 from foredraft.server.settings_file import diff
 
 SWEEP_S = 2.0
-"""Seconds between two looks at models that nobody uses, and at the settings file."""
+"""Seconds between checks for idle models and a changed settings file."""
 
 logger = logging.getLogger(__name__)
 
 
 Reload = Callable[[], ServerSettings | ConfigError | None]
-"""New settings, why they cannot be used, or None if nothing changed."""
+"""Returns new settings, the error that makes them unusable, or None if nothing changed."""
 
 
 def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | None = None) -> FastAPI:
-    """The server around `pool`, which it closes when it ends. `allow_public`: whoever reaches it may use it,
-    also without keys and under any name. `reload` is asked every few seconds.
+    """The server around `pool`, which is closed at shutdown. `allow_public`: accept requests without keys and
+    with any Host header. `reload` is called every few seconds.
     """
 
     @asynccontextmanager
@@ -66,7 +66,8 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
     errors.install(app)
     app.openapi = partial(documented, app.openapi, lambda: pool.settings.limits)  # type: ignore[method-assign]
     app.add_middleware(Gate, current=lambda: pool.settings, allow_public=allow_public)
-    # Around the gate: a browser asks first, without the key, and reads no error without these headers.
+    # Outside the gate: a browser's preflight request has no key, and errors need these headers to be
+    # readable.
     if pool.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -74,7 +75,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=SHOWN,
-            allow_private_network=True,  # a page of the internet that was listed may call this machine
+            allow_private_network=True,  # listed origins on the internet may call this machine
         )
     app.add_middleware(RequestLog)
     for make_router in (
@@ -97,7 +98,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
 
 
 async def _look_after(pool: ModelPool, reload: Reload | None) -> None:
-    """Unload what nobody uses, and take new settings up."""
+    """Unload idle models, and apply new settings."""
     while True:
         await asyncio.sleep(SWEEP_S)
         try:
@@ -105,22 +106,22 @@ async def _look_after(pool: ModelPool, reload: Reload | None) -> None:
                 _take(pool, reload())
             await pool.sweep()
         except Exception:
-            logger.exception("Looking after the models failed; trying again.")
+            logger.exception("Checking models and settings failed; it will be tried again.")
 
 
 def _take(pool: ModelPool, found: ServerSettings | ConfigError | None) -> None:
     if isinstance(found, ConfigError):
-        logger.warning("The settings stay as they were. %s", found)
+        logger.warning("The settings were not changed. %s", found)
     elif found is not None:
         change = diff(pool.settings, found)
         pool.use(found)
         for what, names in (
             ("new models", change.added),
-            ("models gone", change.removed),
-            ("models changed", change.changed),
-            ("other settings changed", change.live),
+            ("removed models", change.removed),
+            ("changed models", change.changed),
+            ("changed settings", change.live),
         ):
             if names:
-                logger.info("Settings were read again; %s: %s", what, ", ".join(names))
+                logger.info("Settings reloaded; %s: %s", what, ", ".join(names))
         if change.restart:
-            logger.warning("Only a restart changes %s.", ", ".join(change.restart))
+            logger.warning("Restart the server to change %s.", ", ".join(change.restart))

@@ -1,8 +1,7 @@
-"""Who is calling: API keys, the admin key, and where a server without keys may listen.
+"""Authentication: API keys, the admin key, and where a server without keys may listen.
 
-Keys are 256 random bits. Nobody can try them out, so one SHA-256 is enough to keep them at rest: slow
-hashes and salts protect secrets that people chose, which can be guessed. It also keeps a check under a
-millisecond, so that wrong keys cost a server nothing.
+Keys are 256 random bits and cannot be guessed, so storing their SHA-256 is enough: slow hashes and salts
+protect passwords that people chose. A fast hash also keeps wrong keys cheap for the server.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def new_key() -> str:
 
 
 def hash_key(key: str) -> str:
-    """What is kept of a key: "sha256:" and 64 hexadecimal digits."""
+    """The stored form of a key: "sha256:" and 64 hexadecimal digits."""
     return HASH_KIND + _digest(key).hex()
 
 
@@ -40,7 +39,7 @@ def _digest(key: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request. `scope` separates what is learned from past texts; limits as in `KeySettings`."""
+    """Sender of a request. `scope` separates what is learned from texts; limits as in `KeySettings`."""
 
     name: str
     scope: str
@@ -50,18 +49,18 @@ class Caller:
     max_priority: int | None = None
 
     def require_admin(self) -> None:
-        """Raises PermissionDeniedError for everybody but the admin."""
+        """Raises PermissionDeniedError unless the caller is the admin."""
         if not self.admin:
             raise PermissionDeniedError(
-                "Only the admin may do this.",
-                hint="Send the admin key. 'foredraft keys admin' makes one.",
+                "This requires the admin key.",
+                hint="Send the admin key. 'foredraft keys admin' creates one.",
             )
 
 
 class Authenticator:
-    """Knows the keys of one settings object. Without keys everybody is the local caller.
+    """Checks the keys of a settings object. Without keys every caller is the local caller.
 
-    The local caller is the admin, too, unless there is an admin key.
+    The local caller is also the admin, unless there is an admin key.
     """
 
     def __init__(self, keys: Sequence[KeySettings] = (), admin_key_hash: str | None = None) -> None:
@@ -85,8 +84,8 @@ class Authenticator:
     def check(self, *headers: str | None) -> Caller:
         """The caller, by the values of `Authorization` and `x-api-key` (None: not sent), in any order.
 
-        The first one that is right counts: clients send both when their environment has both. Raises
-        AuthenticationError, which never repeats what was sent.
+        The first valid one counts: clients send both if their environment contains both. Raises
+        AuthenticationError, which never repeats the value sent.
         """
         given = [header.strip() for header in headers if header is not None and header.strip()]
         for header in given:
@@ -94,14 +93,14 @@ class Authenticator:
             if caller is not None:
                 return caller
         if self._local is not None:
-            # Clients cannot be told to send no key at all, so what they send does not matter here.
+            # Many clients always send a key, so without configured keys any value is accepted.
             return self._local
         if not given:
             raise AuthenticationError("No API key was given.", hint=HOW_TO_SEND)
         raise AuthenticationError("The API key is not valid.", hint=HOW_TO_SEND)
 
     def _find(self, key: str) -> Caller | None:
-        """Compares with every key, so that the time taken says nothing about which one came near."""
+        """Compare with every key, so that the time taken does not depend on the value."""
         digest = _digest(key)
         found: Caller | None = None
         for stored, caller in self._callers:
@@ -115,7 +114,7 @@ def _stored(key_hash: str) -> bytes:
 
 
 def _credential(header: str) -> str:
-    """The key in a header's value: after "Bearer", or the whole of it."""
+    """The key in a header's value: the part after "Bearer", or all of it."""
     scheme, _, rest = header.partition(" ")
     return rest.strip() if scheme.lower() == "bearer" else header
 
@@ -124,34 +123,34 @@ def _credential(header: str) -> str:
 
 
 def check_bind(host: str, keys: Sequence[KeySettings], *, allow_public: bool = False) -> None:
-    """Raises ConfigError where other computers could use a server that asks for no key."""
+    """Raises ConfigError if other computers could use a server without keys."""
     if keys or allow_public or is_loopback(host):
         return
     raise ConfigError(
         f"host={host!r} can be reached from other computers, and no API key is configured.",
-        hint="Make a key with 'foredraft keys new NAME', or listen on 127.0.0.1.",
+        hint="Create a key with 'foredraft keys new NAME', or listen on 127.0.0.1.",
     )
 
 
 def check_host_header(
     header: str | None, host: str, keys: Sequence[KeySettings], *, allow_public: bool = False
 ) -> None:
-    """Raises PermissionDeniedError for a request that was sent to another name than this computer's.
+    """Raises PermissionDeniedError for a request whose Host header is not a name of this computer.
 
-    A web page can make its own domain resolve to 127.0.0.1 (DNS rebinding): then the browser takes this
-    server for the page's own, and lets the page read every answer. The `Host` header still says the page's
-    domain. A key protects from it, and so needs no check.
+    A web page can make its own domain resolve to 127.0.0.1 (DNS rebinding); the browser then lets the page
+    read this server's answers. The `Host` header still names the page's domain. With keys the check is not
+    needed.
     """
     if keys or allow_public or not is_loopback(host) or header is None:
         return
     if not is_loopback(_without_port(header)):
         raise PermissionDeniedError(
-            "This server answers requests that name localhost only; this one's Host header names another.",
-            hint="Use the address 127.0.0.1. To be reached by another name, configure an API key.",
+            "This server only answers requests to localhost, but the Host header has another name.",
+            hint="Use the address 127.0.0.1. To use another name, configure an API key.",
         )
 
 
 def _without_port(header: str) -> str:
     name, colon, port = header.strip().rpartition(":")
-    # An address such as [::1] has colons of its own.
+    # An address such as [::1] contains colons.
     return name if colon and port.isdigit() and not (":" in name and not name.endswith("]")) else header

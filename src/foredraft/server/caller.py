@@ -1,4 +1,4 @@
-"""A request on its way through the server: who sent it, as the gate found out, and what it holds."""
+"""State of a request in the server: its caller, set by the gate, and the models it holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Caller", "Visit", "caller_of", "visit_of"]
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request. `held` is let go by the gate, once the last byte of the answer is out."""
+    """One request. The gate releases `held` after the last byte of the answer."""
 
     caller: Caller
     permit: Permit
     held: ExitStack
 
     async def lease(self, pool: ModelPool, name: str | None) -> Served:
-        """A model, loaded if need be, that stays in memory until this request is over.
+        """A model, loaded if needed, that stays in memory until this request is over.
 
         Raises what `ModelPool.get` raises.
         """
@@ -35,21 +35,21 @@ class Visit:
         return served
 
     def answers(self, count: int, priority: int = 0) -> None:
-        """The request wants so many answers, at this priority. Each counts as one that runs.
+        """Count the request's answers, at this priority, as running answers of the key.
 
-        Raises RateLimitError and PermissionDeniedError where the key does not allow it.
+        Raises RateLimitError and PermissionDeniedError if the key does not allow them.
         """
         most = self.caller.max_priority
         if most is not None and priority > most:
             raise PermissionDeniedError(
-                f"priority: {priority} is more than this key may ask for, which is {most}.",
-                hint="Leave it out, or have the key's max_priority raised.",
+                f"priority: {priority} exceeds this key's maximum of {most}.",
+                hint="Leave it out, or raise the key's max_priority.",
             )
         self.permit.grow(count - 1)
 
 
 def visit_of(request: Request) -> Visit:
-    """There is always one: no request gets past the gate without."""
+    """The request's visit; the gate sets it for every request."""
     visit: Visit = request.state.visit
     return visit
 

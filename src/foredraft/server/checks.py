@@ -1,4 +1,4 @@
-"""What a setting may be: one small function a kind of value, each with an error that names the setting."""
+"""Validation of settings: one function for each kind of value, with an error that names the setting."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def wrong(name: str, value: object, allowed: str) -> ConfigError:
-    """The error for a value that does not fit: the setting, what was given, and what is valid."""
+    """The error for an invalid value: the setting, the value, and what is valid."""
     return ConfigError(f"{name}={quoted(value)} is not valid.", hint=f"{name} must be {allowed}.")
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """A whole number from `low` to `high`, both included. Raises ConfigError."""
+    """Check a whole number from `low` to `high`, both included. Raises ConfigError."""
     fits = isinstance(value, int) and not isinstance(value, bool)
     if fits and isinstance(value, int) and low <= value and (high is None or value <= high):
         return
@@ -30,63 +30,61 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
 
 
 def positive(name: str, value: object) -> None:
-    """A finite number above 0. Raises ConfigError."""
+    """Check a finite number above 0. Raises ConfigError."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
         return
     raise wrong(name, value, "a finite number above 0")
 
 
 def switch(name: str, value: object) -> None:
-    """A boolean. Raises ConfigError."""
+    """Check a boolean. Raises ConfigError."""
     if not isinstance(value, bool):
         raise wrong(name, value, "true or false")
 
 
 def choice(name: str, value: object, valid: Iterable[str]) -> None:
-    """One of a few words. Raises ConfigError."""
+    """Check one of several words. Raises ConfigError."""
     valid = tuple(valid)
     if not isinstance(value, str) or value not in valid:
         raise wrong(name, value, "one of " + ", ".join(map(repr, valid)))
 
 
 def text(name: str, value: object) -> None:
-    """A string with something in it that can be a path or an address. Raises ConfigError."""
+    """Check a non-empty string that can be a path or an address. Raises ConfigError."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise wrong(name, value, "a string that is not empty")
+        raise wrong(name, value, "a non-empty string")
 
 
 def model_name(name: str, value: object) -> None:
-    """What clients send as `model`. Raises ConfigError."""
+    """Check a name that clients send as `model`. Raises ConfigError."""
     fits = isinstance(value, str) and 0 < len(value) <= NAME_CHARACTERS and value.isprintable()
     if not fits or any(map(str.isspace, str(value))):
         raise wrong(name, value, f"1 to {NAME_CHARACTERS} printable characters without spaces")
 
 
 def key_name(name: str, value: object) -> None:
-    """The name of an API key: it stands in logs and metrics. Raises ConfigError."""
+    """Check the name of an API key, which appears in logs and metrics. Raises ConfigError."""
     if not isinstance(value, str) or not _KEY_NAME.fullmatch(value):
-        raise wrong(
-            name, value, "1 to 64 letters, digits, '.', '_' and '-', of which the first is no punctuation"
-        )
+        raise wrong(name, value, "1 to 64 letters, digits, '.', '_' and '-', starting with a letter or digit")
 
 
 def scope(name: str, value: object) -> None:
-    """The name of a scope; "" is the store that `foredraft run` uses too. Raises ConfigError."""
+    """Check the name of a scope; "" is the store that `foredraft run` uses. Raises ConfigError."""
     if not isinstance(value, str) or len(value) > NAME_CHARACTERS or not value.isprintable():
         raise wrong(name, value, f"a string of at most {NAME_CHARACTERS} printable characters")
 
 
 def key_hash(name: str, value: object) -> None:
-    """The hash of a key. Raises ConfigError, which does not repeat the value: it may be the key itself."""
+    """Check the hash of a key. Raises ConfigError without the value, which may be the key itself."""
     if not isinstance(value, str) or not _HASH.fullmatch(value):
         raise ConfigError(
             f"{name} is not the hash of an API key.",
-            hint=f"{name} must be 'sha256:' and 64 hexadecimal digits. 'foredraft keys new' makes one.",
+            hint=f"{name} must be 'sha256:' and 64 hexadecimal digits. 'foredraft keys new' creates one.",
         )
 
 
 def origin(name: str, value: object) -> None:
-    """A web origin as browsers send it: scheme, host and port, nothing after; or "*". Raises ConfigError."""
+    """Check a web origin as browsers send it (scheme, host and port only), or "*". Raises ConfigError."""
     if value == "*" or (isinstance(value, str) and _is_origin(value)):
         return
     raise wrong(name, value, "'*' or an origin such as 'https://chat.example.org', without a path")
@@ -103,7 +101,7 @@ def _is_origin(value: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this computer can reach the address. A name other than localhost may be anything."""
+    """Whether only this computer can reach the address. Any name but localhost may resolve to anything."""
     name = host.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()
     if name == "localhost":
         return True

@@ -1,14 +1,14 @@
-"""A client's connection, as uvicorn has it, but not held open for one that keeps the server waiting.
+"""uvicorn's connection, with time limits and a limit on pipelined requests.
 
-uvicorn waits for ever for a request's head or body, keeps however long a head in memory, and does not stop
-while an answer is not read to its end. None of that takes a key.
+uvicorn waits without limit for the head or body of a request, keeps a head of any length in memory, and does
+not stop while a client is slow to read an answer. None of this needs an API key.
 
-Of requests that are sent before the answer to the one before them, it forgets the one that runs: that would
-go on for a client that has left, and those that wait would be begun by a server that stops. And it takes any
-number of them: four clients that only sent, and read nothing, kept everybody else waiting for 39 seconds.
+With pipelined requests (sent before the previous answer) it loses track of the running one, which continues
+for a client that has left, and a stopping server still starts the waiting ones. It also accepts any number of
+them: four clients that only sent requests delayed everybody else by 39 seconds.
 
-It also loses the body of a request that offers to go on in another protocol, as Java's HttpClient does with
-every first request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and here it is.
+It also drops the body of a request that offers another protocol, as Java's HttpClient does with every first
+request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and is ignored here.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from foredraft.server.request_log import refused
 
 MOST_HEAD = 64 * 1024
-"""Bytes of a request line and headers, as in most servers; and of what is not body in a body of chunks, from
-one piece of it to the next: the parser keeps trailers and the extensions of a chunk.
+"""Maximum bytes of request line and headers, as in most servers; also of trailers and chunk extensions
+between two pieces of a chunked body, which the parser keeps.
 """
 
 _PIECE = 8192
-"""Bytes that are parsed at once, and so how much longer than `MOST_HEAD` a head may be."""
+"""Bytes that are parsed at once; a head may exceed `MOST_HEAD` by that much."""
 
 MOST_WAITING = 16
-"""Requests of one connection that are not answered yet: the one that runs, and those sent meanwhile. A client
-that sends more gets the answers to these, and asks for the rest on another connection (RFC 9112, 9.3.2).
+"""Maximum unanswered requests of a connection, including the running one. A client that sends more gets the
+answers to these, and has to send the rest on another connection (RFC 9112, 9.3.2).
 """
 
 STOPPING_S = 5.0
-"""Seconds in all for each part of `Patience` while the server stops."""
+"""Total seconds for each part of `Patience` while the server stops."""
 
 STOPPING_LOOK_S = 0.1
-"""Seconds between two looks at the connections while the server stops."""
+"""Seconds between checks of the connections while the server stops."""
 
 _OFFER = (b"upgrade", b"http2-settings")
-"""Headers of an offer, and names of them in the header `connection`."""
+"""Headers that offer another protocol, and their names in the header `connection`."""
 
 
 class _TooManyError(Exception):
-    """One request more than may wait begins: it ends the parsing."""
+    """Ends the parsing at the first request beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that a client may take: for a request's head, between two pieces of its body, and between two
-    pieces of the answer that it reads. The system keeps megabytes of an answer, and asks for more only then.
+    """Time limits for a client, in seconds: for a request's head, between two pieces of its body, and between
+    two reads of an answer. The system buffers megabytes of an answer and only then asks for more.
 
-    From the moment `since` on (as `time.monotonic` gives it) pieces count no longer: the seconds are for all
-    of the head, of the body, and of what waits to be read.
+    From the time `since` on (as from `time.monotonic`) they limit the whole head, the whole body, and the
+    whole remaining answer instead.
     """
 
     head_s: float = 30.0
@@ -67,20 +67,20 @@ class Patience:
 
 
 class Connection(HttpToolsProtocol):
-    """See the module. `check` has to be called now and then."""
+    """uvicorn's protocol with the limits described above. `check` has to be called regularly."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._head = 0
         self._in_head = True
         self._offered = False
-        self._deaf = False  # nothing more is read: too many requests are waiting
+        self._deaf = False  # reading has stopped: too many requests are waiting
         self._heard = self._head_began = self._read = self._behind = self._busy = monotonic()
         self._unread = 0
-        self._cycles: list[RequestResponseCycle] = []  # the one that runs, and those that wait for its end
+        self._cycles: list[RequestResponseCycle] = []  # the running one, and those waiting for it
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests, parsed in pieces: a head counts from the piece after its first one."""
+        """Parse bytes of requests, in pieces: a head's size counts from the piece after its first."""
         self._heard = monotonic()
         self._unset_keepalive_if_required()
         for start in range(0, len(data), _PIECE):
@@ -106,13 +106,13 @@ class Connection(HttpToolsProtocol):
                 self._refuse(b"431 Request Header Fields Too Large")
 
     def _hear_no_more(self) -> None:
-        """Answer what waits, and close then."""
+        """Stop reading: answer the waiting requests, then close."""
         self._deaf = True
         self.flow.pause_reading()
         self._unanswered()[-1].keep_alive = False
 
     def _go_on(self, body: bytes) -> None:
-        """The request whose head was read, without its offer of another protocol."""
+        """Parse the request's head again, without its offer of another protocol."""
         version = self.parser.get_http_version().encode()
         head = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
         for name, value in self.headers:
@@ -126,14 +126,14 @@ class Connection(HttpToolsProtocol):
         self.data_received(b"\r\n".join([*head, b"", body]))
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Parser callback: a request begins."""
         if len(self._unanswered()) >= MOST_WAITING:
             raise _TooManyError
         super().on_message_begin()
         self._in_head, self._head, self._head_began = True, 0, monotonic()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Parser callback: the head is complete."""
         self._in_head, self._head, self._busy = False, 0, monotonic()
         self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if not self._offered:
@@ -141,24 +141,24 @@ class Connection(HttpToolsProtocol):
             self._cycles = [*self._unanswered(), self.cycle]
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Parser callback: a piece of the body."""
         self._head = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The body is there. With an offer in the head the parser takes none."""
+        """Parser callback: the body is complete. After an offer of another protocol the parser reads none."""
         if not self._offered:
             super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone: so has every request of its."""
+        """End all requests of a client that has disconnected."""
         for cycle in self._unanswered():
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The server stops: what runs is finished, what waits is not begun."""
+        """Stop the server's part: the running request is finished, waiting ones are not started."""
         self.pipeline.clear()
         self._cycles = self._unanswered()[:1]
         for cycle in self._cycles:
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
     def check(self, now: float, patience: Patience) -> None:
-        """End the connection if its client takes too long. `now` as `time.monotonic` gives it."""
+        """Close the connection if its client is too slow. `now` is a time of `time.monotonic`."""
         unread = self.transport.get_write_buffer_size()
         if not unread:
             self._behind = now
@@ -179,7 +179,7 @@ class Connection(HttpToolsProtocol):
         since, cycles = patience.since, self._unanswered()
         if unread:
             if now - (self._read if since is None else max(since, self._behind)) > patience.answer_s:
-                self.transport.abort()  # `close` would wait until it is read
+                self.transport.abort()  # `close` would wait for the client to read
         elif cycles:
             self._busy = now
             heard = self._heard if since is None else since
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
         elif self._in_head and now - max(self._head_began, since or 0.0) > patience.head_s:
             self._refuse(b"408 Request Timeout")
         elif self.timeout_keep_alive_task is None and now - self._busy > patience.body_s:
-            self.transport.close()  # it was answered, and sent more: that stopped uvicorn's own clock
+            self.transport.close()  # more data after the answer stopped uvicorn's own timeout
 
     def _refuse(self, status: bytes) -> None:
         if not any(cycle.response_started for cycle in self._unanswered()):
@@ -200,7 +200,7 @@ class Connection(HttpToolsProtocol):
 
 
 async def watch(connections: Iterable[Any], patience: Patience, every_s: float = 1.0) -> None:
-    """Check all connections for ever."""
+    """Check all connections, forever."""
     while True:
         await asyncio.sleep(every_s)
         now = monotonic()

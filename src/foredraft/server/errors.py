@@ -1,8 +1,7 @@
-"""Errors as OpenAI's API gives them: {"error": {"message", "type", "param", "code"}}.
+"""Errors in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}.
 
-The paths of Anthropic's API answer in that API's form.
-Nothing of the inside goes out: no path, no stack trace. What is not one of our errors is logged with a
-number, and the answer names that number only.
+Paths of Anthropic's API answer in that API's form. Internals are never sent: no path, no stack trace.
+Unexpected errors are logged with a number, and the answer contains only that number.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from foredraft.server.unknown_fields import MISSPELT
 logger = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
-"""nginx's status for a client that did not wait."""
+"""nginx's status for a client that closed the connection."""
 
-HALF = "has an escape such as \\ud800 that stands for half a character."
+HALF = "contains a lone surrogate, an escape such as \\ud800."
 
 OF_BODIES = (ValueError, RecursionError, ClientDisconnect)
-"""What reading a body raises because of the body. Anything else is a fault of ours."""
+"""Exceptions that an invalid body raises while it is read. Any other exception is a bug of the server."""
 
 MOST_MESSAGE = 1000
 MOST_PARAM = 200
-"""Characters of a message and of a parameter's name: a client's megabyte does not come back."""
+"""Maximum characters of a message and of a parameter's name, so that large input is not sent back."""
 
 MOST_LOOKED_AT = 100
-"""Of pydantic's complaints: there may be one for every item of a long list."""
+"""Maximum number of pydantic's errors to look at: there may be one for every item of a long list."""
 
 _TYPES = {
     401: "authentication_error",
@@ -55,7 +54,7 @@ _TYPES = {
 def error_body(
     message: str, *, status: int, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    """The body of an error, of an answer or of a stream's last event; the request's log line says it, too."""
+    """The body of an error response or of a stream's last event; it is also noted for the request log."""
     current().failed(code, message)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if param is None else _cut(param, MOST_PARAM)
@@ -67,28 +66,28 @@ def _cut(text: str, most: int) -> str:
 
 
 def of_error(error: ForedraftError) -> dict[str, Any]:
-    """The body for one of our errors."""
+    """The body for a ForedraftError."""
     return error_body(str(error), status=error.status, code=error.code)
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:
-    """The body for an error that nobody expected; the log has the rest under the same number."""
+    """The body for an unexpected error; the log has the details under the same number."""
     number = secrets.token_hex(4)
     logger.error("Unexpected error %s", number, exc_info=error)
-    return error_body(f"Internal error {number}. The server's log says more.", status=500, code="internal")
+    return error_body(f"Internal error {number}. See the server's log.", status=500, code="internal")
 
 
 def respond(
     path: str, body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """An error's answer, in the form of the API that was asked at this path. `body` is in OpenAI's."""
+    """The error response in the form of the API at this path. `body` is in OpenAI's form."""
     if is_anthropic(path):
         body = anthropic_error(body, status)
     return JSONResponse(body, status, headers)
 
 
 def error_response(error: ForedraftError, path: str) -> JSONResponse:
-    """The answer for one of our errors, with what HTTP wants beside it."""
+    """The response for a ForedraftError, with the headers it needs."""
     headers = {}
     if error.status in (429, 503):
         headers["Retry-After"] = str(max(1, ceil(getattr(error, "retry_after", 1.0))))
@@ -104,7 +103,7 @@ class ClientGoneError(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Have the app answer every error with `respond`; those that nobody expects are left to the gate."""
+    """Make the app answer errors with `respond`; unexpected ones are left to the gate."""
 
     @app.exception_handler(ForedraftError)
     async def ours(request: Request, error: ForedraftError) -> JSONResponse:
@@ -118,7 +117,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        # The framework takes whatever reading a body raises for a body that cannot be read.
+        # The framework raises the same error for anything that went wrong while it read the body.
         if isinstance(error.__cause__, RequestValidationError):
             return await invalid(request, error.__cause__)
         if isinstance(error.__cause__, ForedraftError):
@@ -127,19 +126,19 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(UnicodeEncodeError)
     async def surrogate(request: Request, error: UnicodeEncodeError) -> JSONResponse:  # noqa: ARG001
-        """JSON can hold half a character, an escaped surrogate. Only a body can bring one in here."""
+        """JSON can contain a lone surrogate as an escape. Only a request body can bring one in here."""
         body = error_body(f"The body {HALF}", status=400, code="invalid_request")
         return respond(request.url.path, body, 400)
 
     @app.exception_handler(ClientGoneError)
     async def gone(request: Request, error: ClientGoneError) -> Response:  # noqa: ARG001
-        return Response(status_code=CLIENT_CLOSED)  # nobody reads it
+        return Response(status_code=CLIENT_CLOSED)  # the client is gone
 
 
 def _of_http(request: Request, error: HTTPException) -> JSONResponse:
-    """The answer for an error of the framework's."""
+    """The response for an error of the framework."""
     message, code, param = str(error.detail), message_code(error.status_code), None
-    if error.status_code == 400 and error.__cause__ is not None:  # the framework could not read the body
+    if error.status_code == 400 and error.__cause__ is not None:  # reading the body failed
         if not isinstance(error.__cause__, OF_BODIES):
             return respond(request.url.path, unexpected(error.__cause__), 500)
         message, code = f"The body {_unreadable(error.__cause__)}.", "invalid_request"
@@ -153,7 +152,7 @@ def _of_http(request: Request, error: HTTPException) -> JSONResponse:
 
 
 def _unreadable(error: BaseException) -> str:
-    """Why Python's parser takes a body for no JSON, where it does not say so itself."""
+    """Why a body is not valid JSON, where Python's parser does not explain it."""
     if isinstance(error, UnicodeDecodeError):
         return f"is not valid JSON: it is not {error.encoding.upper()} text"
     if isinstance(error, RepeatedKeyError):
@@ -161,12 +160,12 @@ def _unreadable(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     if isinstance(error, ValueError):
-        return "holds a number of too many digits"
+        return "contains a number with too many digits"
     return "could not be read"
 
 
 def _meant(request: Request) -> str:
-    """What is there at the path that a client with a wrong base URL wants."""
+    """The path that a client with a wrong base URL probably meant."""
     bare = path = request.url.path
     while bare.startswith("/v1/"):
         bare = bare.removeprefix("/v1")
@@ -181,8 +180,8 @@ def message_code(status: int) -> str:
 
 
 def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
-    """(what is wrong, which parameter) of pydantic's complaints about a body: the first, or the one of its
-    alternatives that leads deepest into the body.
+    """(message, parameter) of pydantic's errors about a body: of the first, or of the alternative whose path
+    goes deepest into the body.
     """
     at = errors[0]["loc"][:2]
     ways = [(_way(error, body), error) for error in errors[:MOST_LOOKED_AT] if error["loc"][:2] == at]
@@ -204,14 +203,14 @@ def describe(errors: Sequence[Any], body: object) -> tuple[str, str | None]:
 
 
 def _way(error: Mapping[str, Any], body: object) -> list[str]:
-    """The keys that lead to an error, with the one that is missing."""
+    """The path of an error in the body, including a missing key."""
     loc = error["loc"][1:]  # the first is "body"
     return _place(loc, body) + ([str(part) for part in loc[-1:]] if error["type"] == "missing" else [])
 
 
 def _place(loc: Sequence[Any], body: Any) -> list[str]:
-    """Where in the body pydantic's `loc` leads: the longest way through it. What else is in it are names of
-    the alternatives of a type, which may be the name of a field too.
+    """The path in the body that pydantic's `loc` describes: the longest possible one. `loc` also contains
+    names of a union's alternatives, which may equal names of fields.
     """
     if not loc:
         return []

@@ -1,4 +1,4 @@
-"""When tokens cross over to their readers: those of short rounds together, twenty times a second."""
+"""Groups the tokens of short rounds into frames, twenty a second, before the event loop gets them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from time import perf_counter
 from foredraft.types import Event, TokenEvent
 
 FRAME_S = 1 / 20
-"""Tokens are kept for later ones for so long at most, where rounds take as long as the last one did. Nobody
-reads faster, and each crossing wakes an event loop, writes to a socket, wakes a client: processor time that
-two cores lack in their forward (0.7 to 1 ms for a crossing, where a forward takes 6).
+"""Maximum seconds that a token is held for later ones, if rounds take as long as the last one. Nobody reads
+faster, and each hand-over wakes the event loop, writes to a socket and wakes a client: 0.7 to 1 ms of
+processor time, on two cores whose forwards take 6 ms.
 """
 
 
 class Frames:
-    """The events that wait to cross over. `clock` gives seconds.
+    """Events that wait to be handed over. `clock` returns seconds.
 
-    An answer's first token, its end, and whatever else is no token wait for nothing; neither does anything
-    where the next round would be over too late, or may take longer.
+    An answer's first token, its end, and all events but tokens are never held; nor is anything if the next
+    round would end too late or may take longer.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -27,8 +27,8 @@ class Frames:
         self._crossed = self._round_ended = clock()
 
     def due(self, events: Sequence[Event], fresh: Collection[int], *, hurry: bool = False) -> list[Event]:
-        """The events that are to cross over after the round that brought `events`, in order. `fresh`:
-        requests of which nothing has crossed over yet; `hurry`: the next round may be a long one.
+        """The events to hand over after the round that produced `events`, in order. `fresh`: requests without
+        any event handed over yet; `hurry`: the next round may be long.
         """
         now = self._clock()
         round_s, self._round_ended = now - self._round_ended, now
@@ -40,7 +40,7 @@ class Frames:
         return self.rest()
 
     def rest(self) -> list[Event]:
-        """All that waits."""
+        """All held events."""
         kept, self._kept = self._kept, []
         return kept
 

@@ -1,7 +1,7 @@
-"""What every request passes before it reaches a surface: host, key, rate, and the size of its body.
+"""Checks of every request before it reaches an API: host, key, rate, and size of the body.
 
-Plain ASGI, so that a caller's place is given back when the last byte of a stream is out, and a body that is
-too large is refused before it is read.
+Plain ASGI, so that a caller's slot is released after the last byte of a stream, and a body that is too large
+is refused before it is read.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from foredraft.server.request_log import current
 from foredraft.server.settings import ServerSettings
 
 OPEN = ("/health", "/", "/openapi.json", "/docs", *(f"/docs/{name}" for name in ASSETS))
-"""Paths that need no key: a load balancer has none, and the pages ask for one. The document of the API is the
-same for every server of this version, but for the limits; it says nothing of models and keys.
+"""Paths that need no key: load balancers have none, and the pages ask for one. The API document is the same
+for every server of this version except for the limits, and does not mention models or keys.
 """
 
 JSON_ONLY = ("POST", "PUT", "PATCH")
 
 
 class BodyTooLargeError(RequestError):
-    """The body is larger than the limit."""
+    """The body exceeds the size limit."""
 
     code = "body_too_large"
     status = 413
 
 
 class ContentTypeError(RequestError):
-    """A body of another type than JSON: a web page can send text or nothing anywhere without asking, but no
+    """A body that is not JSON. A web page can send text or an empty body anywhere without permission, but not
     JSON.
     """
 
@@ -46,18 +46,18 @@ class ContentTypeError(RequestError):
 
 
 class ContentEncodingError(ContentTypeError):
-    """A compressed body: a few kilobytes of it could be gigabytes."""
+    """A compressed body: a few kilobytes could expand to gigabytes."""
 
 
 PLAIN = "identity"
-"""The coding of a body that is not compressed."""
+"""The content coding of an uncompressed body."""
 
 FROM_PAGE = ("origin", "sec-fetch-mode")
-"""Headers that browsers send of their own accord, and no page can leave out."""
+"""Headers that browsers always send, and a page cannot suppress."""
 
 
 class Gate:
-    """ASGI middleware. `current` gives the settings, which may be others with each request."""
+    """ASGI middleware. `current` returns the settings, which may change between requests."""
 
     def __init__(
         self, app: ASGIApp, current: Callable[[], ServerSettings], *, allow_public: bool = False
@@ -114,30 +114,32 @@ class Gate:
 
 
 def plain(scope: Scope) -> Scope:
-    """The request without what makes no difference: a slash at the end, and that only the head is wanted. The
-    server that we run in sends no body then.
-    """
+    """The request with a trailing slash removed and HEAD treated as GET; uvicorn then sends no body."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     return {**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}
 
 
 def _check_type(headers: Headers) -> None:
-    """What a page sends needs a type even if it is nothing. Raises ContentTypeError, ContentEncodingError."""
+    """Check the body's type, which a web page's request needs even if the body is empty. Raises
+    ContentTypeError, ContentEncodingError.
+    """
     coding = headers.get("content-encoding", PLAIN).strip().lower()
     if coding != PLAIN:
-        raise ContentEncodingError(f"The body is encoded as {coding[:100]!r}.", hint="Send it uncompressed.")
+        raise ContentEncodingError(
+            f"The body is compressed with {coding[:100]!r}.", hint="Send it uncompressed."
+        )
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = "transfer-encoding" in headers or int(headers.get("content-length") or 0)
     if kind != "application/json" and (has_body or any(name in headers for name in FROM_PAGE)):
         raise ContentTypeError(
-            f"The body has the type {kind or 'nothing'!r}.",
-            hint="Send JSON, as 'Content-Type: application/json'.",
+            f"The body has the content type {kind or 'nothing'!r}.",
+            hint="Send JSON with 'Content-Type: application/json'.",
         )
 
 
 class _Bounded:
-    """A connection whose body may have at most `limit` bytes. Once it has more, the application's own answer,
-    to a body that broke off, is held back, and `refused` says so.
+    """A connection whose body is limited to `limit` bytes. Beyond it, `refused` is set, and the application's
+    own answer to the truncated body is held back.
     """
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
@@ -148,7 +150,7 @@ class _Bounded:
         self.refused = False
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raises BodyTooLargeError if the headers already say so."""
+        """Raises BodyTooLargeError if the headers announce a larger body."""
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._limit:
             raise self.too_large()

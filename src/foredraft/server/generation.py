@@ -1,4 +1,4 @@
-"""Several answers to one prompt as one stream of events, for every API alike."""
+"""Several answers to one prompt as one stream of events, shared by all APIs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from foredraft.server.worker import Job
 from foredraft.types import Event, FinishEvent, FinishReason
 
 Choice = tuple[int, Sequence[Event]]
-"""(which answer, events of it that came together, at least one)."""
+"""(index of the answer, its events that came together, at least one)"""
 
 
 def several(job: Job, n: int) -> list[Job]:
-    """`n` jobs for `n` answers. With a seed each answer has its own, counted up from it."""
+    """`n` jobs for `n` answers. With a seed, the answers use consecutive seeds."""
     seed = job.params.seed
     if seed is None:
         return [job] * n
@@ -25,8 +25,8 @@ def several(job: Job, n: int) -> list[Job]:
 
 
 async def choices(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequence[Choice], None]:
-    """The events of all answers as they come, those together that are there at the same time. Leaving it
-    aborts them all.
+    """The events of all answers as they come, in groups that are available at the same time. Leaving the
+    generator aborts all of them.
 
     Raises what `EngineWorker.stream` and `sound` raise.
     """
@@ -72,19 +72,19 @@ async def _merged(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequenc
 
 
 def openai_finish(reason: FinishReason) -> str:
-    """OpenAI's `finish_reason`, whose readers are strict: an answer that repeats itself was cut."""
+    """OpenAI's `finish_reason`, for strict clients: a repeating answer counts as cut off (length)."""
     return str(FinishReason.LENGTH if reason.cut else reason)
 
 
 def stop_reason(reason: FinishReason) -> dict[str, str]:
-    """What vLLM's `stop_reason` of a choice says, where `openai_finish` does not say it all."""
+    """A choice's `stop_reason` as in vLLM, where `openai_finish` is not specific."""
     return {"stop_reason": str(reason)} if reason is FinishReason.REPETITION else {}
 
 
 async def sound(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:
-    """The same events, without a last one that says that the request failed.
+    """The same events, but a failed request raises an exception instead of ending with a failure event.
 
-    Raises instead of it DeadlineExceededError, CapacityError when the model was unloaded, BackendError.
+    Raises DeadlineExceededError, CapacityError if the model was unloaded, or BackendError.
     """
     async with aclosing(answer):
         async for events in answer:

@@ -1,6 +1,6 @@
-"""Requests for the engine, within what the server allows.
+"""Creates the engine's requests within the server's limits.
 
-Making one takes long for a long text: it is done where `Served.prepare` runs it.
+For long texts this takes time: it runs in `Served.prepare`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from foredraft.server.worker import Job
 from foredraft.types import SamplingParams
 
 MOST_TOKENS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
-"""What the APIs call the most tokens of an answer."""
+"""The names of the maximum answer length in the APIs."""
 
 
 def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> SamplingParams:
-    """`params`, made from `body`, with the model's own defaults for what the body does not say: those of the
-    settings, else what its makers recommend.
+    """`params` of `body`, with the model's defaults for fields that the body does not set: from the settings,
+    else from the model's recommendation.
     """
     most = served.limits.max_completion_tokens
     defaults: dict[str, Any] = {**served.info.recommended, **served.settings.sampling.given()}
-    if most is not None and "max_tokens" in defaults:  # a default is no wish: it never makes a request fail
+    if most is not None and "max_tokens" in defaults:  # a default must never make a request fail
         defaults["max_tokens"] = min(defaults["max_tokens"], most)
     said = {name for name in type(body).model_fields if name in body.model_fields_set}
     said = {name for name in said if getattr(body, name) is not None}
@@ -49,8 +49,8 @@ def make_job(
     priority: int = 0,
     max_draft: int | None = None,
 ) -> Job:
-    """The engine's request for one of `answers` answers to a prompt. What takes long is done already, and no
-    round waits for it: its prediction is encoded, and the engine finds its constraint compiled.
+    """Create the engine's request for one of `answers` answers to a prompt. Slow work is done here, so that
+    no round waits for it: the prediction is encoded and the constraint compiled.
 
     Raises what `check_limits`, `check_tokens`, `encode_prediction` and `compile_constraint` raise.
     """
@@ -74,17 +74,17 @@ def make_job(
 
 
 def check_together(served: Served, answers: int) -> None:
-    """Raises RequestError for a request with more answers, to all of its prompts, than can run and wait."""
+    """Raises RequestError if a request has more answers, over all its prompts, than can run and wait."""
     most = served.limits.max_waiting + served.settings.sequences
     if answers > most:
         raise RequestError(
-            f"{answers} answers at once are too many; at most {most} can run and wait here.",
+            f"{answers} answers at once are too many; at most {most} can run and wait.",
             hint="Send the prompts in several requests.",
         )
 
 
 def check_limits(limits: Limits, prompt_tokens: int, params: SamplingParams, answers: int) -> None:
-    """Raises RequestError and ContextLengthError for a request that asks for more than the server allows."""
+    """Raises RequestError and ContextLengthError for a request beyond the server's limits."""
     if answers > limits.max_n:
         raise RequestError(f"n: {answers} answers at once are too many; at most {limits.max_n}.")
     if len(params.stop) > limits.max_stop:
@@ -95,9 +95,11 @@ def check_limits(limits: Limits, prompt_tokens: int, params: SamplingParams, ans
         )
     if limits.max_prompt_tokens is not None and prompt_tokens > limits.max_prompt_tokens:
         raise ContextLengthError(
-            f"The prompt has {prompt_tokens} tokens; at most {limits.max_prompt_tokens} are allowed here.",
-            hint="Shorten it.",
+            f"The prompt has {prompt_tokens} tokens; this server allows at most {limits.max_prompt_tokens}.",
+            hint="Shorten the prompt.",
         )
     most = limits.max_completion_tokens
     if most is not None and params.max_tokens is not None and params.max_tokens > most:
-        raise RequestError(f"max_tokens: {params.max_tokens} are too many; at most {most} are allowed here.")
+        raise RequestError(
+            f"max_tokens: {params.max_tokens} are too many; this server allows at most {most}."
+        )

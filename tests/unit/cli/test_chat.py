@@ -82,7 +82,7 @@ def test_ctrl_c_while_nothing_is_typed_gives_a_hint(
     assert chat(monkeypatch, KeyboardInterrupt, "Hi") == 0
     out, err = capsys.readouterr()
     assert out == "Hello!\n"
-    assert "Ctrl-D or /exit leaves." in err
+    assert "Ctrl-D or /exit quits." in err
 
 
 def test_ctrl_c_during_an_answer_keeps_the_session(
@@ -175,7 +175,7 @@ def test_someone_at_a_terminal_is_told_what_runs(
     assert chat(monkeypatch) == 0
     assert capsys.readouterr().err.splitlines() == [
         "fake · context 4,096 · temperature 0 · speculation auto · exact",
-        "/help lists the commands, Ctrl-D leaves.",
+        "/help lists the commands, Ctrl-D quits.",
     ]
 
 

@@ -63,7 +63,7 @@ def test_a_missing_argument_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["help", "reset", "stats", "quit"])
 def test_a_superfluous_argument_is_refused(name: str) -> None:
     chat = after("Hi", f"/{name} now")
-    assert f"/{name} takes nothing after it" in notes(chat)
+    assert f"/{name} takes no argument" in notes(chat)
     assert chat.conversation.turns == 1
     assert not chat.leaving
 
@@ -94,7 +94,7 @@ def test_retry_answers_the_last_question_again() -> None:
 
 
 def test_retry_needs_a_question() -> None:
-    assert "Nothing was asked yet." in notes(after("/temp 1", "/retry"))
+    assert "There is no question yet." in notes(after("/temp 1", "/retry"))
     chat = after("Hi", "/retry")
     assert chat.conversation.turns == 1, "at temperature 0, too: the last answer may have been broken off"
 
@@ -191,7 +191,7 @@ def test_saving_asks_before_it_overwrites(tmp_path: Path, answer: bool) -> None:
 def test_where_nobody_can_be_asked_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     chat = after("Hi", f"/save {path}", "Hi", f"/save {path}")
-    assert "Nobody can be asked here." in notes(chat)
+    assert "There is no terminal to ask on." in notes(chat)
     assert len(read_messages(path)) == 2
 
 

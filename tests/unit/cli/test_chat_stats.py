@@ -98,7 +98,7 @@ def test_reasons_and_notes_are_shown_as_they_are() -> None:
     totals = Totals()
     totals.add(completion(notes=("drafter x [/] failed",)))
     text = shown(totals)
-    assert "auto (nothing drafted last: [nothing] to draft)" in text
+    assert "auto (no drafts in the last answer: [nothing] to draft)" in text
     assert "no: weights are F16" in text
     assert "drafter x [/] failed" in text
     assert "20 tokens, 15 of them cached" in text

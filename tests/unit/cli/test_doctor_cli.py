@@ -129,7 +129,7 @@ def test_memory(foredraft: Command, tiny: Path) -> None:
     assert {"weights_mapped", "kv_cache", "compute"} <= set(found["parts"])
     assert all(size >= 0 for size in found["parts"].values())
     said = foredraft("doctor", tiny, "-t", 1, "--ctx", 256).out
-    assert "for 256 tokens (taken as tokens are written)" in said
+    assert "for 256 tokens (used as tokens are written)" in said
     if sys.platform == "linux":
         assert found["resident"] > found["anonymous"] > 0
         assert "of it anonymous" in said
@@ -279,7 +279,7 @@ def test_amx_is_said_to_be_used_or_why_it_is_not() -> None:
     assert rows(Amx(used=True, note="all right"))["AMX"] == "used: all right"
     assert "to use AMX" not in rows(Amx(used=True, note="all right"))
     alone = rows(Amx(used=False, note="ended by signal 11"))
-    assert alone["AMX"].endswith("left alone[/]: ended by signal 11")
+    assert alone["AMX"].endswith("not used[/]: ended by signal 11")
     assert "kernels.h" in alone["to use AMX"]
     assert "pip install --force-reinstall" in alone["to use AMX"]
 
@@ -396,8 +396,14 @@ def test_a_chat_template_that_cannot_be_compiled_is_told(foredraft: Command, tmp
     [
         ({"present": False}, "takes plain text only"),
         ({"error": "It [b]s."}, "cannot be used. It \\[b]s."),
-        ({"alternates": True, "system": "nowhere"}, "in turns of user and assistant|told by the user"),
-        ({"tools": True, "reasoning": ["enable_thinking"]}, "described by it|set by enable_thinking"),
+        (
+            {"alternates": True, "system": "nowhere"},
+            "alternating between user and assistant|in the user's message",
+        ),
+        (
+            {"tools": True, "reasoning": ["enable_thinking"]},
+            "described by the template|set by enable_thinking",
+        ),
     ],
 )
 def test_chat_templates_in_words(template: dict[str, Any], says: str) -> None:

@@ -62,7 +62,7 @@ def test_erasing(foredraft: Command, memory: list[Path], own_cache: Path) -> Non
     assert ran.out.endswith(f"Erased 5 files, {size} B.\n")
     assert kept(own_cache) == STAYS
     again = foredraft("forget")
-    assert (again.code, again.out) == (0, f"Nothing is remembered in {own_cache}.\n")
+    assert (again.code, again.out) == (0, f"Nothing is stored in {own_cache}.\n")
 
 
 def test_only_looking(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
@@ -81,7 +81,7 @@ def test_only_looking(foredraft: Command, memory: list[Path], own_cache: Path) -
 def test_nobody_to_ask(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
     ran = foredraft("forget", stdin=b"y\n")
     assert ran.code == 2
-    assert "Say --yes" in ran.err
+    assert "Add --yes" in ran.err
     assert all(path.exists() for path in memory)
 
 
@@ -158,7 +158,7 @@ def test_profiles_stay_unless_asked_for(foredraft: Command, memory: list[Path], 
     assert profile.exists()
     assert not any(path.exists() for path in memory)
     ran = foredraft("forget", "--yes")
-    assert ran.out.startswith("Nothing is remembered in ")
+    assert ran.out.startswith("Nothing is stored in ")
     assert "--profiles" in ran.out
     assert profile.exists()
 
@@ -171,7 +171,7 @@ def test_erasing_profiles(foredraft: Command, memory: list[Path], profile: Path,
     assert ran.code == 0
     assert "Erased 6 files" in ran.out
     assert kept(own_cache) == STAYS | {"profiles/notes.txt"}
-    assert foredraft("forget", "--profiles").out == f"Nothing is remembered in {own_cache}.\n"
+    assert foredraft("forget", "--profiles").out == f"Nothing is stored in {own_cache}.\n"
 
 
 def test_only_profiles_to_erase(foredraft: Command, profile: Path) -> None:

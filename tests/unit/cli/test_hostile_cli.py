@@ -21,7 +21,7 @@ FULL = Path("/dev/full")
         (("run",), "standard input is closed"),
         (("run", "-f", "-"), "standard input is closed"),
         (("chat",), "Standard input is closed"),
-        (("forget",), "Nobody can be asked here"),
+        (("forget",), "There is no terminal to ask on"),
     ],
 )
 def test_without_a_standard_input(
@@ -62,7 +62,7 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
             check=False,
         )
     assert ran.returncode == 1
-    assert "no room left" in ran.stderr
+    assert "The disk is full" in ran.stderr
     assert "Internal error" not in ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -149,7 +149,7 @@ def test_a_pipe_is_not_replaced_by_a_file(foredraft: Command, tiny: Path, tmp_pa
     text.write_text("one two three one two three")
     ran = foredraft("ngram", "build-static", text, "-m", tiny, "--force", "-o", pipe)
     assert ran.code == 2
-    assert "pipe is no file" in ran.err
+    assert "pipe is not a regular file" in ran.err
     assert pipe.is_fifo()
 
 

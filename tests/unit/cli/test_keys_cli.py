@@ -63,7 +63,7 @@ def test_listing_none(foredraft: Command, folder: Path) -> None:
     (folder / "foredraft.toml").write_text("port = 1\n")
     ran = foredraft("keys", "list")
     assert ran.out == (
-        "There are no keys in foredraft.toml: whoever reaches the server may use it.\nAdmin key: none\n"
+        "There are no keys in foredraft.toml: anyone who can reach the server can use it.\nAdmin key: none\n"
     )
 
 
@@ -73,12 +73,12 @@ def test_removing(foredraft: Command) -> None:
     ran = foredraft("keys", "remove", "alice")
     assert (ran.code, ran.out) == (0, "Removed the key 'alice' from foredraft.toml.\n")
     assert "forget" in ran.err
-    assert "last one" not in ran.err
+    assert "last key" not in ran.err
     authenticator = Authenticator(settings().keys)
     assert authenticator.check(bob).name == "bob"
     with pytest.raises(AuthenticationError):
         authenticator.check(alice)
-    assert "last one" in foredraft("keys", "remove", "bob").err
+    assert "last key" in foredraft("keys", "remove", "bob").err
 
 
 def test_the_admin_key(foredraft: Command) -> None:

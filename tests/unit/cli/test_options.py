@@ -108,9 +108,9 @@ def command_parameters(decorator: Any) -> list[click.Parameter]:
 
 
 def test_mixed_dialects() -> None:
-    with pytest.raises(SpeculationStringError, match="both say"):
+    with pytest.raises(SpeculationStringError, match="both configure"):
         parse("--speculate", "auto", "-md", "d.gguf")
-    with pytest.raises(SpeculationStringError, match="both say"):
+    with pytest.raises(SpeculationStringError, match="both configure"):
         parse("-d", "4", "--spec-type", "ngram-mod")
 
 

@@ -228,7 +228,7 @@ def test_export_with_the_traces_that_ship(foredraft: Command, tiny: Path) -> Non
         (("--json", "-", "--export", "vllm"), "both write to standard output"),
         (("--json", "{}/nowhere/p.json"), "no folder"),
         (("--json", "{}"), "is a folder"),
-        (("--json", "{}/model.gguf"), "no .json file"),
+        (("--json", "{}/model.gguf"), "not a .json file"),
         (("--plot", "{}/curve.pdf"), ".png or .svg"),
         (("--plot", "{}/nowhere/curve.png"), "no folder"),
         (("--depth", "505"), "does not fit"),

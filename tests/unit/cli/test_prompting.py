@@ -69,7 +69,7 @@ def test_words_beside_the_model_option() -> None:
 
 @pytest.mark.parametrize(("words", "model"), [(("a", "b", "c"), None), (("b", "c"), "a")])
 def test_too_many_words(words: tuple[str, ...], model: str | None) -> None:
-    with pytest.raises(RequestError, match=r"Too many words: .*c\.") as caught:
+    with pytest.raises(RequestError, match=r"Too many arguments: .*c\.") as caught:
         split_words(words, model=model, prompt_given=False)
     assert caught.value.hint is not None
     assert "quotes" in caught.value.hint
@@ -120,7 +120,7 @@ def test_a_pipe_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch, a
             return len(buffer)
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
-    with pytest.raises(RequestError, match="longer than 8 MiB"):
+    with pytest.raises(RequestError, match="larger than 8 MiB"):
         read_prompt(argument, None, None)
 
 

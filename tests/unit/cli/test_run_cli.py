@@ -190,7 +190,7 @@ def test_a_terminal_is_coloured_unless_the_user_has_said_no(
         ({"estimated_speedup": 0.97}, " · 3 % slower than plain · "),
         ({"estimated_speedup": 1.001}, " · as fast as plain · "),
         ({"estimated_speedup": 1.0}, " · no faster than plain (the difference is within noise) · "),
-        ({"estimated_speedup": None}, " · speedup not known (too few plain rounds to compare with) · "),
+        ({"estimated_speedup": None}, " · speedup unknown (too few plain rounds to compare with) · "),
         (
             {"acceptance_rate": None, "reason": "speculation is turned off"},
             " · plain speed (nothing drafted: speculation is turned off) · ",
@@ -214,7 +214,7 @@ def test_what_ended_an_answer_too_early_is_said(run: Runner) -> None:
     def ended(*arguments: object) -> str:
         return run("--raw", LOOP, "--ctx", 256, *arguments, tokens=1000)[1]
 
-    assert "The answer ends here because the context of 256 tokens is full." in ended("--ignore-eos")
+    assert "The answer was stopped because the context of 256 tokens is full." in ended("--ignore-eos")
 
 
 def test_an_answer_that_repeats_itself_is_ended_and_that_is_said(
@@ -224,7 +224,7 @@ def test_an_answer_that_repeats_itself_is_ended_and_that_is_said(
     loop = ("--raw", "a a a a a a a a", "--ignore-eos", "--ctx", 512)
     steered = ("--repetition-penalty", 0.05)  # the tiny model then stays with what it has said
     out, err = run(*loop, *steered, tokens=400)
-    assert "it repeated itself without end; --no-stop-repetition lets it go on." in err
+    assert "it kept repeating itself; --no-stop-repetition lets it continue." in err
     assert run.json(*loop, *steered, tokens=400)["finish_reason"] == "repetition"
     whole = run.json(*loop, *steered, "--no-stop-repetition", tokens=400)
     assert whole["finish_reason"] == "length"
@@ -278,7 +278,7 @@ def test_compare_shows_both_and_that_the_bytes_are_the_same(run: Runner) -> None
 def test_compare_needs_something_to_compare(foredraft: Command, run: Runner, tiny: Path) -> None:
     ran = foredraft("run", "-m", tiny, "Hello", "--compare", "--speculate", "off")
     assert ran.code == 2
-    assert "nothing to compare with" in ran.err
+    assert "needs speculation, which is off" in ran.err
     assert "too short to compare" in run("Hello", "--compare", tokens=1)[1]
 
 

@@ -1,4 +1,4 @@
-"""The content blocks of an answer: what the model writes, as the events that begin, fill and end them."""
+"""The content blocks of an answer, as the events that start, fill and end them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Block = dict[str, Any]
 
 
 class BlockWriter:
-    """Turns one answer's events into those of its blocks. `reader` finds its calls; None: it has none."""
+    """Turns one answer's events into events of content blocks. `reader` finds tool calls; None: there are
+    none.
+    """
 
     def __init__(self, reader: AnswerReader | None) -> None:
         self._reader = reader
@@ -27,11 +29,11 @@ class BlockWriter:
 
     @property
     def called(self) -> bool:
-        """Whether there was a call."""
+        """Whether there was a tool call."""
         return self._reader is not None and self._reader.called
 
     def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-        """The events that the engine's bring together. An answer of nothing is one empty block of text."""
+        """The block events for the engine's events. An empty answer is one empty text block."""
         last = isinstance(events[-1], FinishEvent)
         for delta in deltas(self._reader, events):
             yield from self._add(delta)
@@ -74,19 +76,19 @@ def new_tool_use_id() -> str:
 
 
 def _text_block() -> Block:
-    """Without `citations`: Anthropic's API leaves the key out, and strict readers take no null for it."""
+    """Without `citations`: Anthropic's API omits the key, and strict clients do not accept null."""
     return {"type": "text", "text": ""}
 
 
 class BlockFolder:
-    """Makes whole blocks of their events."""
+    """Folds events into complete blocks."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self._pieces: list[str] = []
 
     def add(self, event: dict[str, Any]) -> None:
-        """The next event of a block."""
+        """Add the next event of a block."""
         match event["type"]:
             case "content_block_start":
                 self.blocks.append(dict(event["content_block"]))
@@ -103,16 +105,18 @@ class BlockFolder:
 
 
 def read_input(json_text: str) -> dict[str, Any]:
-    """A call's input from its JSON text; of one cut short what was complete, as clients read a stream.
+    """A call's input from its JSON text. Of truncated JSON the complete part is returned, as clients read a
+    stream.
 
-    Raises BackendError for what no answer can hold: infinite numbers, half characters, hundreds of levels.
+    Raises BackendError for input that an answer cannot contain: infinite numbers, lone surrogates, hundreds
+    of nested levels.
     """
     try:
         value: dict[str, Any] = from_json(json_text or "{}", allow_partial=True)
         json.dumps(value, allow_nan=False)
     except ValueError as error:
         raise BackendError(
-            f"The model has called a tool with an input that cannot be read: {error}.",
-            hint="Ask again, or with stream set to true: then the input comes as the model wrote it.",
+            f"The model called a tool with an input that cannot be parsed: {error}.",
+            hint="Repeat the request, or set stream to true to get the input as the model wrote it.",
         ) from None
     return value

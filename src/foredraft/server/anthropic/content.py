@@ -10,19 +10,19 @@ from pydantic import BeforeValidator, Field, model_validator
 from foredraft.server.openai.schemas import Body, Objects
 
 _SPEAKER = {"tool_use": "assistant", "tool_result": "user"}
-"""Whose messages a kind of block stands in; text stands in all."""
+"""The role whose messages may contain a kind of block; text may be in all."""
 
 
 class CacheControl(Body):
-    """Marks a prefix to cache. Every prefix is cached here as long as there is room, marked or not."""
+    """Marks a prefix to cache. Here every prefix is cached as long as there is room, marked or not."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class TextBlock(Body):
-    """A content block of text. `citations` comes with answers that clients send back as history: the text
-    says it all.
+    """A content block of text. Clients send back `citations` of earlier answers as history; they are ignored,
+    because the text is complete without them.
     """
 
     type: Literal["text"]
@@ -32,7 +32,7 @@ class TextBlock(Body):
 
 
 def _blocks_of(*kinds: str) -> Callable[[object], object]:
-    """Takes a string as the one text block it stands for; refuses other kinds of blocks by their names."""
+    """Validator: a string becomes one text block; blocks of other kinds are refused by name."""
 
     def as_blocks(content: object) -> object:
         if isinstance(content, str):
@@ -57,7 +57,7 @@ TextContent = Annotated[
 
 
 class DirectCaller(Body):
-    """The model itself made the call."""
+    """The model made the call itself."""
 
     type: Literal["direct"]
 
@@ -75,7 +75,7 @@ class ToolUseBlock(Body):
 
 
 class ToolResultBlock(Body):
-    """What a call gave."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -114,5 +114,5 @@ class ChatTurn(Body):
 
 
 def text_of(blocks: Sequence[TextBlock]) -> str:
-    """The text of content blocks, a line each, as the engine joins OpenAI's content parts."""
+    """The text of content blocks, one per line, as the engine joins OpenAI's content parts."""
     return "\n".join(block.text for block in blocks)

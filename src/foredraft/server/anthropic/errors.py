@@ -1,4 +1,4 @@
-"""Errors as Anthropic's API gives them: {"type": "error", "error": {"type", "message"}}."""
+"""Errors in the form of Anthropic's API: {"type": "error", "error": {"type", "message"}}."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 PATH = "/v1/messages"
-"""Everything at and below this path is Anthropic's."""
+"""All paths that start with this one belong to Anthropic's API."""
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether a path belongs to this API, so that its errors take this form."""
+    """Whether a path belongs to Anthropic's API, so that errors take its form."""
     return path == PATH or path.startswith(f"{PATH}/")
 
 
 def anthropic_error(body: Mapping[str, Any], status: int) -> dict[str, Any]:
-    """An error in OpenAI's form, brought into Anthropic's. The names of most types are the same in both."""
+    """Convert an error from OpenAI's form to Anthropic's. Most types have the same name in both."""
     error = body["error"]
     kind = {"server_error": "api_error"}.get(error["type"], error["type"])
     if status == 413:

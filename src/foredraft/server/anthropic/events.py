@@ -1,4 +1,4 @@
-"""The events of a message, from the engine's; and the whole message as a fold over them."""
+"""The events of a message, from the engine's events; and the whole message as a fold over them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Event = dict[str, Any]
 
 
 async def message_events(served: Served, job: Job, use: ToolUse) -> AsyncGenerator[Sequence[Event], None]:
-    """Anthropic's events of one message, those together that are there at the same time.
+    """Anthropic's events of one message, in groups that are available at the same time.
 
-    The first comes when the prompt is computed: an error before that is raised before anything was said.
+    The first one comes after prefill, so that earlier errors are raised before anything was sent.
     """
     finder = StopFinder(served.tokenizer, job.params.stop)
     writer = BlockWriter(use.reader())
@@ -47,7 +47,7 @@ def _end(end: FinishEvent, ended: Event) -> list[Event]:
 
 
 def _message_start(model: str, prompt_tokens: int) -> Event:
-    """How much of the prompt was cached is known at the end only: the usage there replaces this one."""
+    """The first event. The number of cached tokens is only known at the end; that usage replaces this one."""
     message: Event = {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -62,7 +62,7 @@ def _message_start(model: str, prompt_tokens: int) -> Event:
 
 
 def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called: bool) -> Event:
-    """Why the message ended."""
+    """The event with the reason why the message ended."""
     if end.reason.cut:
         used_up = end.usage.completion_tokens == max_tokens or end.reason is FinishReason.REPETITION
         reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
@@ -74,7 +74,7 @@ def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called:
 
 
 def usage(counts: Usage) -> dict[str, int]:
-    """Anthropic's `usage`: `input_tokens` are those that had to be computed; the prompt is the sum of the
+    """Anthropic's `usage`: `input_tokens` are the tokens that were computed; the prompt is the sum of the
     three input counts.
     """
     return {
@@ -86,7 +86,7 @@ def usage(counts: Usage) -> dict[str, int]:
 
 
 async def fold_message(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
-    """The whole message that a stream of events describes. Raises BackendError for a call nobody can read."""
+    """Fold a stream of events into the whole message. Raises BackendError for an unreadable call."""
     message: dict[str, Any] = {}
     folder = BlockFolder()
     async with aclosing(answer):

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens. The whole answer is a fold over the streamed events."""
+"""POST /v1/messages and /v1/messages/count_tokens. A complete answer is a fold over the streamed events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foredraft.server.worker import Job
 
 
 def messages_router(pool: ModelPool) -> APIRouter:
-    """The routes, for the models of `pool`."""
+    """The routes for the models of `pool`."""
     router = strict_router()
 
     @router.post(PATH, response_model=None)
@@ -50,12 +50,12 @@ def messages_router(pool: ModelPool) -> APIRouter:
 
 
 def tools_of(served: Served, body: CountTokensRequest) -> ToolUse:
-    """What the answer may call. Raises RequestError."""
+    """The tools that the answer may call. Raises RequestError."""
     return message_tools(served.tokenizer, body.tools, body.tool_choice)
 
 
 def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[ToolUse, Job]:
-    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    """The tools that the answer may call, and the engine's request. Raises RequestError."""
     use = tools_of(served, body)
     prompt = encode_messages(body, use, served.info)
     most_bytes = served.limits.max_schema_bytes
@@ -65,12 +65,12 @@ def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[Tool
 
 
 async def _as_text(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncIterator[str]:
-    """Server-sent events, each under its type's name. An error becomes a last event "error"."""
+    """Server-sent events, named by their types. An error becomes a last event "error"."""
     async with aclosing(answer):
         try:
             async for events in answer:
                 yield "".join(sse(event, event["type"]) for event in events)
         except ForedraftError as error:
             yield sse(anthropic_error(of_error(error), error.status), "error")
-        except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+        except Exception as error:  # noqa: BLE001 - the status line is already sent: report it in the stream
             yield sse(anthropic_error(unexpected(error), 500), "error")

@@ -1,4 +1,4 @@
-"""What an answer has to be: Anthropic's `output_config`, or the call that a tool choice asks for."""
+"""Constraint of an answer: Anthropic's `output_config`, or the call that a tool choice requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foredraft.types import Constraint
 
 
 class JsonFormat(Body):
-    """A JSON schema that the answer has to follow."""
+    """A JSON schema for the answer."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -24,7 +24,7 @@ class JsonFormat(Body):
 
 
 class OutputConfig(Body):
-    """The form of the answer."""
+    """The format of the answer."""
 
     format: JsonFormat | None = None
 
@@ -32,21 +32,22 @@ class OutputConfig(Body):
 def message_constraint(
     output: OutputConfig | None, use: ToolUse, *, begun: bool, most_bytes: int
 ) -> Constraint | None:
-    """The one constraint of a request, None for any text. `begun`: the client wrote the answer's beginning.
+    """The constraint of a request, None if it has none. `begun`: the client wrote the beginning of the
+    answer.
 
-    Raises RequestError for one that cannot be followed, and for one of more than `most_bytes` bytes.
+    Raises RequestError if it cannot be enforced, or is larger than `most_bytes` bytes.
     """
     wanted = output.format if output is not None else None
     if wanted is None:
         return constraint_of(None, None, None, use, most_bytes=most_bytes)
     if begun:
         raise RequestError(
-            "output_config.format describes the whole answer, but the last message begins it already.",
-            hint="Leave out that message, or the format.",
+            "output_config.format applies to the whole answer, but the last message already begins it.",
+            hint="Remove that message, or the format.",
         )
     if len(json.dumps(wanted.schema_)) > most_bytes:
         raise RequestError(
-            f"output_config.format.schema is larger than {most_bytes} bytes.", hint="Send a smaller one."
+            f"output_config.format.schema is larger than {most_bytes} bytes.", hint="Send a smaller schema."
         )
     asked = ResponseFormat(type="json_schema", json_schema=JsonSchema(name="answer", schema_=wanted.schema_))
     return constraint_of(asked, None, None, use, most_bytes=most_bytes)

@@ -1,4 +1,4 @@
-"""A conversation in Anthropic's form as the model's tokens."""
+"""Tokens of a conversation in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from foredraft.types import ModelInfo
 
 
 def encode_messages(body: CountTokensRequest, use: ToolUse, info: ModelInfo) -> list[int]:
-    """The token ids of the prompt. A last message of the assistant is the beginning of the answer.
+    """The prompt's token ids. A last message of the assistant is the beginning of the answer.
 
-    Raises RequestError for what the model's template rejects, ContextLengthError for what no context holds.
+    Raises RequestError if the model's template rejects it, ContextLengthError if it does not fit any context.
     """
     turns = as_turns(body)
     use.check_size(turns, info)
@@ -24,14 +24,14 @@ def encode_messages(body: CountTokensRequest, use: ToolUse, info: ModelInfo) -> 
     begun = turns.pop()
     if "tool_calls" in begun:
         raise RequestError(
-            "messages: the last one calls tools, and nothing answers it.",
-            hint="Send a message of the user with a tool_result for each call.",
+            "messages: the last message calls tools, and no results follow.",
+            hint="Add a user message with a tool_result for each call.",
         )
     return use.encode(turns, begun["content"], body.wishes)
 
 
 def is_begun(body: CountTokensRequest) -> bool:
-    """Whether the client has written the beginning of the answer."""
+    """Whether the client wrote the beginning of the answer."""
     return body.messages[-1].role == "assistant"
 
 
@@ -39,10 +39,10 @@ def is_begun(body: CountTokensRequest) -> bool:
 
 
 def as_turns(body: CountTokensRequest) -> list[dict[str, Any]]:
-    """Messages as chat templates know them: the system prompt first, neighbours of one role as one message.
+    """The messages for a chat template: the system prompt first, adjacent messages of one role merged.
 
-    Anthropic's API combines such neighbours too, and many templates accept alternating roles only. Results of
-    tools become messages of the role "tool". Raises RequestError for one that answers no call.
+    Anthropic's API merges them too, and many templates only accept alternating roles. Tool results become
+    messages of the role "tool". Raises RequestError for a result that belongs to no call.
     """
     conversation = _Conversation()
     if body.system:
@@ -60,7 +60,7 @@ def as_turns(body: CountTokensRequest) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Turn:
-    """One message. Templates write its calls after its text, wherever that stood."""
+    """One message. Templates write its calls after its text, regardless of their order."""
 
     role: str
     texts: list[str] = field(default_factory=list)
@@ -77,11 +77,11 @@ class _Turn:
 
 
 class _Conversation:
-    """Puts blocks together to messages."""
+    """Builds messages from content blocks."""
 
     def __init__(self) -> None:
         self.turns: list[_Turn] = []
-        self._asked: set[str] = set()  # the calls of the last message, if only results came since
+        self._asked: set[str] = set()  # the last message's calls, while only results follow it
 
     def say(self, role: str, text: str) -> None:
         self._turn(role).texts.append(text)
@@ -94,12 +94,12 @@ class _Conversation:
     def answer(self, block: ToolResultBlock, where: str) -> None:
         if block.tool_use_id not in self._asked:
             raise RequestError(
-                f"{where}: there is no tool_use {block.tool_use_id!r} in the message right before.",
-                hint="Results come right after the message of the assistant that asks, before any text.",
+                f"{where}: the message right before has no tool_use {block.tool_use_id!r}.",
+                hint="Put results right after the assistant's message with the calls, before any text.",
             )
         text = text_of(block.content or ())
         if block.is_error and not text.lower().startswith("error"):
-            text = f"Error: {text}"  # chat templates have no other place to say so
+            text = f"Error: {text}"  # chat templates have no field for errors
         self.turns.append(_Turn("tool", [text], answers=block.tool_use_id))
 
     def _turn(self, role: str) -> _Turn:

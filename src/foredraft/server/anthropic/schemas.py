@@ -1,4 +1,4 @@
-"""What Anthropic's clients send. See `unknown_fields` for what they send beside."""
+"""Request bodies of Anthropic's API. `unknown_fields` handles fields that are not declared here."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=Tru
 
 
 class Metadata(Body):
-    """Whom the client acts for, in its own words. Nothing depends on it."""
+    """The client's id of its end user. It has no effect."""
 
     user_id: str | None = None
 
 
 class NoThinking(Body):
-    """The answer comes at once."""
+    """Answer without thinking first."""
 
     type: Literal["disabled"]
 
 
 class EnabledThinking(Body):
-    """The model thinks first. No block of an answer is set apart for it; the budget is a hint."""
+    """Think first. The answer has no separate block for it; the budget is only a hint."""
 
     type: Literal["enabled"]
     budget_tokens: MostTokens | None = None
@@ -46,18 +46,18 @@ class EnabledThinking(Body):
 
 
 class AdaptiveThinking(Body):
-    """The model decides whether it thinks."""
+    """The model decides whether to think."""
 
     type: Literal["adaptive"]
     display: Literal["summarized", "omitted"] | None = None
 
 
 Thinking = Annotated[NoThinking | EnabledThinking | AdaptiveThinking, Field(discriminator="type")]
-_NO_SERVERS = "no MCP servers are asked from here; send their tools as tools of your own"
+_NO_SERVERS = "MCP servers are not supported; send their tools as your own tools"
 
 
 class CountTokensRequest(Body):
-    """POST /v1/messages/count_tokens: the part of a request that makes its prompt."""
+    """POST /v1/messages/count_tokens: the part of a request that determines its prompt."""
 
     model: str
     messages: Annotated[list[ChatTurn], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
@@ -72,7 +72,7 @@ class CountTokensRequest(Body):
 
     @property
     def wishes(self) -> Wishes:
-        """What it says to the chat template."""
+        """Settings for the chat template."""
         match self.thinking:
             case NoThinking():
                 return Wishes(thinks=False, variables=self.chat_template_kwargs)
@@ -90,11 +90,11 @@ class MessagesRequest(CountTokensRequest):
     top_k: Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = None
     stop_sequences: Stops | None = None
     stop_repetition: Switch = False
-    """End an answer that only repeats one passage any more."""
+    """Stop an answer that only repeats one passage."""
     stream: bool | None = None
     metadata: Metadata | None = None
-    container: Annotated[None, only([None], why="there are no containers here; leave it out")] = None
+    container: Annotated[None, only([None], why="containers are not supported; remove it")] = None
 
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
-        """The engine's parameters."""
+        """The engine's sampling parameters."""
         return sampling_of(self, stop=tuple(self.stop_sequences or ()), constraint=constraint)

@@ -1,4 +1,4 @@
-"""Which stop sequence ended a text."""
+"""Finds which stop sequence ended a text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from foredraft.types import TokenEvent
 class StopFinder:
     """Follows a request's tokens and keeps the text that the engine holds back.
 
-    The engine ends the text before the stop sequence that is complete first. What was never shown then begins
-    with it; of those that begin there, the shortest was complete first.
+    The engine ends the text before the stop sequence that is completed first. The held-back text then starts
+    with that sequence; if several start there, the shortest was completed first.
     """
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ class StopFinder:
         self._held = ""
 
     def feed(self, event: TokenEvent) -> None:
-        """A token, and what was shown with it."""
+        """Add a token and the text that was shown with it."""
         if self._stops:
             piece = self._decoder.decode(self._tokenizer.token_bytes(event.token))
             self._held = (self._held + piece)[len(event.text) :]

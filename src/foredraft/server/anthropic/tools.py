@@ -1,4 +1,4 @@
-"""The tools of a request in Anthropic's form, brought into the form that all APIs share."""
+"""Tools of a request in Anthropic's form, converted to the form that all APIs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ToolParam(Body):
-    """A tool of the client's."""
+    """A tool defined by the client."""
 
     type: Literal["custom"] | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -33,7 +33,7 @@ class ToolParam(Body):
         kind = tool.get("type") if isinstance(tool, Mapping) else None
         if isinstance(kind, str) and kind != "custom":
             raise ValueError(
-                f"the type {kind!r} is a tool that Anthropic defines, which does not exist here; send a tool "
+                f"the type {kind!r} is a tool defined by Anthropic, which is not available here; send a tool "
                 "of your own, with name, description and input_schema"
             )
         return tool
@@ -43,7 +43,7 @@ class ToolParam(Body):
     def _of_an_object(cls, schema: dict[str, Any]) -> dict[str, Any]:
         if schema.get("type") != "object":
             raise ValueError('must be a JSON schema of type object: {"type": "object", "properties": {…}}')
-        # The client's own types allow null here for what is left out.
+        # The client library's types allow null for omitted fields.
         left_out = [key for key in ("properties", "required") if key in schema and schema[key] is None]
         return {key: value for key, value in schema.items() if key not in left_out}
 
@@ -71,7 +71,7 @@ class ToolChoiceParam(Body):
     @model_validator(mode="after")
     def _named(self) -> ToolChoiceParam:
         if (self.type == "tool") != (self.name is not None):
-            raise ValueError("a name is for the type 'tool', which needs one")
+            raise ValueError("a name is required for the type 'tool', and not allowed for others")
         return self
 
     def as_function(self) -> str | dict[str, Any]:
@@ -84,7 +84,7 @@ class ToolChoiceParam(Body):
 def message_tools(
     tokenizer: Tokenizer, tools: Sequence[ToolParam] | None, choice: ToolChoiceParam | None
 ) -> ToolUse:
-    """What an answer may call. Raises RequestError."""
+    """The tools that an answer may call. Raises RequestError."""
     functions = [tool.as_function() for tool in tools or ()]
     wanted = choice.as_function() if choice is not None else None
     parallel = choice is None or not choice.disable_parallel_tool_use

@@ -1,1 +1,1 @@
-"""Everything beside the model APIs: tokens, health, metrics, the state of speculation."""
+"""Endpoints beside the model APIs: tokens, health, metrics, the state of speculation."""

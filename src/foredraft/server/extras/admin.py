@@ -14,13 +14,13 @@ from foredraft.server.strict_json import strict_router
 
 
 class NoFields(Body):
-    """A body that says nothing, where one is sent at all."""
+    """An empty body, which may be left out."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def admin_router(pool: ModelPool) -> APIRouter:
-    """The routes, for the models of `pool`."""
+    """The routes for the models of `pool`."""
     router = strict_router()
 
     @router.post("/v1/models/{name:path}/load")

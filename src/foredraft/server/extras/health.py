@@ -1,4 +1,4 @@
-"""GET /health: whether the server answers, and without keys what it holds. Never waits for a model."""
+"""GET /health: whether the server is running, and without keys also its models. Never waits for a model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from foredraft.server.pool import ModelPool
 
 
 def health_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = APIRouter()
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
-        if pool.settings.keys:  # whoever asks here has shown none: the names are for those who do
+        if pool.settings.keys:  # this endpoint needs no key: do not reveal the models
             return {"status": "ok"}
         return {"status": "ok", "models": {name: name in pool.loaded for name in pool.names}}
 

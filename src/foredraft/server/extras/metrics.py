@@ -14,11 +14,11 @@ from foredraft.errors import CapacityError
 from foredraft.server.pool import ModelPool
 
 PATIENCE_S = 0.25
-"""How long the scrape waits for an engine in the middle of a forward; then its last values stand."""
+"""Seconds that a scrape waits for an engine during a forward; after that its last values are used."""
 
 
 def metrics_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = APIRouter()
 
     @router.get("/metrics", response_model=None)
@@ -33,7 +33,7 @@ def metrics_router(pool: ModelPool) -> APIRouter:
 
 
 def load_of(engine: Engine) -> dict[str, int]:
-    """How busy an engine is."""
+    """The engine's current load."""
     return {
         "num_requests_running": engine.running_count,
         "num_requests_waiting": engine.waiting_count,

@@ -1,7 +1,7 @@
-"""GET /v1/speculation: what is drafted with, what it brought, what was decided lately, the cost of forwards.
+"""GET /v1/speculation: drafters, gains, recent decisions and the cost of forwards.
 
-It is about everybody's requests, and anybody with a key may ask: so it holds numbers and names of drafters,
-no text, no token, and not which request or whose it was.
+It covers all users' requests and is open to every key, so it contains only numbers and names of drafters: no
+text, no token, and nothing that identifies a request or its user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foredraft.server.pool import ModelPool
 
 
 def speculation_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = APIRouter()
 
     @router.get("/v1/speculation")
@@ -30,7 +30,7 @@ def speculation_router(pool: ModelPool) -> APIRouter:
         for name, served in pool.loaded.items():
             try:
                 state = await served.worker.call(describe)
-            except CapacityError:  # it was unloaded meanwhile, or its engine has ended
+            except CapacityError:  # unloaded meanwhile, or its engine has stopped
                 continue
             states[name] = {**state, "tokens_generated": pool.telemetry.tokens(name)}
         return states
@@ -65,7 +65,7 @@ def describe(engine: Engine) -> dict[str, Any]:
 
 
 def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
-    """Why nothing is drafted just now; None while something is."""
+    """Why nothing is being drafted at the moment; None if something is."""
     setup = engine.setup
     able = setup.reason is None and bool(setup.drafters)
     return "no round has decoded yet" if able and not decisions else setup.why_nothing()
@@ -74,10 +74,11 @@ def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
 def recent(
     decisions: Sequence[Decision], plain_round: Callable[[int], PlainRound | None]
 ) -> dict[str, Any] | None:
-    """What a few rounds brought together; None of no round. `plain_round`: of so many requests.
+    """Totals over recent rounds; None without any. `plain_round`: the time of a plain round with that many
+    requests.
 
-    `estimated_speedup` is that of an answer (`SpeculationStats`), over everybody's requests and the rounds
-    that read no prompt beside.
+    `estimated_speedup` is defined as in `SpeculationStats`, over all users' requests and the rounds without
+    prefill.
     """
     if not decisions:
         return None
@@ -106,7 +107,7 @@ def _tokens(decision: Decision) -> int:
 
 
 def _ms(decision: Decision) -> dict[str, float]:
-    """Where a round's time went, by the names of `SpeculationStats.ms`."""
+    """A round's time by the categories of `SpeculationStats.ms`."""
     return {
         "draft": sum(decision.draft_ms.values()),
         "verify": decision.forward_ms,

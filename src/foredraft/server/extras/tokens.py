@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as llama.cpp's server has them."""
+"""POST /tokenize and /detokenize, compatible with llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foredraft.server.strict_json import strict_router
 
 
 class TokenizeRequest(Body):
-    """`add_special`: with the tokens that begin a text. `parse_special`: special tokens by their names."""
+    """`add_special`: add the tokens that begin a text. `parse_special`: recognise special tokens by name."""
 
     content: str
     model: str | None = None
@@ -28,14 +28,14 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    """Token ids to turn into text."""
+    """Token ids to convert to text."""
 
     tokens: Ids
     model: str | None = None
 
 
 def token_router(pool: ModelPool) -> APIRouter:
-    """The routes, for the models of `pool`."""
+    """The routes for the models of `pool`."""
     router = strict_router()
 
     @router.post("/tokenize", response_model=dict[str, Any])
@@ -53,7 +53,7 @@ def token_router(pool: ModelPool) -> APIRouter:
 
 
 def tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
-    """The token ids of a text, with their texts if they are asked for."""
+    """The token ids of a text, with their texts if requested."""
     tokens = tokenizer.encode(body.content, special=body.parse_special, add_bos=body.add_special)
     if not body.with_pieces:
         return {"tokens": tokens}
@@ -61,7 +61,7 @@ def tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
 
 
 def detokenized(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
-    """The text of token ids. Raises RequestError for one that is none."""
+    """The text of token ids. Raises RequestError for an invalid id."""
     if any(not 0 <= token < tokenizer.vocab_size for token in body.tokens):
         raise RequestError(f"tokens: ids are 0 to {tokenizer.vocab_size - 1}.")
     data = b"".join(tokenizer.token_bytes(token) for token in body.tokens)
@@ -69,7 +69,7 @@ def detokenized(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """A token's text, or its bytes where they are part of a character only."""
+    """A token's text, or its bytes if they are an incomplete character."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -91,7 +91,7 @@ def test_a_failure_is_told_to_the_model(content: str | None, failed: bool | None
     ],
 )
 def test_a_result_follows_its_call(messages: list[tuple[str, Any]]) -> None:
-    with pytest.raises(RequestError, match="there is no tool_use"):
+    with pytest.raises(RequestError, match="the message right before has no tool_use"):
         as_turns(body(*messages))
 
 

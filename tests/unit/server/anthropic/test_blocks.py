@@ -118,7 +118,7 @@ def test_inputs(text: str, value: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value", ["1e999", "-1e999", r'"\ud83d"', r'"\ude00"', "[" * 250 + "]" * 250])
 def test_inputs_that_no_answer_can_hold(value: str) -> None:
-    with pytest.raises(BackendError, match="input that cannot be read"):
+    with pytest.raises(BackendError, match="input that cannot be parsed"):
         read_input(f'{{"a": {value}}}')
 
 
