@@ -73,10 +73,10 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
         ({"functions": [{"name": "f"}]}, "functions", "tools"),
         ({"function_call": "auto"}, "function_call", "tool_choice"),
         ({"web_search_options": {}}, "web_search_options", "no searches"),
-        ({"parallel_tool_calls": False}, None, "requests with tools"),
+        ({"parallel_tool_calls": False}, None, "parallel_tool_calls needs tools"),
         ({"max_completion_tokens": 5}, None, "max_tokens and max_completion_tokens"),
-        ({"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "messages.0", "for messages of the assistant"),
-        ({"messages": [{**HELLO[0], "tool_call_id": "c"}]}, "messages.0", "for messages of the role 'tool'"),
+        ({"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "messages.0", "only messages of the assistant"),
+        ({"messages": [{**HELLO[0], "tool_call_id": "c"}]}, "messages.0", "only messages of the role 'tool'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "image_url": "a"}]}]},
             "messages.0.content.0.image_url",

@@ -75,10 +75,10 @@ def test_calls_that_go_back(server: Running, content: Any, result: Any) -> None:
     [
         (parts({"type": "text", "text": "x", "cache_control": {"type": "forever"}}), "cache_control"),
         (parts({"type": "text", "text": "x", "cache_control": {**EPHEMERAL, "n": 1}}), "cache_control"),
-        (back(refusal="no"), "say it in content"),
+        (back(refusal="no"), "put the text in content"),
         (
             {"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": {}}}},
-            "json_schema is for the type 'json_schema'",
+            "json_schema needs the type 'json_schema'",
         ),
         ({"stop": ""}, "stop"),
         ({"stop": ["a", ""]}, "stop.1"),

@@ -32,7 +32,7 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
         ({"conversation": "conv_1"}, "conversation", "stateless"),
         ({"background": True}, "background", "stateless"),
-        ({"prompt": {"id": "p"}}, "prompt", "no prompt templates"),
+        ({"prompt": {"id": "p"}}, "prompt", "prompt templates are not supported"),
         ({"input": []}, "input", "at least 1"),
         ({"input": [{"role": "king", "content": "x"}]}, "input.0.role", "role"),
         ({"input": [{"role": "user"}]}, "input.0.content", "Missing required parameter"),
@@ -41,13 +41,13 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"input": [{"type": "reasoning", "id": "r"}]}, "input.0", "'reasoning' is not supported"),
         ({"input": [{**CALL, "arguments": "[]"}]}, "input.0.arguments", "a JSON object"),
         ({"input": [{**CALL, "namespace": "n"}]}, "input.0.namespace", "no namespaces"),
-        ({"input": [OUTPUT, CALL]}, None, r"input\[0\].call_id is 'c', which is no call before it"),
+        ({"input": [OUTPUT, CALL]}, None, r"input\[0\].call_id is 'c', but no earlier call has this id"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0", "stateless"),
         ({"extra_body": {"input": 3}}, "input", "input"),
         ({"temperature": 3}, "temperature", "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens"),
-        ({"tools": [FUNCTION, {"type": "web_search"}]}, "tools.1", "'web_search' is not offered"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0", "'mcp' is not offered"),
+        ({"tools": [FUNCTION, {"type": "web_search"}]}, "tools.1", "'web_search' is not supported"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0", "'mcp' is not supported"),
         ({"tools": [{"type": "function"}]}, None, r"tools\[0\].name is None"),
         ({"tools": [{"type": "function", "function": FUNCTION}]}, None, "stand beside its type"),
         ({"extra_body": {"max_tokens": 5}}, "max_tokens", "Did you mean 'max_output_tokens'"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_done_is_refused(
 
 
 def test_stream_options_are_for_streams(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="stream set to true"):
+    with pytest.raises(openai.BadRequestError, match="stream to be true"):
         ask(client, stream_options={"include_obfuscation": False})
 
 

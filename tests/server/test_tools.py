@@ -192,7 +192,7 @@ HUGE = function(properties={"a": {"enum": ["x" * 70_000]}})
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "'fly'"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": openai.NOT_GIVEN, "tool_choice": "required"}, "there are no tools"),
-        ({"tools": openai.NOT_GIVEN, "parallel_tool_calls": False}, "requests with tools"),
+        ({"tools": openai.NOT_GIVEN, "parallel_tool_calls": False}, "parallel_tool_calls needs tools"),
         ({"tools": [STRICT], "extra_body": {"regex": "a*"}}, "A regex cannot be combined with calls"),
         (
             {"tool_choice": "required", "extra_body": {"grammar": 'start: "a"'}},
@@ -200,7 +200,7 @@ HUGE = function(properties={"a": {"enum": ["x" * 70_000]}})
         ),
         ({"tools": [UNUSABLE]}, "parameters of the function 'f' cannot be followed"),
         ({"tools": [UNUSABLE], "tool_choice": "required"}, "parameters of the function 'f' cannot be"),
-        ({"tools": [HUGE]}, "schemas of all functions together are larger than 65536 bytes"),
+        ({"tools": [HUGE]}, "schemas of all functions together exceed 65536 bytes"),
     ],
 )
 def test_what_is_wrong_with_tools_is_said(options: dict[str, Any], message: str) -> None:

@@ -295,7 +295,7 @@ def test_a_schema_is_followed_under_each_of_its_names(server: Running, form: dic
     [
         (
             {"repeat_penalty": 1.1, "repetition_penalty": 1.2},
-            "another name of repetition_penalty, and they differ",
+            "another name of repetition_penalty, and their values differ",
         ),
         ({"guided_regex": "a", "regex": "b"}, "cannot be combined"),
         ({"guided_json": "{"}, "is a JSON schema"),

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds out, with the errors and the limits that hold here."""
+"""The OpenAPI document: FastAPI's, with our errors and limits added."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from foredraft.server.settings import Limits
 
 
 def documented(describe_app: Callable[[], dict[str, Any]], current: Callable[[], Limits]) -> dict[str, Any]:
-    """The OpenAPI document of an app, with the errors that every operation can have, and the limits of the
-    moment. FastAPI's own errors of validation are left out: here they are errors like any other.
+    """The OpenAPI document of an app, with the errors that every operation can have, and the current limits.
+    FastAPI's own validation errors are removed: here they have the form of all other errors.
     """
     document = describe_app()
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -19,7 +19,7 @@ def documented(describe_app: Callable[[], dict[str, Any]], current: Callable[[],
         schemas.pop(name, None)
     schemas |= _SCHEMAS
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{}, {"key": []}]  # a server may have no keys
+    document["security"] = [{}, {"key": []}]  # a server may run without keys
     for schema in schemas.values():
         _bound(schema.get("properties", {}), current())
     for path, operations in document["paths"].items():
@@ -33,7 +33,7 @@ def documented(describe_app: Callable[[], dict[str, Any]], current: Callable[[],
 
 
 def _bound(fields: dict[str, Any], limits: Limits) -> None:
-    """Write the limits into the fields of a body that they are about."""
+    """Write the limits into the affected fields of a body."""
     for name, kind, key, most in (
         ("n", "integer", "maximum", limits.max_n),
         ("stop", "array", "maxItems", limits.max_stop),
@@ -47,8 +47,8 @@ def _bound(fields: dict[str, Any], limits: Limits) -> None:
 
 
 _FAILURES = {
-    "4XX": "The request cannot be answered as it is. `message` says why.",
-    "5XX": "The server cannot answer it, or not now. `message` says why.",
+    "4XX": "The request is invalid. `message` explains why.",
+    "5XX": "The server cannot answer, or not at the moment. `message` explains why.",
 }
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions. The whole answer is a fold over the chunks that are streamed."""
+"""POST /v1/chat/completions. A complete answer is a fold over the streamed chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from foredraft.types import Event, FinishEvent, FinishReason
 
 
 def chat_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = strict_router()
 
     @router.post("/v1/chat/completions", response_model=None)
@@ -45,23 +45,23 @@ def chat_router(pool: ModelPool) -> APIRouter:
 
 
 def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
-    """What the answer may call. Raises RequestError."""
+    """The tools that the answer may call. Raises RequestError."""
     if body.parallel_tool_calls is False and not body.tools:
-        raise RequestError("parallel_tool_calls is for requests with tools.")
+        raise RequestError("parallel_tool_calls needs tools.")
     parallel = body.parallel_tool_calls is not False
     return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
 
 
 def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Job]:
-    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    """The tools that the answer may call, and the engine's request. Raises RequestError."""
     use = chat_tools(served.tokenizer, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.")
     if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options is for requests with stream set to true.")
+        raise RequestError("stream_options needs stream to be true.")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if body.contradicts_itself:
-        raise RequestError("max_tokens and max_completion_tokens are not the same.", hint="Send one of them.")
+        raise RequestError("max_tokens and max_completion_tokens differ.", hint="Send one of them.")
     messages = as_messages(body.messages)
     use.check_size(messages, served.info)
     prompt = use.encode(messages, wishes=body.wishes)
@@ -109,7 +109,7 @@ def chat_chunks(served: Served, jobs: Sequence[Job], use: ToolUse) -> AsyncGener
 
 
 class ChoiceWriter:
-    """Turns one answer's events into the choices of chunks. `reader` finds its calls; None: it has none."""
+    """Turns one answer's events into choices of chunks. `reader` finds tool calls; None: there are none."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, reader: AnswerReader | None) -> None:
         self._index = index
@@ -118,7 +118,7 @@ class ChoiceWriter:
         self._begun = False
 
     def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-        """The choices of chunks that events bring together."""
+        """The choices of chunks for these events."""
         if not self._begun:
             self._begun = True
             yield self._choice({"role": "assistant", "content": ""})
@@ -141,7 +141,7 @@ class ChoiceWriter:
 
 
 def chat_delta(delta: TextDelta | ReasoningDelta | CallStart | ArgumentsDelta) -> Chunk:
-    """A piece of text or of a call as a chunk's `delta`."""
+    """The `delta` of a chunk for a piece of text or of a call."""
     match delta:
         case TextDelta(text):
             return {"content": text}
@@ -155,7 +155,7 @@ def chat_delta(delta: TextDelta | ReasoningDelta | CallStart | ArgumentsDelta) -
 
 
 def add_call_deltas(calls: list[Chunk], deltas: Sequence[Chunk]) -> None:
-    """Fold `tool_calls` deltas into whole calls."""
+    """Fold `tool_calls` deltas into complete calls."""
     for delta in deltas:
         if "id" in delta:
             calls.append({"id": delta["id"], "type": "function", "function": dict(delta["function"])})
@@ -169,7 +169,7 @@ def _empty(index: int) -> dict[str, Any]:
 
 
 def add_chat_choice(before: Chunk | None, choice: Chunk) -> Chunk:
-    """Fold the choice of a chunk into the choice of the whole answer."""
+    """Fold the choice of a chunk into the choice of the complete answer."""
     answer = before or _empty(choice["index"])
     delta, logprobs, message = choice["delta"], choice["logprobs"], answer["message"]
     message["content"] = (message["content"] or "") + (delta.get("content") or "")

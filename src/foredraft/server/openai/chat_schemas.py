@@ -1,7 +1,7 @@
-"""What clients of OpenAI's chat completions send.
+"""Request bodies of OpenAI's chat completions.
 
-What cannot be honoured and belongs to this API alone is declared with the values that change nothing, so that
-the error can say why; see `unknown_fields` for the rest.
+Fields of this API that are not supported are declared with the values that have no effect, so that the error
+can explain why; `unknown_fields` handles all other fields.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from foredraft.server.openai.schemas import (
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
 from foredraft.server.unknown_fields import Shape
 
-_NO_REFUSAL = "answers are not refused apart from their text here; leave it out, and say it in content"
+_NO_REFUSAL = "refusals are not separate from the text here; remove it, and put the text in content"
 _PART = ("type", "text", "cache_control")
 _CACHE_CONTROLS = (None, *({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"})))
-"""Proxies of Anthropic's models put that on content parts. Every prefix is cached, marked or not."""
+"""Proxies for Anthropic's models add it to content parts. Every prefix is cached, marked or not."""
 _CALL = {**dict.fromkeys(("id", "type", "index")), "function": ("name", "arguments", "parsed_arguments")}
-"""With what clients add to calls that they hand back: where it stood, and its arguments as an object."""
+"""Including what clients add to calls that they send back: their position, and their arguments as an object.
+"""
 
 _TOOL = {"type": None, "function": ("name", "description", "parameters", "strict")}
 
 
 class ChatMessage(Body):
-    """One message of a conversation. `annotations`, `refusal` and the clients' own `parsed` come with an
-    answer that is handed back; its text says it all.
+    """One message of a conversation. `annotations`, `refusal` and the client library's `parsed` come with an
+    answer that is sent back; its text is complete without them.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -61,19 +62,19 @@ class ChatMessage(Body):
     @model_validator(mode="after")
     def _in_its_place(self) -> ChatMessage:
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("tool_calls are for messages of the assistant")
+            raise ValueError("only messages of the assistant can have tool_calls")
         if self.tool_call_id is not None and self.role != "tool":
-            raise ValueError("a tool_call_id is for messages of the role 'tool'")
+            raise ValueError("only messages of the role 'tool' can have a tool_call_id")
         for part in self.content if isinstance(self.content, list) else ():
             if part.get("type") == "text" and part.get("cache_control") not in _CACHE_CONTROLS:
                 raise ValueError("cache_control can be {'type': 'ephemeral'}, with a ttl of '5m' or '1h'")
         for call in self.tool_calls or ():
             if call.get("type", "function") != "function":
-                raise ValueError("only calls of functions can be handed back")
+                raise ValueError("only function calls can be sent back")
         return self
 
     def as_message(self) -> dict[str, Any]:
-        """The message as chat templates know it: "developer" is OpenAI's newer name of "system"."""
+        """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
         fields = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
         given = self.model_dump(include=fields, exclude_none=True)
         return {**given, "role": "system"} if self.role == "developer" else given
@@ -87,14 +88,14 @@ class Prediction(Body):
 
 
 class ThinkingSwitch(Body):
-    """Whether to reason, as the servers of DeepSeek, GLM and Kimi have it."""
+    """Whether to reason, in the form of the servers of DeepSeek, GLM and Kimi."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
     budget_tokens: MostTokens | None = None
 
     @property
     def on(self) -> bool | None:
-        """None where the model decides."""
+        """None if the model decides."""
         return {"enabled": True, "disabled": False}.get(self.type)
 
 
@@ -127,10 +128,12 @@ class ChatRequest(SamplingBody, Hints):
 
     @property
     def wishes(self) -> Wishes:
-        """What it says to the chat template."""
+        """Settings for the chat template."""
         said = {self.enable_thinking, self.thinking.on if self.thinking else None} - {None}
         if len(said) > 1:
-            raise RequestError("enable_thinking and thinking are not the same.", hint="Send one of them.")
+            raise RequestError(
+                "enable_thinking and thinking contradict each other.", hint="Send one of them."
+            )
         return Wishes(
             thinks=next(iter(said), None),
             effort=self.reasoning_effort,
@@ -140,15 +143,15 @@ class ChatRequest(SamplingBody, Hints):
 
     @property
     def most_tokens(self) -> int | None:
-        """How long the answer may be, by whichever name."""
+        """The maximum length of the answer, by either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def contradicts_itself(self) -> bool:
-        """Whether its two lengths differ."""
+        """Whether the two maximum lengths differ."""
         return self.max_tokens is not None and self.max_tokens != self.most_tokens
 
 
 def as_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """A conversation as chat templates know it."""
+    """A conversation for chat templates."""
     return [message.as_message() for message in messages]

@@ -1,4 +1,4 @@
-"""What both of OpenAI's completion APIs do with their chunks: stream them, or fold them into one answer."""
+"""Chunks of both of OpenAI's completion APIs: streaming them, or folding them into one answer."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from foredraft.types import Event, FinishEvent
 
 Chunk = dict[str, Any]
 Usage = Callable[[Sequence[FinishEvent]], Chunk]
-"""The `usage` of finished answers."""
+"""Computes the `usage` of finished answers."""
 
 Fold = Callable[[Chunk | None, Chunk], Chunk]
-"""A choice of the whole answer, so far (None: nothing yet), and the choice of a chunk: the choice then."""
+"""Adds a chunk's choice to the answer's choice so far (None: nothing yet) and returns the result."""
 
 
 class Writer(Protocol):
-    """Turns one answer's events into the choices of chunks."""
+    """Turns one answer's events into choices of chunks."""
 
     def write(self, events: Sequence[Event]) -> Iterable[Chunk]:
-        """The choices that events bring together."""
+        """The choices for these events."""
         ...
 
 
 async def chunks_of(
     answers: AsyncGenerator[Sequence[Choice], None], head: Chunk, writers: Sequence[Writer], usage: Usage
 ) -> AsyncGenerator[Sequence[Chunk], None]:
-    """The chunks of all answers, those together that are there at the same time. Each begins with `head`; the
-    last has no choices, but the usage and what speculation did.
+    """The chunks of all answers, in groups that are available at the same time. Each starts with `head`; the
+    last has no choices, but the usage and the speculation statistics.
     """
     ends: dict[int, FinishEvent] = {}
     async with aclosing(answers):
@@ -58,7 +58,7 @@ async def respond(
     add: Fold,
     kind: str,
 ) -> Response:
-    """The answer to a request, streamed or whole; a whole one is an object of this kind."""
+    """The response to a request, streamed or complete; a complete one is an object of type `kind`."""
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream_response(_events(await begun(request, answer), usage=usage))
@@ -66,8 +66,8 @@ async def respond(
 
 
 async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool) -> AsyncGenerator[str, None]:
-    """The chunks as server-sent events. As OpenAI does it, a chunk without choices comes only to those who
-    asked for usage, which is null in the chunks before it; timings and speculation are in that one.
+    """The chunks as server-sent events. As in OpenAI's API, the chunk without choices is only sent if usage
+    was requested, and usage is null in the chunks before it; that chunk also has timings and speculation.
     """
     before: Chunk = {"usage": None} if usage else {}
     async with aclosing(answer):
@@ -77,7 +77,7 @@ async def _events(answer: AsyncGenerator[Sequence[Chunk], None], *, usage: bool)
 
 
 async def _folded(answer: AsyncGenerator[Sequence[Chunk], None], add: Fold, kind: str) -> Chunk:
-    """The whole answer that a stream of chunks describes."""
+    """Fold a stream of chunks into the complete answer."""
     answers: dict[int, Chunk] = {}
     last: Chunk = {}
     async with aclosing(answer):

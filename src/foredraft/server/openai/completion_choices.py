@@ -1,4 +1,4 @@
-"""The choices of text completions: of chunks, from the engine's events, and of whole answers, from chunks."""
+"""The choices of text completions: of chunks, from the engine's events, and of answers, from chunks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foredraft.types import Event, FinishEvent, TokenEvent
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """What an answer begins with: the prompt's text. `scored` are its tokens, if they are scored."""
+    """The prompt's text, repeated before the answer. `scored`: its tokens, if they are scored."""
 
     text: str = ""
     scored: Sequence[int] = ()
 
 
 class CompletionWriter:
-    """Turns one answer's events into the choices of chunks. What is echoed comes first, as one of them."""
+    """Turns one answer's events into choices of chunks. An echo is the first of them."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, echo: Echo) -> None:
         self._index = index
@@ -40,12 +40,12 @@ class CompletionWriter:
         return unscored(self._tokenizer, first, self._places.add(first))
 
     def begin(self) -> Iterator[Chunk]:
-        """What can be said before the first event."""
+        """The choices that come before the first event."""
         if not self._begun and self._scores is None:
             yield from self._echoed()
 
     def write(self, events: Sequence[Event]) -> list[Chunk]:
-        """The choices of chunks, one at most, that events bring together."""
+        """The choices of chunks for these events, at most one."""
         whole: Chunk | None = None
         for event in events:
             for choice in self._write(event):
@@ -83,7 +83,7 @@ def choice_of(
 
 
 def add_choice(before: Chunk | None, choice: Chunk) -> Chunk:
-    """Fold the choice of a chunk into the choice of the whole answer."""
+    """Fold the choice of a chunk into the choice of the complete answer."""
     answer = before or choice_of(choice["index"], "")
     answer["text"] += choice["text"]
     answer["finish_reason"] = choice["finish_reason"] or answer["finish_reason"]

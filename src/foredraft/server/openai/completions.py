@@ -1,4 +1,4 @@
-"""POST /v1/completions: text in, text out. The whole answer is a fold over the streamed chunks."""
+"""POST /v1/completions: text in, text out. A complete answer is a fold over the streamed chunks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from foredraft.types import FinishEvent
 
 
 def completion_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = strict_router()
 
     @router.post("/v1/completions", response_model=None)
@@ -46,11 +46,13 @@ def completion_router(pool: ModelPool) -> APIRouter:
 
 
 def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tuple[list[Job], list[Echo]]:
-    """The engine's requests, `n` for every prompt, and what each answer begins with. Raises RequestError."""
+    """The engine's requests, `n` for every prompt, and the echo of each answer. Raises RequestError."""
     if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options is for requests with stream set to true.")
+        raise RequestError("stream_options needs stream to be true.")
     if body.best_of is not None and body.best_of != body.answers:
-        raise RequestError("best_of is not supported.", hint="Ask for n answers and choose among them.")
+        raise RequestError(
+            "best_of is not supported.", hint="Use n to get several answers, and choose among them."
+        )
     scored, answers = bool(body.echo) and body.logprobs is not None, body.max_tokens != 0
     _check_echo(body, scored=scored, answers=answers)
     most_bytes = served.limits.max_schema_bytes
@@ -68,7 +70,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
     for prompt in prompts:
         check_size("The prompt", (prompt, body.suffix), served.info)
         tokens = _encoded(tokenizer, prompt, body.suffix)
-        check_tokens(tokens, served.info)  # before anything looks one up in the vocabulary
+        check_tokens(tokens, served.info)  # before a token is looked up in the vocabulary
         job = make_job(
             served,
             tokens,
@@ -85,17 +87,17 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
 
 
 def _check_echo(body: CompletionRequest, *, scored: bool, answers: bool) -> None:
-    """Raises RequestError for what cannot be scored, and for a request that asks for nothing."""
+    """Raises RequestError for an echo that cannot be scored, and for a request without any output."""
     if scored and body.suffix is not None:
-        raise RequestError("echo with logprobs cannot be combined with suffix: the prompt is another then.")
+        raise RequestError("echo with logprobs cannot be combined with suffix: suffix changes the prompt.")
     if not answers and not body.echo:
-        raise RequestError("max_tokens: 0 is for requests with echo set to true: nothing is left to answer.")
+        raise RequestError("max_tokens: 0 needs echo to be true; otherwise there is nothing to return.")
     if not answers and body.min_tokens:
-        raise RequestError(f"min_tokens: {body.min_tokens} are more than max_tokens, which is 0.")
+        raise RequestError(f"min_tokens: {body.min_tokens} is more than max_tokens, which is 0.")
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """One prompt or several, each text or token ids."""
+    """The prompts of a request, each as text or token ids."""
     if isinstance(given, str):
         return [given]
     tokens = [part for part in given if isinstance(part, int)]
@@ -104,11 +106,11 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str |
 
 
 def _encoded(tokenizer: Tokenizer, prompt: str | list[int], suffix: str | None) -> list[int]:
-    """The tokens of a prompt, and of what should follow the answer. Raises RequestError."""
+    """The tokens of a prompt with its suffix. Raises RequestError."""
     if suffix is None:
         return encode_prompt(tokenizer, prompt)
     if not isinstance(prompt, str):
-        raise RequestError("suffix: the prompt has to be text then.")
+        raise RequestError("suffix: the prompt has to be text, not token ids.")
     return encode_infill(tokenizer, prompt, suffix)
 
 
@@ -121,7 +123,7 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 async def completion_chunks(
     served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], n: int = 1
 ) -> AsyncGenerator[Sequence[Chunk], None]:
-    """OpenAI's chunks of all answers, `n` to each prompt (see `chunks_of`), after what is echoed."""
+    """OpenAI's chunks of all answers, `n` to each prompt (see `chunks_of`), starting with the echo."""
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -138,7 +140,7 @@ async def completion_chunks(
 
 
 def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:
-    """The usage of `n` answers to each prompt, in their order. Each prompt counts once."""
+    """The usage of `n` answers to each prompt, in order. Each prompt counts once."""
     firsts = ends[::n]
     prompts = sum(end.usage.prompt_tokens for end in firsts)
     usage = report.usage(ends)

@@ -1,4 +1,4 @@
-"""What an answer has to be: OpenAI's `response_format`, and `grammar` and `regex` as llama.cpp and vLLM."""
+"""Constraints of answers: OpenAI's `response_format`, and `grammar` and `regex` as in llama.cpp and vLLM."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def constraint_of(
     *,
     most_bytes: int,
 ) -> Constraint | None:
-    """The one constraint of a request, None for any text. With `use` the answer may or must be calls instead:
-    a format is then that of an answer without any.
+    """The constraint of a request, None if it has none. With `use` the answer may or must contain calls
+    instead; a format then applies to answers without calls.
 
-    Raises RequestError for two at once, and for one of more than `most_bytes` bytes.
+    Raises RequestError for two constraints, and for one larger than `most_bytes` bytes.
     """
     given = {
         "response_format": _of_format(response_format),
@@ -35,19 +35,21 @@ def constraint_of(
         raise RequestError(f"{' and '.join(chosen)} cannot be combined.", hint="Send one of them.")
     for name, constraint in chosen.items():
         if len(constraint.source.encode()) > most_bytes:
-            raise RequestError(f"{name} is larger than {most_bytes} bytes.", hint="Send a smaller one.")
+            raise RequestError(
+                f"{name} is larger than {most_bytes} bytes.", hint="Send a smaller constraint."
+            )
     asked = next(iter(chosen.values()), None)
     return asked if use is None else _with_calls(asked, use, most_bytes)
 
 
 def _with_calls(asked: Constraint | None, use: ToolUse, most_bytes: int) -> Constraint | None:
-    """The constraint of an answer that has to be what was asked for, or calls."""
+    """The constraint of an answer that must follow `asked`, or consist of calls."""
     if asked is not None and asked.kind in ("grammar", "regex"):
         if use.bound:
             raise RequestError(
-                f"A {asked.kind} cannot be combined with calls that follow a grammar of their own: those of "
-                "strict functions, those that must be made, and one call at most.",
-                hint="Send one of them.",
+                f"A {asked.kind} cannot be combined with calls that are constrained by a grammar: calls of "
+                "strict functions, required calls, and a limit of one call.",
+                hint="Use only one of them.",
             )
         return asked
     schema = None if asked is None else _schema_of(asked)
@@ -56,8 +58,8 @@ def _with_calls(asked: Constraint | None, use: ToolUse, most_bytes: int) -> Cons
         return asked
     if len(calls.source.encode()) > most_bytes:
         raise RequestError(
-            f"The schemas of all functions together are larger than {most_bytes} bytes.",
-            hint='Send fewer or smaller ones; with "strict": false they are left to the model.',
+            f"The schemas of all functions together exceed {most_bytes} bytes.",
+            hint='Send fewer or smaller ones, or set "strict" to false so that they are not enforced.',
         )
     use.check(calls, schema)
     return calls
@@ -73,7 +75,7 @@ def _of_format(wanted: ResponseFormat | None) -> Constraint | None:
     if wanted is None:
         return None
     if wanted.type != "json_schema" and wanted.json_schema is not None:
-        raise RequestError("response_format: json_schema is for the type 'json_schema'.")
+        raise RequestError("response_format: json_schema needs the type 'json_schema'.")
     if wanted.type == "text":
         return None
     if wanted.type == "json_object":

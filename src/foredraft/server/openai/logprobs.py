@@ -16,7 +16,7 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 
 
 def chat_logprobs(tokenizer: Tokenizer, events: Sequence[Event]) -> dict[str, Any] | None:
-    """The `logprobs` object of a chat choice, or None if nothing has any."""
+    """The `logprobs` object of a chat choice, or None if there are no log-probabilities."""
     content = []
     for event in events:
         if not isinstance(event, TokenEvent) or event.logprob is None:
@@ -27,7 +27,7 @@ def chat_logprobs(tokenizer: Tokenizer, events: Sequence[Event]) -> dict[str, An
 
 
 class AnswerText:
-    """Where each token of an answer begins in its text, whether or not the text was shown at once."""
+    """Tracks the position of each token in the answer's text, whether or not the text was shown at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -35,21 +35,21 @@ class AnswerText:
         self._length = 0
 
     def add(self, token: int) -> int:
-        """The next token: returns how many characters come before it."""
+        """Add a token and return the number of characters before it."""
         before = self._length
         self._length += len(self._decoder.decode(self._tokenizer.token_bytes(token)))
         return before
 
     def skip_to(self, length: int) -> None:
-        """The next token begins so many characters in, whatever came before it."""
+        """Set the next token's position, in characters."""
         self._decoder.reset()
         self._length = length
 
 
 def completion_logprobs(tokenizer: Tokenizer, event: TokenEvent, offset: int) -> dict[str, Any] | None:
-    """The `logprobs` object of a text completion for one token, which begins `offset` characters in.
+    """The `logprobs` object of a text completion for one token at character `offset`.
 
-    The token stands among its alternatives, also where it is not one of the likeliest.
+    The token is among its alternatives, even if it is not one of the likeliest.
     """
     if event.logprob is None:
         return None
@@ -65,7 +65,7 @@ def completion_logprobs(tokenizer: Tokenizer, event: TokenEvent, offset: int) ->
 
 
 def unscored(tokenizer: Tokenizer, token: int, offset: int) -> dict[str, Any]:
-    """The same for a prompt's first token: it follows nothing, so it has no probability."""
+    """The `logprobs` object of a prompt's first token, which has no probability."""
     return {
         "tokens": [_text(tokenizer, token)],
         "token_logprobs": [None],
@@ -75,7 +75,7 @@ def unscored(tokenizer: Tokenizer, token: int, offset: int) -> dict[str, Any]:
 
 
 def joined(before: dict[str, Any] | None, more: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The `logprobs` object of what two are about, one after the other. The first of them grows."""
+    """Concatenate two `logprobs` objects. The first one is extended."""
     if before is None or more is None:
         return before or more
     for name, values in more.items():

@@ -1,4 +1,4 @@
-"""GET /v1/models, for OpenAI's clients and Anthropic's: each finds its own fields."""
+"""GET /v1/models, with the fields of OpenAI's and Anthropic's APIs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foredraft.server.pool import ModelPool
 
 
 def model_router(pool: ModelPool) -> APIRouter:
-    """The routes, for the models of `pool`."""
+    """The routes for the models of `pool`."""
     router = APIRouter()
 
     def entry(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What llama.cpp's server and vLLM call an answer's form, brought into OpenAI's fields and ours."""
+"""Constraints as llama.cpp's server and vLLM name them, converted to our fields and OpenAI's."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PLACES = {
     "guided_grammar": "grammar",
     "guided_choice": "choice",
 }
-"""Fields of their own, by their names in vLLM's `structured_outputs`."""
+"""Our fields, by their names in vLLM's `structured_outputs`."""
 
 FORMS = ("json", "json_object", "regex", "grammar", "choice")
-"""What is known of vLLM's `structured_outputs`."""
+"""Known fields of vLLM's `structured_outputs`."""
 
 HOW = ("backend", "_backend", "disable_fallback")
-"""What in it only says how vLLM goes about it: that is ignored."""
+"""Its fields that only configure how vLLM enforces a constraint: they are ignored."""
 
 
 def with_forms(given: object) -> object:
-    """A body with `response_format`, `regex` and `grammar` for what other servers have for them.
+    """The body with other servers' constraints moved to `response_format`, `regex` and `grammar`.
 
-    Raises ValueError for a form that is none, and for two.
+    Raises ValueError for an invalid constraint, and for two of the same kind.
     """
     if not isinstance(given, dict) or not {"structured_outputs", *PLACES} & set(given):
         return given
@@ -41,25 +41,27 @@ def with_forms(given: object) -> object:
     for kind, value in wanted.items():
         name, form = _form(kind, value)
         if form is not None and body.get(name) is not None:
-            raise ValueError(f"{name} and a form of the same kind under another name cannot be combined")
+            raise ValueError(f"{name} and the same constraint under another name cannot be combined")
         body[name] = form if form is not None else body.get(name)
     return body
 
 
 def _is_known(name: str, value: object) -> bool:
-    """Whether this part of `structured_outputs` says something. Raises ValueError for what is not here."""
+    """Whether a field of `structured_outputs` has an effect. Raises ValueError for an unsupported field."""
     if name not in (*FORMS, *HOW) and value not in NOTHING and value is not None:
-        raise ValueError(f"structured_outputs has no {name[:80]!r} here; send one of {', '.join(FORMS)}")
+        raise ValueError(
+            f"structured_outputs does not support {name[:80]!r} here; use one of {', '.join(FORMS)}"
+        )
     return value is not None and name in (*FORMS, *HOW)
 
 
 def _form(kind: str, value: Any) -> tuple[str, Any]:
-    """(our field, its value). What is in `HOW` keeps its name, and is ignored."""
+    """(our field, its value). Fields in `HOW` keep their names and are ignored."""
     if kind == "json":
         try:
             schema = json.loads(value) if isinstance(value, str) else value
         except (ValueError, RecursionError):
-            raise ValueError("a form that is JSON is a JSON schema") from None
+            raise ValueError("json must be a JSON schema") from None
         return "response_format", {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     if kind == "json_object":
         return "response_format", {"type": "json_object"} if value else None

@@ -1,8 +1,8 @@
-"""The events of one answer in OpenAI's Responses API, in their order and with their numbers.
+"""The events of one answer in OpenAI's Responses API, in order and numbered.
 
-The response created and in progress; each item of the answer added, written and done, messages and calls in
-the order in which the model wrote them; and the response completed or incomplete, or failed at any time after
-it began. The last event holds the whole answer. Nothing here waits for anything.
+The response is created and in progress; each item is added, written and done, messages and calls in the order
+in which the model wrote them; then the response is completed or incomplete, or failed at any point. The last
+event contains the whole answer. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAILED = "response.failed"
 class ResponseWriter:
     """Writes the events of the answer to `body` by the model `model`, sampled with `params`.
 
-    `write` for every event of the engine; `fail` instead of what is left.
+    Call `write` with the engine's events, or `fail` if the answer breaks off.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class ResponseWriter:
         self._tokenizer = tokenizer
         self._reader = use.reader()
         self._events = 0
-        self._output: list[Item] = []  # what is done
+        self._output: list[Item] = []  # finished items
         self._open: AnyItem | None = None
         self._unplaced: list[Item] = []  # log-probabilities of tokens whose text is held back
         self._after_call = False
 
     def write(self, events: Sequence[EngineEvent]) -> Iterator[Event]:
-        """OpenAI's events for some of the engine's, which came together."""
+        """OpenAI's events for some of the engine's events."""
         if not self._events:
             yield from self._begin()
         if self._reader is None:
@@ -74,10 +74,10 @@ class ResponseWriter:
     # --- items -------------------------------------------------------------------------------------------
 
     def _read(self, found: Iterable[Delta], logprobs: list[Item]) -> Iterator[Event]:
-        """The events of what a token made certain. Log-probabilities go with text: calls cannot have any.
+        """The events for new deltas. Log-probabilities belong to text: calls cannot have any.
 
-        Text that may become a call is held back, and its tokens' log-probabilities with it. After a call it
-        cannot be told to which of the two a token belongs whose text is held back: it is the call's.
+        Text that may become a call is held back, together with its tokens' log-probabilities. After a call, a
+        token whose text is held back cannot be assigned for certain; it is counted as part of the call.
         """
         self._unplaced += logprobs
         for delta in found:
@@ -119,7 +119,7 @@ class ResponseWriter:
     # --- the end -----------------------------------------------------------------------------------------
 
     def _finish(self, end: FinishEvent) -> Iterator[Event]:
-        """The events after the last of the text, which has gone out before."""
+        """The events after the last of the text, which has already been sent."""
         cut = end.reason.cut
         if self._open is None:  # an answer always has an item
             yield from self._begin_item(MessageItem())
@@ -136,7 +136,9 @@ class ResponseWriter:
         yield self._event(f"response.{status}", response=whole)
 
     def fail(self, status: int, message: str) -> Event:
-        """The end of an answer that broke off, with what it had; `status` is the HTTP status of why."""
+        """The last event of an answer that broke off, with its output so far; `status` is the error's HTTP
+        status.
+        """
         error = {"code": _error_code(status), "message": message}
         output = self._output if self._open is None else [*self._output, self._open.item(cut=True)]
         return self._event(FAILED, response=self._response("failed", output=output, error=error))
@@ -157,7 +159,7 @@ class ResponseWriter:
 
 
 def _frame(body: ResponseRequest, model: str, params: SamplingParams, use: ToolUse) -> dict[str, Any]:
-    """The response object before there is an answer: what was asked for, as it was understood."""
+    """The response object before there is any output: the request's settings, as understood."""
     return {
         "id": f"resp_{secrets.token_hex(16)}",
         "object": "response",
@@ -199,7 +201,7 @@ def _text_config(body: ResponseRequest) -> dict[str, Any]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """A function as the Responses API has it."""
+    """A function in the form of the Responses API."""
     described = {"description": tool.description} if tool.description else {}
     return {
         "type": "function",
@@ -211,7 +213,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def response_usage(end: FinishEvent) -> dict[str, Any]:
-    """The Responses API's `usage`. `cache_write_tokens`: the input that had to be computed."""
+    """The Responses API's `usage`. `cache_write_tokens`: the input tokens that were computed."""
     given = end.usage
     return {
         "input_tokens": given.prompt_tokens,
@@ -226,7 +228,7 @@ def response_usage(end: FinishEvent) -> dict[str, Any]:
 
 
 def _error_code(status: int) -> str:
-    """The nearest of the few codes that OpenAI's clients know for a failed response."""
+    """The closest of the few error codes that OpenAI's clients know for a failed response."""
     if status == 429:
         return "rate_limit_exceeded"
     return "invalid_prompt" if status < 500 else "server_error"

@@ -1,6 +1,6 @@
-"""The conversation that clients of OpenAI's Responses API send: messages, calls, and what calls gave.
+"""The conversation in a request of OpenAI's Responses API: messages, calls, and results of calls.
 
-Output items of an earlier response can be handed back as they are.
+Output items of an earlier response can be sent back unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foredraft.errors import RequestError
 from foredraft.server.openai.schemas import MOST_MESSAGES, STATELESS, Body, Objects, only
 from foredraft.server.tools.arguments import read_arguments
 
-HAND_BACK = f"{STATELESS} Hand the earlier input and output items back in input instead."
+HAND_BACK = f"{STATELESS} Send the earlier input and output items in input instead."
 
 
 Status = Literal["in_progress", "completed", "incomplete"] | None
@@ -23,8 +23,8 @@ Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
 class TextPart(Body):
-    """A content part. `annotations`, `logprobs` and the clients' own `parsed` come with an output item that
-    is handed back; the text says it all.
+    """A content part. `annotations`, `logprobs` and the client library's `parsed` come with an output item
+    that is sent back; the text is complete without them.
     """
 
     type: Literal["input_text", "output_text"]
@@ -38,7 +38,7 @@ def _check_part(part: Any) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind not in ("input_text", "output_text"):
         raise ValueError(
-            f"a content part of type {kind!r} cannot be read; this engine reads text only: "
+            f"a content part of type {kind!r} is not supported; this engine only reads text: "
             "input_text and output_text"
         )
     return part
@@ -57,7 +57,7 @@ Parts = Annotated[
 
 
 def _chat_parts(parts: Sequence[TextPart]) -> list[dict[str, Any]]:
-    """Parts as chat completions have them: they are joined where chat's are."""
+    """Parts in the form of chat completions, which the engine joins in one place."""
     return [{"type": "text", "text": part.text} for part in parts]
 
 
@@ -65,7 +65,7 @@ def _chat_parts(parts: Sequence[TextPart]) -> list[dict[str, Any]]:
 
 
 class InputMessage(Body):
-    """A message, or an output item of an earlier response, which has an `id` and a `status` too."""
+    """A message, or an output item of an earlier response, which also has `id` and `status`."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -74,24 +74,24 @@ class InputMessage(Body):
     status: Status = None
 
     def as_chat(self) -> dict[str, Any]:
-        """The message as chat templates know it."""
+        """The message for chat templates."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": _chat_parts(self.content)}
 
 
-_DIRECT = "functions are called by the model directly; leave it out"
+_DIRECT = "functions are called by the model directly; remove it"
 
 
 def _check_arguments(arguments: str) -> str:
     if read_arguments(arguments) is None:
         raise ValueError(
-            "the arguments of a call are the text of a JSON object; send them as the answer had them"
+            "the arguments of a call must be the text of a JSON object; send them as they were in the answer"
         )
     return arguments
 
 
 class FunctionCall(Body):
-    """A call that the model made. `parsed_arguments` is the clients' own, and says nothing more."""
+    """A call that the model made. The client library adds `parsed_arguments`, which is redundant."""
 
     type: Literal["function_call"]
     call_id: Annotated[str, Field(min_length=1)]
@@ -100,22 +100,22 @@ class FunctionCall(Body):
     id: str | None = None
     status: Status = None
     parsed_arguments: Any = None
-    namespace: Annotated[None, only([None], why="functions have no namespaces here; leave it out")] = None
+    namespace: Annotated[None, only([None], why="functions have no namespaces here; remove it")] = None
     caller: Annotated[dict[str, Any] | None, only([None, {"type": "direct"}], why=_DIRECT)] = None
     async_: Annotated[
         Literal[False] | None,
-        only([None, False], why="calls that run on by themselves are not supported"),
+        only([None, False], why="background calls are not supported"),
         Field(validation_alias=AliasChoices("async", "async_")),
     ] = None
 
     def as_chat(self) -> dict[str, Any]:
-        """The call as chat completions have it."""
+        """The call in the form of chat completions."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
 
 class FunctionCallOutput(Body):
-    """What a call gave."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: Annotated[str, Field(min_length=1)]
@@ -123,11 +123,11 @@ class FunctionCallOutput(Body):
     id: str | None = None
     status: Status = None
     name: str | None = None
-    namespace: Annotated[None, only([None], why="functions have no namespaces here; leave it out")] = None
+    namespace: Annotated[None, only([None], why="functions have no namespaces here; remove it")] = None
     caller: Annotated[dict[str, Any] | None, only([None, {"type": "direct"}], why=_DIRECT)] = None
 
     def as_chat(self) -> dict[str, Any]:
-        """The message that chat completions tell it with."""
+        """The tool message in the form of chat completions."""
         message = {"role": "tool", "tool_call_id": self.call_id, "content": _chat_parts(self.output)}
         return message if self.name is None else {**message, "name": self.name}
 
@@ -136,12 +136,12 @@ _ITEMS = ("message", "function_call", "function_call_output")
 
 
 def _check_item(item: Any) -> Any:
-    """An item with its type, which only messages may leave out."""
+    """Check an item's type, which only messages may omit."""
     if not isinstance(item, dict):
         return item
     kind = item.get("type", "message")
     if kind == "item_reference":
-        raise ValueError(f"an item_reference leads nowhere: {HAND_BACK}")
+        raise ValueError(f"an item_reference cannot be resolved: {HAND_BACK}")
     if isinstance(kind, str) and kind not in _ITEMS:
         raise ValueError(f"an input item of type {kind!r} is not supported; only {', '.join(_ITEMS)} are")
     return {**item, "type": kind}
@@ -167,10 +167,10 @@ def _text(content: str | Sequence[Mapping[str, str]]) -> str:
 
 
 def conversation(items: Sequence[AnyItem]) -> list[dict[str, Any]]:
-    """The items as chat completions have them: what the assistant said and called up to the results is one
+    """The items as messages of chat completions: the assistant's text and calls up to the results are one
     message.
 
-    Raises RequestError for the output of a call that is not there.
+    Raises RequestError for a result without its call.
     """
     messages: list[dict[str, Any]] = []
     calls: set[str] = set()
@@ -184,12 +184,12 @@ def conversation(items: Sequence[AnyItem]) -> list[dict[str, Any]]:
                     messages.append(last)
                 last.setdefault("tool_calls", []).append(item.as_chat())
             case InputMessage(role="assistant") if "tool_calls" in last:
-                # One answer's text, with calls in the middle: as it was, it has no line break there.
+                # Text of one answer with calls in between: the original has no line break there.
                 last["content"] = _text(last["content"] or []) + _text(item.as_chat()["content"])
             case FunctionCallOutput() if item.call_id not in calls:
                 raise RequestError(
-                    f"input[{place}].call_id is {item.call_id!r}, which is no call before it.",
-                    hint="Hand the function_call item back too, in front of its function_call_output.",
+                    f"input[{place}].call_id is {item.call_id!r}, but no earlier call has this id.",
+                    hint="Also send the function_call item, before its function_call_output.",
                 )
             case _:
                 messages.append(item.as_chat())

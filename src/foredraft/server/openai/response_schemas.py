@@ -1,7 +1,7 @@
-"""What clients of OpenAI's Responses API send. See `unknown_fields` for what they send beside.
+"""Request bodies of OpenAI's Responses API. `unknown_fields` handles fields that are not declared here.
 
-Fields that clients do send and that cannot be honoured here are declared with the values that change
-nothing, so that the error can say why: there is no store, so nothing can be fetched, continued or put in the
+Fields that clients send but that are not supported are declared with the values that have no effect, so that
+the error can explain why: responses are not stored, so none can be fetched, continued or run in the
 background by its id; and the only tools are the client's own functions.
 """
 
@@ -35,7 +35,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 class TextFormat(Body):
-    """What the text must be. A schema is always followed; see `JsonSchema` about `strict`."""
+    """Format of the text. A schema is always enforced; see `JsonSchema` about `strict`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
@@ -46,13 +46,13 @@ class TextFormat(Body):
     @model_validator(mode="after")
     def _check(self) -> TextFormat:
         if self.type != "json_schema" and self.model_fields_set != {"type"}:
-            raise ValueError("name, schema, description and strict are for the type 'json_schema'")
+            raise ValueError("name, schema, description and strict need the type 'json_schema'")
         if self.type == "json_schema" and (self.name is None or self.schema_ is None):
             raise ValueError("the type 'json_schema' needs a name and a schema")
         return self
 
     def as_chat(self) -> ResponseFormat:
-        """The same as chat completions have it."""
+        """The format in the form of chat completions."""
         if self.name is None or self.schema_ is None:
             return ResponseFormat(type=self.type)
         schema = JsonSchema(name=self.name, schema_=self.schema_, strict=self.strict)
@@ -66,19 +66,19 @@ class TextConfig(Body):
 
 
 class Reasoning(Body):
-    """`reasoning`: how much of it. Answers have no summary of it."""
+    """`reasoning`: its amount. Answers contain no summary of it."""
 
     effort: Effort | None = None
 
 
 class ResponseStreamOptions(Body):
-    """There are none here. OpenAI's clients may turn its padding of events off."""
+    """No options have an effect. OpenAI's clients may turn off the padding of events."""
 
 
 def _check_tool(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if isinstance(kind, str) and kind != "function":
-        raise ValueError(f"a tool of type {kind!r} is not offered here; only functions of your own are")
+        raise ValueError(f"a tool of type {kind!r} is not supported; only your own functions are")
     return tool
 
 
@@ -86,7 +86,7 @@ AnyTool = Annotated[dict[str, Any], BeforeValidator(_check_tool)]
 
 
 class ResponseRequest(Choosing, Scheduling, Hints):
-    """POST /v1/responses. Some ways of choosing tokens are not OpenAI's here: see `Choosing`."""
+    """POST /v1/responses. Some sampling fields are not part of OpenAI's API: see `Choosing`."""
 
     shapes: ClassVar[Mapping[str, Shape]] = {"tools": ("type", "name", "description", "parameters", "strict")}
 
@@ -97,47 +97,48 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: MostTokens | None = None
     include: Texts | None = None
-    """Parts of an answer beside its text. Only log-probabilities ever exist here."""
+    """Optional parts of an answer. Only log-probabilities exist here."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     text: TextConfig | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: MostTokens | None = None
-    """The most calls of OpenAI's own tools: there are never any. Functions do not count."""
+    """The maximum number of calls of OpenAI's own tools, of which there are none. Functions do not count."""
     reasoning: Reasoning | None = None
     chat_template_kwargs: TemplateKwargs | None = None
     background: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
     previous_response_id: Annotated[None, only([None], why=HAND_BACK)] = None
     conversation: Annotated[None, only([None], why=HAND_BACK)] = None
-    prompt: Annotated[None, only([None], why="this server keeps no prompt templates")] = None
+    prompt: Annotated[None, only([None], why="prompt templates are not supported")] = None
 
     def passed_over(self, at: str = "") -> Iterator[str]:
-        """Also what cannot be included."""
+        """The ignored fields, including values of `include` that are not supported."""
         yield from super().passed_over(at)
         yield from (f"{at}include.{name}" for name in self.include or () if name != LOGPROBS)
 
     @property
     def logprobs(self) -> int | None:
-        """How many alternatives to report beside each token; None: no log-probabilities at all."""
+        """The number of alternatives to report beside each token; None: no log-probabilities."""
         return self.top_logprobs or 0 if LOGPROBS in (self.include or ()) else None
 
     @property
     def wishes(self) -> Wishes:
-        """What it says to the chat template."""
+        """Settings for the chat template."""
         effort = self.reasoning.effort if self.reasoning else None
         return Wishes(effort=effort, variables=self.chat_template_kwargs)
 
     @property
     def format(self) -> ResponseFormat | None:
-        """What the text must be, as chat completions have it."""
+        """The text's format in the form of chat completions."""
         wanted = self.text.format if self.text else None
         return wanted.as_chat() if wanted else None
 
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as chat completions have it: the instructions are a system message in front.
+        """The conversation in the form of chat completions, with the instructions as a system message in
+        front.
 
-        Raises RequestError for the output of a call that is not there.
+        Raises RequestError for a result without its call.
         """
         messages = conversation(self.input)
         if self.instructions is None:
@@ -145,5 +146,5 @@ class ResponseRequest(Choosing, Scheduling, Hints):
         return [{"role": "system", "content": self.instructions}, *messages]
 
     def sampling(self, constraint: Constraint | None) -> SamplingParams:
-        """The engine's parameters, with the same defaults as the chat completions."""
+        """The engine's sampling parameters, with the same defaults as in chat completions."""
         return self.chosen(max_tokens=self.max_output_tokens, logprobs=self.logprobs, constraint=constraint)

@@ -1,6 +1,6 @@
-"""POST /v1/responses. The whole answer is a fold over the events that are streamed.
+"""POST /v1/responses. A complete answer is a fold over the streamed events.
 
-There is no store: each request brings its whole conversation, and no answer can be fetched later.
+Nothing is stored: each request contains its whole conversation, and answers cannot be fetched later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foredraft.server.worker import Job
 
 
 def responses_router(pool: ModelPool) -> APIRouter:
-    """The route, for the models of `pool`."""
+    """The route for the models of `pool`."""
     router = strict_router()
 
     @router.post("/v1/responses", response_model=None)
@@ -48,11 +48,11 @@ def responses_router(pool: ModelPool) -> APIRouter:
 
 
 def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[ToolUse, Job]:
-    """What the answer may call, and the engine's request for a body. Raises RequestError."""
+    """The tools that the answer may call, and the engine's request. Raises RequestError."""
     if body.top_logprobs and body.logprobs is None:
         raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
     if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options is for requests with stream set to true.")
+        raise RequestError("stream_options needs stream to be true.")
     parallel = body.parallel_tool_calls is not False
     use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
     messages = body.messages()
@@ -69,8 +69,8 @@ def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[Too
 async def response_events(
     answer: AsyncGenerator[Sequence[Choice], None], writer: ResponseWriter
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """OpenAI's events of the answer, those together that are there at the same time. What the engine refuses
-    is raised before the first of them.
+    """OpenAI's events of the answer, in groups that are available at the same time. Errors of the engine
+    before the first event are raised.
     """
     async with aclosing(answer):
         async for [(_, events)] in answer:
@@ -80,19 +80,19 @@ async def response_events(
 async def _stream(
     answer: AsyncGenerator[Sequence[Event], None], writer: ResponseWriter
 ) -> AsyncGenerator[str, None]:
-    """The events as server-sent events. An answer that breaks off ends with the event that says so."""
+    """The events as server-sent events. An answer that breaks off ends with an error event."""
     async with aclosing(answer):
         try:
             async for events in answer:
                 yield "".join(sse(event, event["type"]) for event in events)
-        except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+        except Exception as error:  # noqa: BLE001 - the status line is already sent: report it in the stream
             body = of_error(error) if isinstance(error, ForedraftError) else unexpected(error)
             failed = writer.fail(getattr(error, "status", 500), body["error"]["message"])
             yield sse(failed, failed["type"])
 
 
 async def fold_response(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:
-    """The whole answer that a stream of events describes: the last of them holds it."""
+    """The complete answer of a stream of events: the last event contains it."""
     last: Event = {}
     async with aclosing(answer):
         async for events in answer:

@@ -1,4 +1,4 @@
-"""What OpenAI's clients send. See `unknown_fields` for what they send beside."""
+"""Request bodies of OpenAI's APIs. `unknown_fields` handles fields that are not declared here."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from foredraft.types import Constraint, SamplingParams
 
 MOST_LOGPROBS = 20
 MOST_WHOLE = 2**63 - 1
-"""The largest whole number of 64 bits. No client means a larger one."""
+"""The largest 64-bit integer; no client needs a larger one."""
 
 
 def _as_whole(given: Any) -> Any:
-    """16 for 16.0: clients in languages without whole numbers send that."""
+    """Accept 16.0 as 16: clients in languages without integers send that."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 def _all_whole(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """The same for a list, which is looked through only where something is wrong with it."""
+    """The same for a list, whose items are only checked one by one if validation fails."""
     try:
         return validate(given)
     except ValidationError:
@@ -46,14 +46,14 @@ def _all_whole(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 WHOLE = BeforeValidator(_as_whole)
-"""Of every field that holds a whole number."""
+"""Validator of every integer field."""
 MOST_STOP_TOKENS = 1024
 """Tokens that end an answer."""
 
 MOST_MESSAGES = 10_000
-"""Messages of a conversation, or items of an input."""
+"""Maximum messages of a conversation, or items of an input."""
 
-# One complaint is enough: pydantic would make one for each of a million wrong items, which takes a minute.
+# Stop at the first error: pydantic would report each of a million wrong items, which takes a minute.
 Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_all_whole)]
 StopTokens = Annotated[
     list[int], Field(max_length=MOST_STOP_TOKENS, fail_fast=True), WrapValidator(_all_whole)
@@ -62,7 +62,7 @@ Texts = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 MostTokens = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
 UNLIMITED = BeforeValidator(lambda given: None if given == -1 and type(given) is int else given)
-"""-1 is LM Studio's and llama.cpp's word for as many tokens as there is room for."""
+"""-1 means no limit in LM Studio and llama.cpp."""
 
 MaxTokens = Annotated[MostTokens | None, UNLIMITED]
 
@@ -70,17 +70,17 @@ N_PREDICT = Field(validation_alias=AliasChoices("max_tokens", "n_predict"))
 NotEmpty = Annotated[str, Field(min_length=1)]
 Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
 Answers = Annotated[int, Field(ge=1, le=MOST_WHOLE), WHOLE]
-"""As many as `limits.max_n` says."""
+"""Limited by `limits.max_n`."""
 
 
-STATELESS = "this server is stateless: it stores no responses."
+STATELESS = "this server is stateless: it does not store responses."
 
 
 def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
-    """Refuses every value but `allowed` with `why`, where pydantic would only repeat what is allowed."""
+    """Validator that refuses every value but `allowed` with the reason `why`, which pydantic cannot give."""
 
     def check(value: Any) -> Any:
-        # By type too: 0 equals False, and is not what was asked for.
+        # Compare types too: 0 equals False but is another value.
         if not any(type(value) is type(one) and value == one for one in allowed):
             raise ValueError(why)
         return value
@@ -89,14 +89,14 @@ def only(allowed: Sequence[object], *, why: str) -> BeforeValidator:
 
 
 def null_as(default: object, kind: Any) -> BeforeValidator:
-    """Takes null for what is left out, of a field that is of this kind else."""
+    """Validator that treats null as an omitted field with this default."""
     return BeforeValidator(
         lambda given: default if given is None else given, json_schema_input_type=kind | None
     )
 
 
 def at_most(entries: int) -> BeforeValidator:
-    """Refuses a larger object before its entries are looked at: each wrong one would become an error."""
+    """Validator that refuses an object with too many entries before each wrong one becomes an error."""
 
     def check(given: object) -> object:
         if isinstance(given, dict) and len(given) > entries:
@@ -112,12 +112,12 @@ LeastTokens = Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE]
 
 
 class Body(BaseModel):
-    """Base of every request body. `shapes`: of the fields that hold objects as they were sent, or lists of
-    them, what is known in those.
+    """Base of all request bodies. `shapes`: the known fields of objects, or lists of objects, that are kept
+    as they were sent.
     """
 
-    # With a least length pydantic looks into strings, and refuses half characters, which JSON can hold and no
-    # answer could repeat.
+    # With a minimum length pydantic inspects strings and refuses lone surrogates, which JSON can contain and
+    # no answer could repeat.
     model_config = ConfigDict(extra="allow", strict=True, str_min_length=0)
 
     shapes: ClassVar[Mapping[str, Shape]] = {}
@@ -131,7 +131,9 @@ class Body(BaseModel):
         check(given, names_of(cls), passed)
         for one, other in doubles_of(cls):
             if one in given and other in given and given[one] != given[other]:
-                raise ValueError(f"{other} is another name of {one}, and they differ; send one of them")
+                raise ValueError(
+                    f"{other} is another name of {one}, and their values differ; send one of them"
+                )
         for name, shape in cls.shapes.items():
             for place, part in enumerate(cls.parts(name, given.get(name))):
                 check(part, shape, passed, (name, place))
@@ -139,14 +141,14 @@ class Body(BaseModel):
 
     @staticmethod
     def parts(name: str, value: object) -> list[dict[str, Any]]:
-        """The objects in a field that has a shape; of content only text, for what else there may be in it is
-        refused where messages are put together.
+        """The objects in a field that has a shape; of content only text parts, since other parts are refused
+        where messages are built.
         """
         found = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
         return [part for part in found if name != "content" or part.get("type") == "text"]
 
     def passed_over(self, at: str = "") -> Iterator[str]:
-        """What was sent and has no meaning here, with the way that leads there."""
+        """The paths of fields that were ignored."""
         yield from ignored(self.model_extra or {}, names_of(type(self)), at)
         for name in type(self).model_fields:
             value, way = getattr(self, name), f"{at}{name}."
@@ -160,13 +162,13 @@ class Body(BaseModel):
 
 @cache
 def names_of(kind: type[BaseModel]) -> frozenset[str]:
-    """What the fields of a body are called by clients."""
+    """All names by which clients can send the fields of a body."""
     return frozenset(name for names in _aliases(kind).values() for name in names)
 
 
 @cache
 def doubles_of(kind: type[BaseModel]) -> list[tuple[str, str]]:
-    """(a field's name, another name of it) of all that have one."""
+    """(a field's name, another name of it) for all fields with several names."""
     return [(names[0], name) for names in _aliases(kind).values() for name in names[1:]]
 
 
@@ -183,7 +185,7 @@ def _aliases(kind: type[BaseModel]) -> dict[str, list[str]]:
 
 
 def _first_wrong(given: object) -> object:
-    """A large object with wrong entries as one with only the first: each would become an error."""
+    """Reduce a large object with wrong entries to the first wrong one: each would become an error."""
     for token, bias in given.items() if isinstance(given, dict) else ():
         if not isinstance(bias, int | float) or isinstance(bias, bool) or not -MOST_BIAS <= bias <= MOST_BIAS:
             return {token: bias}
@@ -196,22 +198,22 @@ Biases = Annotated[dict[str, Bias], BeforeValidator(_first_wrong)]
 
 
 class StreamOptions(Body):
-    """`include_usage`: a last chunk with the usage."""
+    """`include_usage`: send a last chunk with the usage."""
 
     include_usage: Switch = False
 
 
 def sampling_of(body: Body, **others: Any) -> SamplingParams:
-    """The engine's parameters: the fields that a body shares with `SamplingParams`, and `others` as given.
+    """The engine's sampling parameters: the body's fields of `SamplingParams`, and `others`.
 
-    What a body leaves out is neutral; 1 is the default temperature of every API.
+    Omitted fields are neutral; the default temperature of every API is 1.
     """
-    said = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
-    return SamplingParams(**{"temperature": 1.0, **said, **others})
+    given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
+    return SamplingParams(**{"temperature": 1.0, **given, **others})
 
 
 class Choosing(Body):
-    """How tokens are chosen: OpenAI's fields, and further ones of llama.cpp's server and vLLM."""
+    """Sampling fields: OpenAI's, and further ones of llama.cpp's server and vLLM."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -226,23 +228,23 @@ class Choosing(Body):
     seed: Annotated[int, Field(ge=-MOST_WHOLE - 1, le=MOST_WHOLE), WHOLE] | None = None
     stop: Stop | None = None
     stop_repetition: Switch = False
-    """End an answer that only repeats one passage any more."""
+    """Stop an answer that only repeats one passage."""
 
     def chosen(self, **others: Any) -> SamplingParams:
-        """The engine's parameters for these fields, and for `others` beside them."""
+        """The engine's sampling parameters for these fields and `others`."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return sampling_of(self, top_k=max(0, self.top_k or 0), stop=tuple(stops), **others)
 
 
 class Scheduling(Body):
-    """When a request runs, and how much is drafted for it. Neither changes its answer."""
+    """Fields about when a request runs and how much is drafted for it. Neither changes its answer."""
 
     speculate: Literal["auto", "off"] | Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None = None
     priority: Annotated[Priority, null_as(0, Priority)] = 0
 
     @property
     def max_draft(self) -> int | None:
-        """The cap on drafts that `speculate` says."""
+        """The limit on drafts set by `speculate`."""
         if self.speculate == "off":
             return 0
         return self.speculate if isinstance(self.speculate, int) else None
@@ -254,17 +256,17 @@ MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 class Hints(Body):
-    """What OpenAI's clients say about a request and nothing here depends on."""
+    """Fields of OpenAI's clients that have no effect here."""
 
     metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(MOST_METADATA)] = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    """A hint where to look for a prompt's beginning; here every prompt finds it, whatever the key."""
+    """A hint for finding a cached prefix; here every prompt finds it without a key."""
 
 
 class SamplingBody(Choosing, Scheduling):
-    """Fields that the two completion APIs share."""
+    """Fields that both completion APIs share."""
 
     model: str | None = None
     stream: bool | None = False
@@ -278,13 +280,13 @@ class SamplingBody(Choosing, Scheduling):
 
     @property
     def answers(self) -> int:
-        """How many answers to each prompt."""
+        """The number of answers to each prompt."""
         return 1 if self.n is None else self.n
 
     def sampling(
         self, *, max_tokens: int | None, logprobs: int | None, constraint: Constraint | None = None
     ) -> SamplingParams:
-        """The engine's parameters. Raises RequestError for a value it cannot do."""
+        """The engine's sampling parameters. Raises RequestError for an unsupported value."""
         return self.chosen(
             logit_bias=_bias(self.logit_bias or {}),
             max_tokens=max_tokens,
@@ -298,15 +300,15 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def _bias(bias: dict[str, float]) -> dict[int, float]:
-    """By token ids. Raises RequestError for other keys: of "07" and "7" one would be ignored."""
+    """The biases by token id. Raises RequestError for other keys: of "07" and "7" one would be ignored."""
     if not all(map(_TOKEN_ID.fullmatch, bias)):
         raise RequestError('logit_bias: its keys must be token ids, such as "97".')
     return {int(token): value for token, value in bias.items()}
 
 
 class JsonSchema(Body):
-    """OpenAI's `json_schema` object. A schema is always followed; what of it cannot be enforced is refused
-    with `strict`, and left to the model without it.
+    """OpenAI's `json_schema` object. A schema is always enforced; keywords that cannot be enforced are
+    refused with `strict`, and ignored without it.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -318,7 +320,7 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What the answer has to be. llama.cpp's server takes a schema without OpenAI's object around it."""
+    """Format of the answer. llama.cpp's server also accepts a schema without OpenAI's object around it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -338,7 +340,7 @@ class CompletionRequest(SamplingBody):
 
     prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     max_tokens: Annotated[Annotated[int, Field(ge=0, le=MOST_WHOLE), WHOLE] | None, UNLIMITED, N_PREDICT] = 16
-    """0 with `echo`: only the prompt, and with `logprobs` how likely it is."""
+    """0 with `echo`: return only the prompt, and with `logprobs` its log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     grammar: Annotated[str | None, Field(validation_alias=AliasChoices("grammar", "guided_grammar"))] = None
     regex: Annotated[str | None, Field(validation_alias=AliasChoices("regex", "guided_regex"))] = None

@@ -1,4 +1,4 @@
-"""Tools in OpenAI's APIs: into the prompt on the way in, out of the text on the way back."""
+"""Tools in OpenAI's APIs: written into the prompt, and parsed from the answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from foredraft.types import Constraint, Event, Message, ModelInfo, TokenEvent
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request may call, in the form that its model knows."""
+    """The tools that a request may call, and the dialect its model uses for calls."""
 
     tokenizer: Tokenizer
     dialect: Dialect
@@ -43,19 +43,19 @@ class ToolUse:
         return self.choice.callable(self.tools)
 
     def check_size(self, messages: Sequence[Message], info: ModelInfo) -> None:
-        """Raises ContextLengthError for a conversation that no context can hold, before it is rendered."""
+        """Raises ContextLengthError, before rendering, for a conversation that does not fit any context."""
         tools = [(tool.description, tool.parameters) for tool in self.offered]
         check_size("The conversation", (messages, tools), info)
 
     @property
     def bound(self) -> bool:
-        """Whether calls have to follow a grammar: they are forced, or strict, or only one is allowed."""
+        """Whether calls must follow a grammar: they are forced, strict, or limited to one."""
         strict = any(tool.strict for tool in self.offered)
         return bool(self.offered) and (self.choice.forced or strict or not self.choice.parallel)
 
     def encode(self, messages: Sequence[Message], begun: str = "", wishes: Wishes | None = None) -> list[int]:
-        """The prompt, with the beginning of the answer. Raises RequestError for what the model's template
-        rejects, and for wishes that it cannot honour.
+        """The prompt with the beginning of the answer. Raises RequestError if the model's template rejects it
+        or cannot honour `wishes`.
         """
         tokenizer, offered, given = self.tokenizer, self.offered, normalised(messages)
         template, traits = tokenizer.chat_template or "", tokenizer.template_traits
@@ -74,8 +74,8 @@ class ToolUse:
         return tokens
 
     def constraint(self, answer: Mapping[str, Any] | None) -> Constraint | None:
-        """The constraint of an answer that may or must call. What is no call is any text, or JSON of the
-        schema `answer`. None: calls are the model's own, and there is no such schema.
+        """The constraint of an answer that may or must contain calls. Otherwise it is any text, or JSON of
+        the schema `answer`. None: calls are not constrained, and there is no schema.
         """
         if self.forced is not None:
             return Constraint(self.forced.kind, self.forced.source)
@@ -85,9 +85,9 @@ class ToolUse:
         return Constraint("grammar", offered_grammar(self.dialect, self.tools, self.choice, answer, control))
 
     def check(self, constraint: Constraint, answer: Mapping[str, Any] | None) -> None:
-        """Whether the constraint that these tools and `answer` make can be followed.
+        """Check that the constraint of these tools and `answer` can be enforced.
 
-        Raises RequestError that says which schema cannot: the client has sent no grammar.
+        Raises RequestError that names the schema at fault: the client sent no grammar.
         """
         try:
             compile_constraint(constraint, self.tokenizer)
@@ -99,7 +99,7 @@ class ToolUse:
             raise
 
     def reader(self) -> AnswerReader | None:
-        """For one answer; None where nothing can be called, and text is just text."""
+        """A reader for one answer; None if nothing can be called and the text has no structure."""
         if not self.offered and not self.dialect.always_read:
             return None
         parser = self.dialect.parser(self.offered)
@@ -112,9 +112,9 @@ class ToolUse:
 def tool_use(
     tokenizer: Tokenizer, tools: object, choice: object, *, parallel: bool, flat: bool = False
 ) -> ToolUse:
-    """The tools of a request, checked. `flat`: in the form of the Responses API.
+    """The validated tools of a request. `flat`: in the form of the Responses API.
 
-    Raises RequestError that says what is wrong with them.
+    Raises RequestError with the reason.
     """
     checked = check_tools(tools, flat=flat)
     chosen = check_choice(choice, checked, parallel=parallel, flat=flat)
@@ -133,8 +133,8 @@ def _check_parameters(tool: Tool, tokenizer: Tokenizer) -> None:
         )
     except RequestError as error:
         raise RequestError(
-            f"The parameters of the function {tool.name!r} cannot be followed. {error.message}",
-            hint='With "strict": false, and where no call is forced, they are left to the model.',
+            f"The parameters of the function {tool.name!r} cannot be enforced. {error.message}",
+            hint='Set "strict" to false, unless a call is required, so that they are not enforced.',
         ) from None
 
 
@@ -142,7 +142,7 @@ def _check_parameters(tool: Tool, tokenizer: Tokenizer) -> None:
 
 
 def control_markers(tokenizer: Tokenizer, dialect: Dialect) -> dict[int, str]:
-    """The dialect's markers that are control tokens here: such tokens have no text of their own."""
+    """The dialect's markers that are control tokens in this vocabulary: such tokens have no text."""
     found: dict[int, str] = {}
     for marker in dialect.markers:
         tokens = tokenizer.encode(marker, special=True)
@@ -152,7 +152,7 @@ def control_markers(tokenizer: Tokenizer, dialect: Dialect) -> dict[int, str]:
 
 
 _textless: WeakKeyDictionary[Tokenizer, tuple[int, ...]] = WeakKeyDictionary()
-"""The control tokens of a vocabulary: finding them takes a look at every token."""
+"""Cache of a vocabulary's control tokens: finding them requires looking at every token."""
 
 
 def control_tokens(tokenizer: Tokenizer, markers: Mapping[int, str]) -> ControlTokens:
@@ -162,7 +162,7 @@ def control_tokens(tokenizer: Tokenizer, markers: Mapping[int, str]) -> ControlT
     except (KeyError, TypeError):
         every, ends = range(tokenizer.vocab_size), tokenizer.end_tokens
         found = tuple(token for token in every if token not in ends and not tokenizer.token_bytes(token))
-        with suppress(TypeError):  # a tokenizer that cannot be referred to weakly: look every time
+        with suppress(TypeError):  # a tokenizer without weak references: search every time
             _textless[tokenizer] = found
     others = tuple(token for token in found if token not in markers)
     return ControlTokens({marker: token for token, marker in markers.items()}, others)
@@ -172,11 +172,11 @@ def control_tokens(tokenizer: Tokenizer, markers: Mapping[int, str]) -> ControlT
 
 
 class AnswerReader:
-    """Takes one answer apart into text and calls, as it comes.
+    """Splits one answer into text and calls as it is generated.
 
-    A marker that is a control token has no text: it is put in where it stood. Text before it may come later
-    than it, because it could be the beginning of a stop string; the marker waits for that text. In an answer
-    that is `forced` to call there is no text, whatever it ends with.
+    A marker that is a control token has no text and is inserted at its position. Text before it may come
+    later, because it could be the beginning of a stop string; the marker waits for it. An answer that is
+    `forced` to call contains no text, whatever it ends with.
     """
 
     def __init__(
@@ -194,15 +194,15 @@ class AnswerReader:
 
     @property
     def called(self) -> bool:
-        """Whether there are calls, and all of them are whole: only then a client can run them."""
+        """Whether there are calls and all are complete: only then can a client execute them."""
         return 0 < self._begun == self._whole
 
     def begin(self, prefix: str) -> None:
-        """The prompt ended with this beginning of the answer."""
+        """Read the beginning of the answer that is part of the prompt."""
         self._pending = self._parser.feed(prefix)
 
     def read(self, event: TokenEvent) -> list[Delta]:
-        """What a token brings."""
+        """The deltas of a token."""
         if self._markers:
             place = self._places.add(event.token)
             if event.token in self._markers:
@@ -210,8 +210,8 @@ class AnswerReader:
         return self._given(self._parser.feed(self._with_markers(event.text)))
 
     def end(self, text: str, *, cut: bool = False) -> list[Delta]:
-        """What the answer's last text brings, and what was held back. `cut`: it was cut short, be it within a
-        character, half of which is not shown: it may be a marker's.
+        """The deltas of the answer's last text and of held-back text. `cut`: the answer was cut off, possibly
+        within a character, which is then not shown and may have belonged to a marker.
         """
         if cut:
             text = text.rstrip("\ufffd")
@@ -219,7 +219,7 @@ class AnswerReader:
         return self._given(last + self._parser.finish(cut=cut or self._forced))
 
     def _with_markers(self, text: str) -> str:
-        """The text with the markers that stood in it."""
+        """The text with its markers inserted."""
         pieces: list[str] = []
         while self._waiting and self._waiting[0][0] <= self._shown + len(text):
             place, marker = self._waiting.popleft()
@@ -238,7 +238,7 @@ class AnswerReader:
 
 
 def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
-    """What events of one answer bring together. `reader` finds its calls; None: it has none."""
+    """The deltas of one answer's events. `reader` finds tool calls; None: there are none."""
     if reader is None:
         text = "".join(event.text for event in events)
         return [TextDelta(text)] if text else []

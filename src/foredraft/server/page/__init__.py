@@ -1,1 +1,1 @@
-"""The status page: what GET / shows to people. Its parts are put together into one file by `status`."""
+"""The status page at GET /. `status` combines its parts into one file."""

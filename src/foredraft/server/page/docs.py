@@ -1,7 +1,7 @@
-"""GET /docs: the OpenAPI document as a page, drawn by Swagger UI, whose files come with the package.
+"""GET /docs: the OpenAPI document as a page, rendered by Swagger UI, whose files are part of the package.
 
-FastAPI's own page loads them from a CDN: without internet it is blank, and with it somebody else hears of
-every visit. The files are brought in by scripts/swagger_ui.py, and are under the Apache License 2.0, too.
+FastAPI's own page loads them from a CDN: it is blank without internet access, and otherwise reveals every
+visit to a third party. scripts/swagger_ui.py adds the files, which are under the Apache License 2.0, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from foredraft.server.page.policy import headers_of, sha256_of
 
 SWAGGER_UI = "5.35.0"
-"""The version of the files, which are kept by browsers under addresses that name it."""
+"""The version of the files. It is part of their addresses, under which browsers cache them."""
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 A_YEAR = 365 * 24 * 3600
@@ -36,7 +36,7 @@ def docs_router() -> APIRouter:
         packed = _folder().joinpath(f"{name}.gz").read_bytes()
 
         @router.get(f"/docs/{name}")
-        def asset(request: Request) -> Response:  # on a thread: to unpack one takes 10 ms
+        def asset(request: Request) -> Response:  # on a thread: unpacking takes 10 ms
             kept = {"Cache-Control": f"max-age={A_YEAR}, immutable", "Vary": "Accept-Encoding"}
             if "gzip" in request.headers.get("accept-encoding", ""):
                 return Response(packed, media_type=kind, headers={**kept, "Content-Encoding": "gzip"})
@@ -48,7 +48,7 @@ def docs_router() -> APIRouter:
 
 
 def docs_page() -> tuple[str, Mapping[str, str]]:
-    """(the page, the headers it is served with). The browser asks this server, and nobody else."""
+    """(the page, its headers). The browser contacts this server only."""
     script = _folder().joinpath("docs.js").read_text(encoding="utf-8")
     html = _folder().joinpath("docs.html").read_text(encoding="utf-8")
     policy = {

@@ -1,4 +1,4 @@
-"""What a browser may do with one of our pages: run what came with it, ask this server, and nothing else."""
+"""Content security policy of our pages: run only their own scripts, and contact only this server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 
 
 def headers_of(policy: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers of a page that may beside asking this server do what `policy` says."""
+    """The headers of a page with the permissions in `policy`, beside contacting this server."""
     whole = {
         "default-src": "'none'",
         "connect-src": "'self'",
@@ -26,5 +26,5 @@ def headers_of(policy: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def sha256_of(text: str) -> str:
-    """How a policy names a script or a style that stands in the page."""
+    """The name of an inline script or style in a policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,7 +1,7 @@
-"""GET /: a page that shows what the server does just now.
+"""GET /: a page that shows the server's current state.
 
-It is the same for everybody and holds no data: its script asks the endpoints that everybody may ask, with the
-key that the reader types in. So it needs no key itself, and shows nothing that a key may not see.
+The page contains no data and is the same for everyone: its script queries the public endpoints with the key
+that the reader types in. So it needs no key, and shows only what that key may see.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from foredraft.server.page.policy import headers_of, sha256_of
 
 SCRIPTS = ("elements.js", "cost.js", "rounds.js", "model.js", "status.js")
-"""In the order in which they need one another."""
+"""Scripts in the order of their dependencies."""
 
 
 def page_router() -> APIRouter:
@@ -31,14 +31,14 @@ def page_router() -> APIRouter:
 
 
 def status_page() -> tuple[str, Mapping[str, str]]:
-    """(the page, the headers it is served with). The browser runs and fetches what they name, and no more."""
+    """(the page, its headers). The browser only runs and fetches what they allow."""
     style, script = _read("status.css"), "\n".join(map(_read, SCRIPTS))
     html = _read("status.html").replace("/* style */", style).replace("/* script */", script)
     policy = {
         "script-src": sha256_of(script),
         "style-src": sha256_of(style),
         "img-src": "data:",
-        # The script makes elements one by one; a text that became markup would be an error.
+        # The script creates elements one by one; text that became markup would be an error.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
