@@ -216,7 +216,7 @@ def test_what_agents_send_is_accepted(claude: anthropic.Anthropic, options: dict
     [
         ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
         ({"extra_body": {"container": "c"}}, "container: .*no containers"),
-        ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers: .*tools of your own"),
+        ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers: .*your own tools"),
     ],
 )
 def test_what_agents_cannot_have_is_refused(
