@@ -1,4 +1,4 @@
-"""Does `auto` hold with many requests at once, and does speculation come back when the load falls?
+"""Does `auto` hold with many requests at once?
 
 Physics: one forward serves all requests, so n requests that decode plainly already fill a batch of n rows.
 Where V(n) rises, the rows of drafts cost more beside others than alone, and at some number of requests the
@@ -9,11 +9,7 @@ aggregate: tokens ÷ the time of its turns, prompts included. Every block begins
 that have learnt nothing, and per setting the median over `--repeat` counts. `auto` is compared with the best
 of the others.
 
-Then one request copies a text (scripted: `foredraft.bench.scripted`), after it eight at once of which seven
-stop early, and the rounds are counted until the one that is left drafts. Where the first one hardly drafted,
-drafting does not pay on this machine and there is nothing to resume.
-
-With `--replay CURVE …` there is no model: the shipped traces are replayed in virtual time on those curves.
+In virtual time, without a model: `python -m lab.compare OLD NEW --levels 4 8`.
 """
 
 from __future__ import annotations
@@ -26,19 +22,13 @@ from time import perf_counter
 
 from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
-from foredraft.bench.curves import find_curve
-from foredraft.bench.replay_model import ReplayModel
-from foredraft.bench.scripted import ScriptedModel
-from foredraft.bench.slices import in_slices, turn_seconds, whole
-from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.slices import in_slices, turn_seconds
 from foredraft.bench.workloads import load_prompts, select
 from foredraft.config import AUTO, OFF
 from foredraft.engine.loading import freeze_heap
 from foredraft.types import FinishEvent, FinishReason
 
 CONTEXT = 1024
-AFTER = 200
-"""Tokens of the request that is left alone."""
 
 
 def main() -> None:
@@ -49,40 +39,14 @@ def main() -> None:
     arguments.add_argument(
         "--static", nargs="*", default=["ngram-simple", "ngram-mod:n=6,min=0,max=16", "suffix:max=8"]
     )
-    arguments.add_argument(
-        "--replay", nargs="+", metavar="CURVE", help="no model: replay on these cost curves"
-    )
     args = arguments.parse_args()
     names = [OFF, *args.static, AUTO]
     print(f"tokens/s at once{'':<4}" + "".join(f"{name[:18]:>20}" for name in names) + "   auto ÷ best")
-    if args.replay:
-        replay_all(args, names)
-    else:
-        measure_all(args, names)
-
-
-def replay_all(args: Namespace, names: Sequence[str]) -> None:
-    """The table of each cost curve, and the JSON line."""
-    traces = shipped_traces()
-    work = [(list(trace.prompt), len(trace.output)) for trace in traces.traces]
-    shares: dict[str, dict[int, float]] = {}
-    for curve in map(find_curve, args.replay):
-        print(curve.name)
-        shares[curve.name] = {}
-        for level in args.levels:
-            rates: dict[str, list[float]] = {}
-            for name in names:
-                model = ReplayModel(traces, curve, sequences=level)
-                with Engine(model, clock=model.clock) as engine:
-                    engine.set_speculation(name)
-                    rates[name] = [whole(Serving(engine, work, level, model.clock))]
-            shares[curve.name][level] = report(level, names, rates)
-    holds = min(min(row.values()) for row in shares.values()) >= 0.97
-    print(json.dumps({"auto_over_best": shares, "bound": 0.97, "holds": holds}))
+    measure_all(args, names)
 
 
 def measure_all(args: Namespace, names: Sequence[str]) -> None:
-    """The table of this machine, what happens when the load falls, and the JSON line."""
+    """The table of this machine, and the JSON line."""
     engines = dict(zip(names, load(names, args), strict=True))
     work = [(prompt, args.tokens) for prompt in encode(engines[OFF], args)]
     found: dict[int, dict[str, list[float]]] = {level: {} for level in args.levels}
@@ -100,13 +64,7 @@ def measure_all(args: Namespace, names: Sequence[str]) -> None:
     for engine in engines.values():
         engine.close()
     shares = {level: report(level, names, rates) for level, rates in found.items()}
-    alone, resumed = load_falls(args, max(args.levels))
-    print(f"a request that copies drafts in {100 * alone:.0f} % of its rounds while it is alone;")
-    print(
-        f"after {max(args.levels)} requests fell to one, the first draft came in round {resumed} (limit: 10)"
-    )
-    result = {"auto_over_best": shares, "bound": 0.97, "drafting_alone": alone, "resumed_in_round": resumed}
-    print(json.dumps({**result, "holds": min(shares.values()) >= 0.97 and resumed <= 10}))
+    print(json.dumps({"auto_over_best": shares, "bound": 0.97, "holds": min(shares.values()) >= 0.97}))
 
 
 def load(speculations: Sequence[str], args: Namespace) -> list[Engine]:
@@ -179,39 +137,6 @@ def report(level: int, names: Sequence[str], rates: Mapping[str, list[float]]) -
         + f"   {share:.3f} of {best}"
     )
     return round(share, 4)
-
-
-def load_falls(args: Namespace, level: int) -> tuple[float, int]:
-    """(share of its rounds in which a request that copies drafts while it is alone, the round after a load
-    has fallen in which one first drafts). The first is what there is to resume.
-    """
-    [engine] = load([OFF], args)
-    words = [token for case in load_prompts(args.prompts) for token in engine.encode(case.turns[0])]
-    length = min(AFTER + args.tokens, CONTEXT // 2 - 1, len(words))
-    model = ScriptedModel(engine.model)
-    model.text = words[:length] * 2
-    with Engine(model) as scripted:
-        scripted.set_speculation(AUTO)
-        add_copying(scripted, words[:length], length)
-        alone = sizes_until(scripted, model, left=0)
-        for number in range(level):
-            add_copying(scripted, words[:length], length if number == 0 else length - AFTER)
-        sizes_until(scripted, model, left=1)
-        after = sizes_until(scripted, model, left=0)
-    share = sum(rows > 1 for rows in alone[1:]) / len(alone[1:])
-    return share, 1 + next((i for i, rows in enumerate(after) if rows > 1), len(after))
-
-
-def add_copying(engine: Engine, prompt: list[int], tokens: int) -> None:
-    engine.add(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True))
-
-
-def sizes_until(engine: Engine, model: ScriptedModel, *, left: int) -> list[int]:
-    """Rows of each forward until only so many requests are left."""
-    first = len(model.sizes)
-    while len(engine._scheduler.running) + len(engine._scheduler.waiting) > left:
-        engine.step()
-    return model.sizes[first:]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
 from foredraft.bench.curves import find_curve
 from foredraft.bench.replay_model import ReplayModel
-from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.trace import shipped_traces
 from foredraft.bench.workloads import load_prompts, select
 from foredraft.config import AUTO
 from foredraft.types import FinishEvent

@@ -25,6 +25,17 @@ FURTHER = 0.22
 """What an attempt costs for each request beyond the first, of what it costs for one."""
 
 
+def attempts_of(curve: Any) -> Any:
+    """What attempts cost on a curve."""
+    return curve.attempts if hasattr(curve, "attempts") else curve.asking
+
+
+def round_ms(cost: Any) -> float:
+    """What every round costs."""
+    ms: float = cost.round if hasattr(cost, "round") else cost.resting
+    return ms
+
+
 class Meter:
     """Moves the model's clock; `seconds` is by how much in all."""
 
@@ -63,12 +74,12 @@ class ChargedPlanner(Wrapper):
     """A planner of which every round, and choosing where there is something to choose from, takes time."""
 
     def rests(self, *args: Any) -> Any:
-        self._meter.charge(self._asking.resting, 1)
+        self._meter.charge(round_ms(self._asking), 1)
         return self._inner.rests(*args)
 
     def limits(self, *args: Any) -> Any:
         if not hasattr(self._inner, "rests"):
-            self._meter.charge(self._asking.resting, 1)
+            self._meter.charge(round_ms(self._asking), 1)
         return self._inner.limits(*args)
 
     def choose(self, requests: Sequence[Any], candidates: Sequence[Any], load: Any) -> Any:
@@ -100,7 +111,7 @@ def one_by_one(traces: Any, curve: Any) -> dict[str, Any]:
     speedups: dict[str, float] = {}
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation("auto")
-        meter = charge(engine, model, curve.asking)
+        meter = charge(engine, model, attempts_of(curve))
         whole = model.seconds
         for trace in traces.traces:
             began = model.seconds
@@ -124,7 +135,7 @@ def at_once(traces: Any, curve: Any, level: int, *, ragged: bool) -> dict[str, A
         ends = model.tokenizer.end_tokens
         with Engine(model, clock=model.clock) as engine:
             engine.set_speculation(speculation)
-            meter = charge(engine, model, curve.asking)
+            meter = charge(engine, model, attempts_of(curve))
             began = model.seconds
             requests = [
                 engine.add(

@@ -10,7 +10,7 @@ from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 
-from foredraft.bench.asking_cost import AskingCost, parse_asking, usual_cost
+from foredraft.bench.attempt_cost import AttemptCost, parse_cost, usual_cost
 from foredraft.errors import ConfigError
 
 SHIPPED = "cost_curves.json"
@@ -24,7 +24,7 @@ class Curve:
 
     `v1_ms` is V(1) in milliseconds; `about` says where the numbers come from. `resize` is what a forward
     takes longer, in V(1), whose number of rows is not that of the forward before it (docs/planner.md): V(1)
-    is without it, V(n) with it. `asking_ms` is what asking drafters takes, None for the usual.
+    is without it, V(n) with it.
     """
 
     name: str
@@ -32,12 +32,13 @@ class Curve:
     v1_ms: float = 10.0
     about: str = ""
     resize: float = 0.0
-    asking_ms: AskingCost | None = None
+    attempt_ms: AttemptCost | None = None
+    """None: the usual."""
 
     @property
-    def asking(self) -> AskingCost:
-        """What asking drafters takes beside these forwards."""
-        return usual_cost(self.v1_ms) if self.asking_ms is None else self.asking_ms
+    def attempts(self) -> AttemptCost:
+        """What attempts to draft cost beside these forwards."""
+        return usual_cost(self.v1_ms) if self.attempt_ms is None else self.attempt_ms
 
     def ratio(self, rows: int) -> float:
         """V(rows)/V(1)."""
@@ -52,28 +53,6 @@ class Curve:
         """What a forward of `rows` takes that follows one of `before` rows, in V(1)."""
         included = self.resize if rows > 1 else 0.0
         return self.ratio(rows) - included + (self.resize if before != rows else 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Milliseconds by depth of context in tokens and rows, the same rows at every depth, with one row.
-
-    `resize` as in `Curve`.
-    """
-
-    by_depth: Mapping[int, Mapping[int, float]]
-    resize: float = 0.0
-
-
-def between(curves: Curves, depth: float, name: str) -> Curve:
-    """V(n) at a depth of context in tokens, linear between those measured, as the nearest beyond them."""
-    curves_ms = curves.by_depth
-    known = sorted(curves_ms)
-    i = min(max(bisect_right(known, depth), 1), max(len(known) - 1, 1))
-    low, high = known[i - 1], known[min(i, len(known) - 1)]
-    share = min(max((depth - low) / (high - low), 0.0), 1.0) if high > low else 0.0
-    ms = {n: below + share * (curves_ms[high][n] - below) for n, below in curves_ms[low].items()}
-    return Curve(name, {n: value / ms[1] for n, value in ms.items()}, ms[1], resize=curves.resize)
 
 
 def shipped_curves() -> dict[str, Curve]:
@@ -143,5 +122,5 @@ def _curve(name: str, value: object, origin: str) -> Curve:
     scaled = {rows: ratio / points[1] for rows, ratio in points.items()}
     about = str(value.get("about", "")) if nested else ""
     asking = value.get("asking_ms") if nested else None
-    asking_ms = None if asking is None else parse_asking(asking, f"{origin}: curve {name!r}")
-    return Curve(name, scaled, v1_ms, about, resize, asking_ms)
+    attempt_ms = None if asking is None else parse_cost(asking, f"{origin}: curve {name!r}")
+    return Curve(name, scaled, v1_ms, about, resize, attempt_ms)

@@ -103,42 +103,6 @@ def by_category(report: Report) -> list[Summary]:
     return found if len({summary.category for summary in found}) > 1 else []
 
 
-def sweep_headers(report: Report) -> list[str]:
-    """The headers of a row of `sweep_rows`."""
-    pairs = [(f"{name}: tokens/s", "speedup") for name in prompts(report)]
-    return ["draft length", *(header for pair in pairs for header in pair)]
-
-
-def sweep_rows(report: Report, template: str) -> list[list[str]]:
-    """A row for each draft length of a sweep, and one for each setting that has none."""
-    lengths = [(str(point.length), point.setting) for point in report.sweeps[template]]
-    return [
-        [label, *_sweep_cells(report, setting)]
-        for label, setting in [*lengths, *((name, name) for name in unswept(report))]
-    ]
-
-
-def _sweep_cells(report: Report, setting: str) -> list[str]:
-    """Tokens per second and speedup of a setting for each prompt."""
-    found = {score.prompt: score for score in report.scores if score.setting == setting}
-    cells = []
-    for prompt in prompts(report):
-        score = found.get(prompt)
-        cells += [number(score.tokens_per_second, 1), number(score.speedup)] if score else [NONE, NONE]
-    return cells
-
-
-def unswept(report: Report) -> list[str]:
-    """The settings of a report with sweeps that are not a length of one, the baseline left out."""
-    swept = {point.setting for points in report.sweeps.values() for point in points}
-    return [name for name in report.settings if name not in swept and name != report.baseline]
-
-
-def prompts(report: Report) -> list[str]:
-    """In the order in which they were measured."""
-    return list(dict.fromkeys(score.prompt for score in report.scores))
-
-
 def fact_names(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     """The labels of a report's further figures."""
     return list(dict.fromkeys(name for of_setting in facts.values() for name in of_setting))

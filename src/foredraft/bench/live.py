@@ -8,18 +8,14 @@ processor, every time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from foredraft.bench.cost_measure import QUICK, measure_profile
-from foredraft.bench.curves import Curves
 from foredraft.bench.passes import Passes
 from foredraft.bench.results import Row, Sample
 from foredraft.bench.sides import Learning, Learnt, Messages, Side
 from foredraft.bench.slices import Pausing, in_slices, turn_seconds
 from foredraft.bench.workloads import PromptCase
 from foredraft.config import AUTO
-from foredraft.engine.engine import Engine
-from foredraft.errors import CapacityError, ContextLengthError
+from foredraft.errors import ContextLengthError
 from foredraft.types import SamplingParams
 
 WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to ten, and then once more."},)
@@ -27,9 +23,6 @@ WARM_UP_TOKENS = 32
 
 LEAD_INS = 8
 """Lengths that lead-ins have in turns: WARM_UP_TOKENS, and so many in all below it."""
-
-DEPTHS = (768, 1536, 3072)
-"""Tokens of context at which V(n) is measured too, where answers are so deep."""
 
 
 def warm_up(sides: Sequence[Side], tokens: int = WARM_UP_TOKENS) -> None:
@@ -161,19 +154,3 @@ def _answers(
 def turn_ids(cases: Sequence[PromptCase], turns: int = 1) -> list[str]:
     """The prompts of `measure`'s rows."""
     return [case.turn_id(turn) for case in cases for turn in range(min(len(case.turns), turns))]
-
-
-def measured_curves(engine: Engine, deepest: int) -> Curves:
-    """What a forward over n rows takes, by depth; nothing where the context is too short to measure in.
-
-    A quick measurement at depths up to about `deepest`, in the machine's state of now. The engine is of no
-    use afterwards.
-    """
-    [shallow] = QUICK.depths
-    further = [depth for depth in DEPTHS if depth > shallow]
-    needed = [shallow, *(depth for i, depth in enumerate(further) if deepest > ([shallow, *further][i]))]
-    try:
-        profile = measure_profile(engine.model, replace(QUICK, depths=needed)).profile
-    except CapacityError:
-        return Curves({})
-    return Curves(profile.curve, profile.resize or 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,28 +62,19 @@ def plots(report: Report) -> list[Plot]:
     Raises MissingDependencyError without matplotlib.
     """
     made: list[Plot] = []
-    if report.sweeps:
-        made.append(Plot("Tokens per second over the draft length", sweep_plot(report), wide=True))
-    elif _compared(report):
+    if _compared(report):
         made.append(Plot("Speedup", speedup_plot(report), wide=True))
-    if report.depths and not report.sweeps:
+    if report.depths:
         made.append(Plot("Acceptance by depth", _drawn(report, depth_axes)))
-    if report.cost_curve:
-        made.append(Plot("Cost of a forward", _drawn(report, cost_axes)))
-    if report.reliability:
-        made.append(Plot("Expected and observed acceptance", _drawn(report, reliability_axes)))
-    if report.timeline and not report.sweeps:
+    if report.timeline:
         timeline = _drawn(report, timeline_axes, size=(10.2, 2.6))
         made.append(Plot("One answer, round by round", timeline, wide=True))
     return [replace(plot, svg=_for_page(plot.svg, f"plot{i}-")) for i, plot in enumerate(made)]
 
 
 def main_plot(report: Report) -> str:
-    """The plot that a report is about, to stand alone: the sweep, or the speedups.
-
-    Raises MissingDependencyError.
-    """
-    return (sweep_plot if report.sweeps else speedup_plot)(report, background="white")
+    """The plot of the speedups, to stand alone. Raises MissingDependencyError."""
+    return speedup_plot(report, background="white")
 
 
 def check_plotting() -> None:
@@ -151,21 +142,6 @@ def depth_axes(axes: Axes, report: Report) -> None:
     _legend(axes)
 
 
-def cost_axes(axes: Axes, report: Report) -> None:
-    """The batch cost curve V(n)/V(1), and the line above which a full draft does not pay."""
-    rows = list(report.cost_curve)
-    single = report.cost_curve[rows[0]]
-    axes.plot(rows, [ms / single for ms in report.cost_curve.values()], marker="o", markersize=3,
-              color=COLOURS[0], label="measured")  # fmt: skip
-    axes.plot([1, rows[-1]], [1, rows[-1]], color=INK, linewidth=0.9, linestyle="--",
-              label="as dear as plain decoding")  # fmt: skip
-    axes.set_xlabel("rows in one forward")
-    axes.set_ylabel(f"V(n) ÷ V(1), V(1) = {single:.2f} ms")
-    axes.set_ylim(bottom=0)
-    _grid(axes, "both")
-    _legend(axes)
-
-
 def timeline_axes(axes: Axes, report: Report) -> None:
     """Bars: accepted draft tokens of each round of one answer, where it stood in the answer."""
     assert report.timeline is not None
@@ -190,63 +166,6 @@ def timeline_axes(axes: Axes, report: Report) -> None:
     axes.set_ylabel("accepted at once")
     _whole_numbers(axes)
     _grid(axes, "y")
-    _legend(axes)
-
-
-def sweep_plot(report: Report, *, background: str = "none") -> str:
-    """Lines: tokens per second over the draft length, a panel for each prompt."""
-    prompts = list(dict.fromkeys(score.prompt for score in report.scores))
-    rates = {(score.prompt, score.setting): score.tokens_per_second for score in report.scores}
-
-    def fill(figure: Figure) -> None:
-        panels = figure.subplots(1, len(prompts), squeeze=False, sharey=True)[0]
-        for axes, prompt in zip(panels, prompts, strict=True):
-            of_prompt = {name: rate for (whose, name), rate in rates.items() if whose == prompt and rate}
-            _sweep_axes(axes, report, of_prompt)
-            axes.set_title(prompt, fontsize=10, pad=34)
-            axes.label_outer()
-
-    return _figure(fill, (5.1 * len(prompts), 3.6), background)
-
-
-def _sweep_axes(axes: Axes, report: Report, rates: Mapping[str, float]) -> None:
-    swept = {point.setting for points in report.sweeps.values() for point in points}
-    for number, (template, points) in enumerate(report.sweeps.items()):
-        known = [(point.length, rates[point.setting]) for point in points if point.setting in rates]
-        axes.plot(
-            [length for length, _ in known],
-            [rate for _, rate in known],
-            marker="o",
-            markersize=3,
-            color=COLOURS[number % len(COLOURS)],
-            label=template.replace("{}", "length"),
-        )
-    others = [name for name in report.settings if name not in swept and name in rates]
-    for number, name in enumerate(others, len(report.sweeps)):
-        axes.axhline(rates[name], color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=name)
-    if report.baseline in rates:
-        axes.axhline(rates[report.baseline], color=INK, linewidth=0.9, linestyle="--", label=report.baseline)
-    axes.set_xlabel("draft length")
-    axes.set_ylabel("tokens per second")
-    axes.set_ylim(bottom=0)
-    _grid(axes, "both")
-    _legend(axes)
-
-
-def reliability_axes(axes: Axes, report: Report) -> None:
-    """Points: the share of draft tokens that was accepted over the share that was expected to be."""
-    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle="--", label="as expected")
-    for setting, bins in report.reliability.items():
-        known = [bin_ for bin_ in bins if bin_.count]
-        most = max((bin_.count for bin_ in known), default=1)
-        expected = [100 * bin_.predicted for bin_ in known]
-        observed = [100 * bin_.observed for bin_ in known]
-        colour = _colour(report, setting)
-        axes.plot(expected, observed, color=colour, linewidth=1.0, label=setting)
-        axes.scatter(expected, observed, [8 + 60 * bin_.count / most for bin_ in known], color=colour)
-    axes.set_xlabel("expected, %")
-    axes.set_ylabel("accepted, %")
-    _grid(axes, "both")
     _legend(axes)
 
 

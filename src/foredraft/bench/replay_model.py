@@ -1,8 +1,8 @@
 """A model that says what was recorded, and takes as long as a cost curve says.
 
 It is a `Model` like any other, so a replay runs the engine itself: its rounds, drafters, planner and
-scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, and by what is charged
-for asking (`toll`).
+scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, and by what attempts to
+draft are charged (`charge`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foredraft.bench.asking_cost import AskingCost
+from foredraft.bench.attempt_cost import AttemptCost
 from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.errors import BackendError, RequestError
@@ -127,9 +127,9 @@ class ReplayModel:
         return self.seconds
 
     @property
-    def asking(self) -> AskingCost:
-        """What asking takes beside these forwards."""
-        return self._curve.asking
+    def attempts(self) -> AttemptCost:
+        """What attempts to draft cost beside these forwards."""
+        return self._curve.attempts
 
     def answer_with(self, trace: Trace, curve: Curve | None = None) -> None:
         """From now on only this trace is answered: in use the same prompt comes more than once, and a prompt

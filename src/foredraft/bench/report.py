@@ -18,7 +18,6 @@ from foredraft.bench.results import (
     scores,
     summaries,
 )
-from foredraft.planner.tables.reliability import Bin
 
 FORMAT = "foredraft-bench"
 VERSION = 1
@@ -33,22 +32,12 @@ class Timeline:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
-    """A draft length of a sweep, and the setting that stands for it in the scores."""
-
-    length: int
-    setting: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that is known of a benchmark; whatever was not measured is empty.
 
-    `about` says what was run, in words. `cost_curve` maps rows of a forward to milliseconds. `facts` are
-    further figures by setting, for example a replay's share of the hindsight bound. `sweeps` hold the draft
-    lengths of each drafter that was swept. `baseline` is the setting that speedups are over. `complete`: it
-    was not stopped before its end.
+    `about` says what was run, in words. `facts` are further figures by setting. `baseline` is the setting
+    that speedups are over. `complete`: it was not stopped before its end.
     """
 
     title: str
@@ -58,10 +47,7 @@ class Report:
     rows: Sequence[Row] = ()
     depths: Mapping[str, Sequence[float]] = field(default_factory=dict)
     timeline: Timeline | None = None
-    cost_curve: Mapping[int, float] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    reliability: Mapping[str, Sequence[Bin]] = field(default_factory=dict)
-    sweeps: Mapping[str, Sequence[SweepPoint]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     complete: bool = True
 
@@ -87,9 +73,6 @@ def live_report(
     title: str,
     baseline: str,
     about: Mapping[str, str],
-    cost_curve: Mapping[int, float] | None = None,
-    facts: Mapping[str, Mapping[str, str]] | None = None,
-    sweeps: Mapping[str, Sequence[SweepPoint]] | None = None,
     notes: Sequence[str] = (),
     complete: bool = True,
 ) -> Report:
@@ -105,9 +88,6 @@ def live_report(
         rows=rows,
         depths={name: depth for name, depth in depths.items() if depth},
         timeline=_timeline(rows, settings),
-        cost_curve=cost_curve or {},
-        facts=facts or {},
-        sweeps=sweeps or {},
         notes=[*notes, *loop_notes(found)],
         complete=complete,
     )
@@ -142,9 +122,6 @@ def report_dict(report: Report) -> dict[str, Any]:
         "facts": {name: dict(facts) for name, facts in report.facts.items()},
         "prompts": [asdict(score) for score in report.scores],
         "acceptance_by_depth": {name: list(depth) for name, depth in report.depths.items()},
-        "reliability": {name: [asdict(bin_) for bin_ in bins] for name, bins in report.reliability.items()},
-        "cost_curve_ms": {str(rows): ms for rows, ms in report.cost_curve.items()},
-        "sweeps": {name: [asdict(point) for point in points] for name, points in report.sweeps.items()},
         "samples": [row_dict(row) for row in report.rows],
         "notes": list(report.notes),
     }

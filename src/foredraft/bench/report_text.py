@@ -30,30 +30,18 @@ def report_text(report: Report) -> Group:
 def _parts(report: Report) -> Iterator[RenderableType]:
     yield Text(report.title, style="bold")
     yield _about(report)
-    if report.sweeps:
-        for template in report.sweeps:
-            yield Text(f"\n{template}", style="bold")
-            yield _sweep(report, template)
-    else:
-        if categories := figures.by_category(report):
-            yield Text()
-            yield _summaries(report, categories, "category")
+    if categories := figures.by_category(report):
         yield Text()
-        yield _summaries(report, figures.overall(report), "")
-        if without := figures.without_loops(report):
-            yield Text()
-            yield _summaries(report, without, "", whole=WITHOUT_LOOPS)
-        yield Text("\n" + "; ".join(figures.explanations(report)) + ".", style="dim")
+        yield _summaries(report, categories, "category")
+    yield Text()
+    yield _summaries(report, figures.overall(report), "")
+    if without := figures.without_loops(report):
+        yield Text()
+        yield _summaries(report, without, "", whole=WITHOUT_LOOPS)
+    yield Text("\n" + "; ".join(figures.explanations(report)) + ".", style="dim")
     if report.facts:
         yield Text()
         yield _facts(report)
-    for setting, bins in report.reliability.items():
-        yield Text(f"\nexpected and observed acceptance, {setting}", style="bold")
-        rows = [
-            [figures.percent(bin_.predicted), figures.percent(bin_.observed), f"{bin_.count:,}"]
-            for bin_ in bins
-        ]
-        yield FigureTable(["expected", "accepted", "tokens"], rows)
     for score in report.broken:
         yield Text(f"Not the same tokens as {report.baseline}: {score.prompt}, {score.setting}", style="red")
     for note in report.notes:
@@ -83,10 +71,6 @@ def _summaries(
         before = summary.category
     lead = [first, "setting"] if first else [whole]
     return FigureTable([*lead, *names], rows, lead=len(lead), left=(*lead, "worst prompt"))
-
-
-def _sweep(report: Report, template: str) -> FigureTable:
-    return FigureTable(figures.sweep_headers(report), figures.sweep_rows(report, template))
 
 
 def _facts(report: Report) -> FigureTable:

@@ -103,27 +103,6 @@ class EngineSide:
         self.engine.close()
 
 
-class SwitchingSide:
-    """One of many settings on a shared engine, set anew for each answer; `close` leaves the engine open.
-
-    For settings that learn nothing from one request to the next, of which a sweep has dozens.
-    """
-
-    def __init__(self, speculation: str, engine: Engine) -> None:
-        self.name = speculation
-        self._engine = engine
-
-    def restart(self) -> None:
-        """Every answer is a new start."""
-
-    def answer(self, messages: Messages, params: SamplingParams) -> Sample:
-        self._engine.set_speculation(self.name)
-        return sample_of(self._engine.generate(messages, params))
-
-    def close(self) -> None:
-        """Nothing here is this side's own."""
-
-
 def sample_of(completion: Completion) -> Sample:
     """A completion as a sample. Raises BackendError for one that failed."""
     if completion.error:

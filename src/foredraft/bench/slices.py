@@ -33,16 +33,6 @@ def turn_seconds(rounds_a_second: float | None) -> float:
     return min(LONGEST_TURN, TURN_ROUNDS / rounds_a_second) if rounds_a_second else LONGEST_TURN
 
 
-@runtime_checkable
-class Staged(Protocol):
-    """Work whose stages are compared with each other, and so belong into the same minutes."""
-
-    @property
-    def stage(self) -> int:
-        """Which stage it is in; it never falls."""
-        ...
-
-
 class Work(Protocol[Result_co]):
     """Something that can pause, such as an answer."""
 
@@ -61,24 +51,14 @@ class Pausing(Protocol):
 
 
 def in_slices(work: Mapping[str, Work[Result_co]], seconds: float) -> Iterator[tuple[str, Result_co]]:
-    """Names and results, as they come; all take turns of `seconds`, in their order. Who is in a later stage
-    waits for the others: a stage would be compared with what another one took some minutes before, and the
-    slowest would be alone in its last, with nobody to empty its caches.
-    """
+    """Names and results, as they come; all take turns of `seconds`, in their order."""
     going_on = dict(work)
     while going_on:
-        behind = min(map(_stage, going_on.values()))
         for name, one in list(going_on.items()):
-            if _stage(one) > behind:
-                continue
             result = one.go_on(seconds)
             if result is not None:
                 del going_on[name]
                 yield name, result
-
-
-def _stage(work: object) -> int:
-    return work.stage if isinstance(work, Staged) else 0
 
 
 def whole(work: Work[Result_co]) -> Result_co:

@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from foredraft.files import write_output
 
 FORMAT = "foredraft-traces"
 VERSION = 1
+
+SHIPPED = "traces.jsonl.gz"
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +125,14 @@ def checked_header(path: Path, line: str) -> dict[str, Any]:
             hint="Record it again.",
         )
     return header
+
+
+def shipped_traces() -> TraceSet:
+    """Recorded answers of the default model to the prompts that ship: `foredraft bench --record FILE
+    --temperature 0.7`, since at temperature 0 some of a small model's loop until their limit.
+    """
+    with as_file(files("foredraft.bench").joinpath(SHIPPED)) as path:
+        return read_traces(path)
 
 
 def _is_json(line: str) -> bool:

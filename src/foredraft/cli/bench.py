@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,12 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from foredraft.bench.classic import DEFAULT_SWEEPS, PLACE, classic_prompts
 from foredraft.bench.plots import check_plotting
 from foredraft.bench.report import Report
 from foredraft.bench.report_files import WRITERS, check_file, write_report
 from foredraft.bench.report_text import report_text
 from foredraft.bench.workloads import load_prompts, select
-from foredraft.cli.bench_live import Plan, connect, run_live
+from foredraft.cli.bench_live import Plan, run_live
 from foredraft.cli.bench_record import record_answers
 from foredraft.cli.bench_replay import DEFAULT_CURVES, run_replay
 from foredraft.cli.interrupt import terminable
@@ -39,7 +38,7 @@ PIPE_WIDTH = 160
 
 STDOUT = "-"
 
-REPLAYING = {"settings", "replayed", "curves", "static", "trees", "overhead", *WRITERS}
+REPLAYING = {"replayed", "curves", *WRITERS}
 RECORDING = {
     *("named", "record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
     *MODEL_OPTIONS,
@@ -47,7 +46,7 @@ RECORDING = {
 """What can be said beside --replay and --record, as names of parameters."""
 
 REASONS = {
-    "--replay": ", which replays whole traces without a model",
+    "--replay": ", which replays whole traces through auto, without a model",
     "--record": ", which takes down what plain decoding says to first turns, once",
 }
 
@@ -117,37 +116,11 @@ REASONS = {
     help="Passes over the prompts, more over short and slow answers: rates of the fastest, median speedups.",
 )
 @click.option(
-    "--against",
-    metavar="URL",
-    multiple=True,
-    help="Measure an OpenAI-compatible server too, in the same run. Repeatable.",
-)
-@click.option(
-    "--against-name",
-    metavar="NAME",
-    multiple=True,
-    show_default="its URL",
-    help="What to call it, in the order of the URLs. Repeatable.",
-)
-@click.option(
-    "--against-model",
-    metavar="NAME",
-    multiple=True,
-    show_default="the first it lists",
-    help="The model to ask it for, in the order of the URLs. Repeatable.",
-)
-@click.option("--api-key", metavar="KEY", default="", help="The servers' key.")
-@click.option(
-    "--classic",
-    is_flag=True,
-    help="Tokens per second over the draft length, on the two classic prompts. {} in a SPEC is the "
-    f"length; without one, {' and '.join(DEFAULT_SWEEPS)} are measured.",
-)
-@click.option(
     "--replay",
     "replayed",
     metavar="TRACES",
-    help="Replay recorded answers in virtual time, without a model: a file of --record, or 'shipped'.",
+    help="Replay recorded answers through auto in virtual time, without a model: a file of --record, or "
+    "'shipped'.",
 )
 @click.option(
     "--curve",
@@ -155,17 +128,8 @@ REASONS = {
     metavar="NAME|FILE",
     multiple=True,
     show_default=", ".join(DEFAULT_CURVES),
-    help="Cost curve V(n)/V(1) to replay on, with what asking drafters takes: one that ships, or a JSON "
+    help="Cost curve V(n)/V(1) to replay on, with what attempts to draft cost: one that ships, or a JSON "
     "file. Repeatable.",
-)
-@click.option("--static", is_flag=True, help="With --replay: also the best static setting on each curve.")
-@click.option("--trees", is_flag=True, help="With --replay: of a model that verifies trees, as PyTorch's do.")
-@click.option(
-    "--overhead",
-    metavar="MS",
-    type=Number(0),
-    default=0.0,
-    help="With --replay: milliseconds that every round takes besides its forward.",
 )
 @click.option(
     "--record",
@@ -187,11 +151,11 @@ REASONS = {
 @model_options
 @terminable()
 def bench(model: str | None, **options: Any) -> int:
-    """Measure what speculation gains with MODEL: settings side by side, in one run.
+    """Measure what speculation gains with MODEL: auto against off, in one run.
 
-    Every prompt is answered by plain decoding (off) and by each setting in turns. Exit code 1 says that
-    tokens differ from those of off though the model is exact. Ctrl-C or SIGTERM ends it with a report of the
-    prompts that were finished.
+    Every prompt is answered by plain decoding (off) and by auto, or by what --speculate names, in turns.
+    Exit code 1 says that tokens differ from those of off though the model is exact. Ctrl-C or SIGTERM ends it
+    with a report of the prompts that were finished.
     """
     if options["replayed"] is not None:
         refuse_others("--replay", REPLAYING)
@@ -200,22 +164,15 @@ def bench(model: str | None, **options: Any) -> int:
     model = take_model(options, model)
     outputs = take_outputs(options)
     errors = stderr_console()
-    replaying = {name: options.pop(name) for name in ("replayed", "curves", "static", "trees", "overhead")}
-    record = options.pop("record")
-    if replaying["replayed"] is not None:
-        return _replay(model, replaying, options, outputs, errors)
-    if given := [flag for flag in ("curves", "static", "trees", "overhead") if replaying[flag]]:
-        raise ConfigError(
-            f"--{given[0].removesuffix('s') if given[0] == 'curves' else given[0]} needs --replay."
-        )
+    replayed, curves, record = (options.pop(name) for name in ("replayed", "curves", "record"))
+    if replayed is not None:
+        return _replay(model, replayed, curves, outputs, errors)
+    if curves:
+        raise ConfigError("--curve needs --replay.")
     if record is not None:
         return _record(model, record, options, errors)
-    classic = options.pop("classic")
-    settings = options.pop("settings")
-    plan = (_classic_plan if classic else _plan)(model, settings, options)
-    against = options.pop("against"), options.pop("against_name"), options.pop("against_model")
-    servers = connect(*against, options.pop("api_key"))
-    report, stopped = run_live(plan, servers, errors)
+    plan = _plan(model, options.pop("settings"), options)
+    report, stopped = run_live(plan, errors)
     show(report, outputs, errors)
     if stopped is not None:
         raise stopped
@@ -237,22 +194,14 @@ def refuse_others(flag: str, understood: Iterable[str]) -> None:
 
 def _replay(
     model: str | None,
-    replaying: Mapping[str, Any],
-    options: Mapping[str, Any],
+    source: str,
+    curves: Sequence[str],
     outputs: Mapping[str, str],
     errors: Console,
 ) -> int:
     if model is not None:
         raise ConfigError(f"--replay needs no model, and {model} was given.", hint="Leave it out.")
-    report, stopped = run_replay(
-        replaying["replayed"],
-        replaying["curves"],
-        options["settings"] or (AUTO,),
-        static=replaying["static"],
-        trees=replaying["trees"],
-        overhead_ms=replaying["overhead"],
-        errors=errors,
-    )
+    report, stopped = run_replay(source, curves, errors)
     show(report, outputs, errors)
     if stopped is not None:
         raise stopped
@@ -270,8 +219,6 @@ def _record(model: str | None, path: Path, options: dict[str, Any], errors: Cons
 
 
 def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
-    if swept := [text for text in settings if PLACE in text]:
-        raise ConfigError(f"{swept[0]} has a place for the draft length.", hint="Add --classic to sweep it.")
     path = options.pop("prompts")
     found = load_prompts(path)
     cases = select(found, categories=options.pop("categories"), limit=options.pop("limit") or 0)
@@ -282,37 +229,16 @@ def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any])
         cases=cases,
         source=f"{counted(len(cases), 'prompt')}{origin}, {_turns(options['turns'])}",
         turns=options.pop("turns"),
-        **_how(options),
-    )
-
-
-def _classic_plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Plan:
-    for name, flag in (("prompts", "--prompts"), ("categories", "--category"), ("limit", "--limit")):
-        if options.pop(name):
-            raise ConfigError(f"{flag} has no effect with --classic, which has its own two prompts.")
-    options.pop("turns")
-    if settings and not any(PLACE in text for text in settings):
-        settings = (DEFAULT_SWEEPS[0], *settings)
-    return Plan(
-        model=model,
-        settings=settings or DEFAULT_SWEEPS,
-        cases=classic_prompts(),
-        source="the two classic ones",
-        **_how(options),
+        params=SamplingParams(
+            max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
+        ),
+        repeat=options.pop("repeat"),
+        loading={**take_model_options(options), "remember": options.pop("remember")},
     )
 
 
 def _turns(turns: int) -> str:
     return "first turn" if turns == 1 else f"first {turns} turns"
-
-
-def _how(options: dict[str, Any]) -> dict[str, Any]:
-    """Pop what is the same for every kind of live benchmark: fields of `Plan`."""
-    params = SamplingParams(
-        max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
-    )
-    loading = {**take_model_options(options), "remember": options.pop("remember")}
-    return {"params": params, "repeat": options.pop("repeat"), "loading": loading}
 
 
 def take_outputs(options: dict[str, Any]) -> dict[str, str]:

@@ -14,14 +14,9 @@ from rich.markup import escape
 
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp.system import processor_name
-from foredraft.bench.against import ServerSide
-from foredraft.bench.against_notes import server_notes
-from foredraft.bench.classic import PLACE, sweep_points
-from foredraft.bench.curves import Curves
-from foredraft.bench.expectation import deepest, expectations
-from foredraft.bench.live import measure, measured_curves, turn_ids, warm_up
+from foredraft.bench.live import measure, turn_ids, warm_up
 from foredraft.bench.passes import ENOUGH, Passes
-from foredraft.bench.report import Report, SweepPoint, live_report
+from foredraft.bench.report import Report, live_report
 from foredraft.bench.results import (
     ALL,
     SHORTEST,
@@ -32,22 +27,21 @@ from foredraft.bench.results import (
     speedup_noise,
     summaries,
 )
-from foredraft.bench.sides import EngineSide, Side, SwitchingSide
+from foredraft.bench.sides import EngineSide
 from foredraft.bench.workloads import PromptCase
 from foredraft.cli.bench_bar import answers_bar
 from foredraft.cli.loading import load_engines
 from foredraft.cli.units import counted
 from foredraft.config import OFF, parse_speculation
 from foredraft.engine.engine import Engine
-from foredraft.errors import ConfigError, quoted
+from foredraft.errors import ConfigError
 from foredraft.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure. `settings` are speculation strings; with `PLACE` in one it is swept over lengths.
-
-    `loading` are keywords of `Engine.load`. `source` says in words where the prompts are from.
+    """What to measure. `settings` are speculation strings, `loading` keywords of `Engine.load`.
+    `source` says in words where the prompts are from.
     """
 
     model: str | None
@@ -60,14 +54,9 @@ class Plan:
     loading: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def sweeps(self) -> dict[str, list[SweepPoint]]:
-        """The draft lengths of each setting that is swept."""
-        return {setting: sweep_points(setting) for setting in self.settings if PLACE in setting}
-
-    @property
-    def whole(self) -> list[str]:
-        """The settings that are not swept, but for plain decoding, which always takes part."""
-        named = [str(parse_speculation(text)) for text in self.settings if PLACE not in text]
+    def compared(self) -> list[str]:
+        """The settings beside plain decoding, which always takes part."""
+        named = [str(parse_speculation(text)) for text in self.settings]
         return [name for name in dict.fromkeys(named) if name != OFF]
 
     @property
@@ -76,44 +65,23 @@ class Plan:
         return turn_ids(self.cases, self.turns)
 
 
-def run_live(
-    plan: Plan, servers: Sequence[ServerSide], console: Console
-) -> tuple[Report, KeyboardInterrupt | None]:
+def run_live(plan: Plan, console: Console) -> tuple[Report, KeyboardInterrupt | None]:
     """Measure, and report; also what stopped it before its end: then the report is of what is whole.
 
-    Closes the servers. Raises ForedraftError; KeyboardInterrupt where nothing has been measured yet.
+    Raises ForedraftError; KeyboardInterrupt where nothing has been measured yet.
     """
     with ExitStack() as stack:
-        for server in servers:
-            stack.callback(server.close)
-        engines = load_plan_engines(plan, [OFF, *plan.whole], console)
+        engines = load_plan_engines(plan, [OFF, *plan.compared], console)
         for engine in engines.values():
             stack.enter_context(engine)
-        sides = [*_sides(plan, engines), *servers]
-        _check_names(sides)
         rows: list[Row] = []
-        stopped = _measure(plan, sides, rows, console)
-        curves = Curves({})
-        facts: Mapping[str, Mapping[str, str]] = {}
-        if stopped is None:
-            try:
-                curves = measured_curves(engines[OFF], deepest(rows))
-                planners = {name: engine.planner for name, engine in engines.items()}
-                facts = expectations(rows, engines[OFF], curves, plan.whole, OFF, planners=planners)
-            except KeyboardInterrupt as pressed:
-                stopped = pressed
+        stopped = _measure(plan, [EngineSide(*one) for one in engines.items()], rows, console)
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
-        about = _about(plan, engines[OFF]) | _passes(plan, rows)
-        about |= {side.name: side.about for side in servers}
-        notes += [note for side in servers for note in server_notes(rows, side.name, OFF)]
         report = live_report(
             rows,
-            title="Classic prompts" if plan.sweeps else "Live benchmark",
+            title="Live benchmark",
             baseline=OFF,
-            about=about,
-            cost_curve=curves.by_depth[min(curves.by_depth)] if curves.by_depth else {},
-            facts=facts,
-            sweeps=plan.sweeps,
+            about=_about(plan, engines[OFF]) | _passes(plan, rows),
             notes=[*notes, *_notes(plan, rows, stopped=stopped is not None)],
             complete=stopped is None,
         )
@@ -127,27 +95,8 @@ def load_plan_engines(plan: Plan, speculations: Sequence[str], console: Console)
     return dict(zip(speculations, engines, strict=True))
 
 
-def _sides(plan: Plan, engines: Mapping[str, Engine]) -> list[Side]:
-    """The plain side first. Points of sweeps take turns on its engine."""
-    swept = [point.setting for points in plan.sweeps.values() for point in points if point.setting != OFF]
-    plain = engines[OFF]
-    first: list[Side] = [SwitchingSide(OFF, plain) if swept else EngineSide(OFF, plain)]
-    first += [SwitchingSide(setting, plain) for setting in dict.fromkeys(swept)]
-    return first + [EngineSide(name, engine) for name, engine in engines.items() if name != OFF]
-
-
-def _check_names(sides: Sequence[Side]) -> None:
-    names = [side.name for side in sides]
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        raise ConfigError(
-            f"Two sides of the comparison are named {quoted(twice[0])}.",
-            hint="Name servers with --against-name.",
-        )
-
-
 def _measure(
-    plan: Plan, sides: Sequence[Side], rows: list[Row], console: Console
+    plan: Plan, sides: Sequence[EngineSide], rows: list[Row], console: Console
 ) -> KeyboardInterrupt | None:
     """Add rows as they come, with a progress bar; what stopped it, if it was. Then those rows are kept that
     compare every side.
@@ -233,28 +182,3 @@ def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:
     said = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
     noisy = said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"
     return {"passes": passes, "noise": noisy}
-
-
-def connect(
-    urls: Sequence[str], names: Sequence[str], models: Sequence[str], api_key: str
-) -> list[ServerSide]:
-    """Clients of servers; names and models come in the order of the addresses, as many as there are.
-
-    Raises ConfigError, BackendError, MissingDependencyError.
-    """
-    for given, flag in ((names, "--against-name"), (models, "--against-model")):
-        if len(given) > len(urls):
-            raise ConfigError(f"{flag} is given more often than --against.")
-    with ExitStack() as stack:
-        servers = []
-        for number, url in enumerate(urls):
-            name, model = _nth(names, number), _nth(models, number)
-            server = ServerSide(url, name=name, model=model, api_key=api_key)
-            stack.callback(server.close)
-            servers.append(server)
-        stack.pop_all()
-    return servers
-
-
-def _nth(values: Sequence[str], number: int) -> str:
-    return values[number] if number < len(values) else ""

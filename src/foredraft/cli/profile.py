@@ -1,10 +1,9 @@
-"""`foredraft profile`: measure V(n) here, from when a draft pays, and the best flags for other tools."""
+"""`foredraft profile`: measure V(n) here, and from when a draft pays."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -13,18 +12,17 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from foredraft.bench.cost_measure import FULL, QUICK, Measurement, Plan, measure_profile
 from foredraft.bench.cost_plot import check_plot_file, write_plot
-from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_text, to_curve
-from foredraft.bench.export import TOOLS, Ranked, recommend
+from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_text
 from foredraft.cli import paths
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import model_option, model_options, take_model, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.values import Whole
-from foredraft.config import Speculation, parse_speculation
+from foredraft.config import Speculation
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
 from foredraft.planner.profile import Profile, ProfileStore, profiles_dir
@@ -55,13 +53,6 @@ STDOUT = "-"
     default=None,
     help="Plot V(n) to a .png or .svg file.",
 )
-@click.option(
-    "--export",
-    "tool",
-    type=click.Choice(TOOLS),
-    default=None,
-    help="Print the best flags for this tool on the measured curve.",
-)
 @model_options
 def profile(
     model: str | None,
@@ -71,23 +62,22 @@ def profile(
     no_save: bool,
     json_file: str | None,
     plot: Path | None,
-    tool: str | None,
     **options: Any,
 ) -> None:
     """Measure the cost of forwards of MODEL (default: the default model), and from when a draft pays.
 
-    The model is loaded with the given settings; later runs with the same settings use the saved profile. With
-    --export, or with --json -, the tables go to standard error.
+    The model is loaded with the given settings; later runs with the same settings use the saved profile.
+    With --json - the tables go to standard error.
     """
     model = take_model(options, model)
-    _check_outputs(json_file, plot, tool)
+    _check_outputs(json_file, plot)
     errors = stderr_console()
     plan = QUICK if quick else FULL
     plan = replace(plan, depths=sorted(set(depths)), fill_seconds=inf) if depths else plan
     with load_engine(model, Speculation(adaptive=False), take_model_options(options), errors) as engine:
         _check_depths(depths, engine.model, max(plan.rows))
         measured = _measure(engine.model, plan, errors)
-    out = errors if tool or json_file == STDOUT else Console(highlight=False)
+    out = errors if json_file == STDOUT else Console(highlight=False)
     _show(measured, out)
     if not no_save:
         _save(measured.profile, errors)
@@ -96,18 +86,12 @@ def profile(
     if plot is not None:
         write_plot(measured.profile, plot)
         errors.print(f"[dim]Plot: {escape(str(plot))}[/]", soft_wrap=True)
-    if tool is not None:
-        click.echo(recommend(_ranking(measured.profile, errors), tool), nl=False)
 
 
 # --- checks, before the model is loaded ---------------------------------------------------------------
 
 
-def _check_outputs(json_file: str | None, plot: Path | None, tool: str | None) -> None:
-    if json_file == STDOUT and tool:
-        raise ConfigError(
-            "--export and --json - both write to standard output.", hint="Name a file: --json profile.json."
-        )
+def _check_outputs(json_file: str | None, plot: Path | None) -> None:
     if json_file is not None and json_file != STDOUT:
         path = Path(json_file)
         if path.is_dir():
@@ -132,41 +116,13 @@ def _check_depths(depths: Sequence[int], model: Model, rows: int) -> None:
 # --- measuring -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _bar(what: str, errors: Console) -> Iterator[tuple[Progress, TaskID]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        yield progress, progress.add_task(what, total=1.0)
-
-
 def _measure(model: Model, plan: Plan, errors: Console) -> Measurement:
-    with _bar("measuring", errors) as (progress, task):
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("measuring", total=1.0)
         return measure_profile(
             model, plan, progress=lambda fraction: progress.update(task, completed=fraction)
         )
-
-
-def _ranking(profile: Profile, errors: Console) -> list[Ranked]:
-    """Static drafters, best first, by replaying the shipped traces on the measured curve."""
-    from foredraft.bench.static_drafters import rank_static
-
-    with _bar("replaying", errors) as (progress, task):
-
-        def shown(done: int, total: int, _: str) -> None:
-            progress.update(task, completed=done / max(total, 1))
-
-        results = rank_static(to_curve(profile), shown)
-    ranked: list[Ranked] = []
-    for result in sorted(results, key=lambda result: -result.speedup):
-        stages = parse_speculation(result.speculation).stages
-        if len(stages) == 1:  # other tools combine drafters differently
-            ranked.append((stages[0].name, stages[0].options, result.speedup))
-    return ranked
 
 
 # --- output --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from foredraft.bench.curves import Curve, find_curve, find_curves, shipped_curves
 from foredraft.bench.replay import replay
-from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.trace import shipped_traces
 from foredraft.errors import ConfigError
 
 

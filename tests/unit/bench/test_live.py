@@ -1,4 +1,4 @@
-"""The order of live measurement, conversations, prompts that do not fit, and the measured cost curve."""
+"""The order of live measurement, conversations, and prompts that do not fit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from foredraft import Engine
-from foredraft.bench.curves import Curves
 from foredraft.bench.live import (
     LEAD_INS,
     WARM_UP,
     WARM_UP_TOKENS,
     measure,
-    measured_curves,
     turn_ids,
     warm_up,
 )
@@ -195,21 +193,3 @@ def test_engines_in_turns_give_the_same_tokens() -> None:
     assert [score.different for score in found] == [False] * 6
     assert all(score.exact for score in found)
     assert any(score.accepted for score in found)
-
-
-@pytest.mark.parametrize(("deepest", "depths"), [(0, [256]), (256, [256]), (257, [256, 500])])
-def test_cost_curves_are_measured_as_deep_as_answers_were(deepest: int, depths: list[int]) -> None:
-    """On an engine that was used; 768 tokens would not fit."""
-    used = Engine(FakeModel(6, logits=markov_logits(6, order=1, scale=8.0), context_length=532))
-    used.generate("abc", max_tokens=8)
-    curves = measured_curves(used, deepest).by_depth
-    assert list(curves) == depths
-    for curve in curves.values():
-        assert min(curve) == 1
-        assert max(curve) >= 8
-        assert list(curve) == sorted(curve)
-        assert all(ms > 0 for ms in curve.values())
-
-
-def test_no_curve_where_the_context_has_no_room_for_one() -> None:
-    assert measured_curves(Engine(FakeModel(6, context_length=3)), 0) == Curves({})

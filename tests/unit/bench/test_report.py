@@ -17,14 +17,13 @@ from rich.console import Console
 
 from bench_rows import row, two_settings
 from foredraft.bench.plots import check_plotting, main_plot, plots
-from foredraft.bench.report import Report, SweepPoint, Timeline, live_report, report_dict
+from foredraft.bench.report import Report, Timeline, live_report, report_dict
 from foredraft.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
 from foredraft.bench.report_html import report_html
 from foredraft.bench.report_text import LEAST_NAME, report_text
 from foredraft.bench.results import Run, Score
 from foredraft.errors import ConfigError, MissingDependencyError
 from foredraft.installation import add_extra
-from foredraft.planner.tables.reliability import Bin
 
 NASTY = "<b>$x_1$ & [red]co</b>"
 """A name that is markup in HTML, in matplotlib and in rich."""
@@ -36,13 +35,12 @@ def live() -> Report:
         title="A live one",
         baseline="off",
         about={"model": "fake", "prompts": NASTY},
-        cost_curve={1: 8.0, 2: 12.0, 4: 20.0},
         notes=["something odd"],
     )
 
 
 def replayed() -> Report:
-    """What a replay knows: speedups, counts and calibration; no times, no samples."""
+    """What a replay knows: speedups and counts; no times, no samples."""
     found = [
         Score(prompt="chat/1", category="chat", setting="auto on steep", speedup=1.5, tokens=100, rounds=60),
         Score(prompt="edit/1", category="edit", setting="auto on steep", speedup=0.98, tokens=50, rounds=49),
@@ -51,26 +49,11 @@ def replayed() -> Report:
         title="Replay",
         baseline="off",
         scores=found,
-        facts={"auto on steep": {"hindsight bound": "1.60", "share": "81 %"}},
-        reliability={"auto on steep": [Bin(0.1, 0.2, 30), Bin(0.9, 0.8, 5)]},
+        facts={"auto on steep": {"attempts": "1.6 %", "bound": "1.60"}},
     )
 
 
-def swept() -> Report:
-    rows = [
-        row("close elements", "off", 10),
-        row("close elements", "suffix:max=1", 12),
-        row("close elements", "suffix:max=2", 8),
-        row("close elements", "auto", 14),
-        row("coins", "off", 10),
-        row("coins", "suffix:max=1", 11),
-        row("coins", "auto", 9),
-    ]
-    points = [SweepPoint(0, "off"), SweepPoint(1, "suffix:max=1"), SweepPoint(2, "suffix:max=2")]
-    return live_report(rows, title="Classic", baseline="off", about={}, sweeps={"suffix:max={}": points})
-
-
-ALL_KINDS = pytest.mark.parametrize("report", [live(), replayed(), swept()], ids=lambda report: report.title)
+ALL_KINDS = pytest.mark.parametrize("report", [live(), replayed()], ids=lambda report: report.title)
 
 
 def printed(report: Report, width: int = 160) -> str:
@@ -86,7 +69,7 @@ def line_with(text: str, *words: str) -> str:
 @pytest.mark.parametrize("width", [160, 100, 80, 60, 40])
 def test_no_figure_is_cut_off_in_a_narrow_terminal(width: int) -> None:
     """At 80 columns the settings' names had no room at all."""
-    for report in (live(), replayed(), swept()):
+    for report in (live(), replayed()):
         wide, narrow = printed(report, 400), printed(report, width)
         assert "…" not in narrow
         assert all(len(line) <= width for line in narrow.splitlines())
@@ -141,7 +124,6 @@ def test_the_json_object() -> None:
     assert [entry["prompt"] for entry in value["prompts"]] == ["chat/1", "chat/1", "edit/1", "edit/1"]
     assert value["summary"][-1]["setting"] == "auto"
     assert value["summary"][-1]["worst_prompt"] == "edit/1"
-    assert value["cost_curve_ms"] == {"1": 8.0, "2": 12.0, "4": 20.0}
     assert value["acceptance_by_depth"] == {"auto": [1.0, 0.25]}
     sample = value["samples"][1]
     assert (sample["prompt"], sample["setting"], sample["repeat"]) == ("chat/1", "auto", 0)
@@ -208,17 +190,9 @@ def test_one_category_needs_no_table_of_its_own() -> None:
 
 def test_a_replay_shows_its_own_figures() -> None:
     text = printed(replayed())
-    assert line_with(text, "hindsight bound", "share")
-    assert line_with(text, "auto on steep", "1.60", "81 %")
-    assert line_with(text, "10 %", "20 %", "30")
+    assert line_with(text, "attempts", "bound")
+    assert line_with(text, "auto on steep", "1.6 %", "1.60")
     assert "ms" not in line_with(text, "all prompts").split()
-
-
-def test_the_table_of_a_sweep() -> None:
-    text = printed(swept())
-    assert line_with(text, "draft length", "close elements", "coins")
-    assert line_with(text, "2  ").split() == ["2", "8.0", "0.80", "–", "–"]
-    assert line_with(text, "auto").split() == ["auto", "14.0", "1.40", "9.0", "0.90"]
 
 
 # --- plots and HTML ------------------------------------------------------------------------------------
@@ -227,12 +201,11 @@ def test_the_table_of_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("report", "titles"),
     [
-        (live(), ["Speedup", "Acceptance by depth", "Cost of a forward", "One answer, round by round"]),
-        (replayed(), ["Speedup", "Expected and observed acceptance"]),
-        (swept(), ["Tokens per second over the draft length"]),
+        (live(), ["Speedup", "Acceptance by depth", "One answer, round by round"]),
+        (replayed(), ["Speedup"]),
         (live_report(two_settings()[:1], title="", baseline="off", about={}), []),
     ],
-    ids=["live", "replay", "sweep", "off alone"],
+    ids=["live", "replay", "off alone"],
 )
 def test_there_is_a_plot_of_what_was_measured(report: Report, titles: list[str]) -> None:
     assert [plot.title for plot in plots(report)] == titles

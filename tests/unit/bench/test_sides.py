@@ -8,7 +8,7 @@ import pytest
 
 from foredraft import Engine
 from foredraft.bench.results import Run
-from foredraft.bench.sides import EngineSide, SwitchingSide, runs, sample_of
+from foredraft.bench.sides import EngineSide, runs, sample_of
 from foredraft.errors import BackendError
 from foredraft.testing import FakeModel, markov_logits
 from foredraft.types import SamplingParams
@@ -68,16 +68,6 @@ def test_a_restart_forgets_what_drafters_share_between_requests() -> None:
     again = side.answer(PROMPT, PARAMS)
     assert remembered.accepted > first.accepted
     assert (again.drafted, again.accepted, again.tokens) == (first.drafted, first.accepted, first.tokens)
-
-
-def test_settings_can_share_an_engine() -> None:
-    engine = looping()
-    off, drafting = SwitchingSide("off", engine), SwitchingSide("ngram-simple:n=3,m=4", engine)
-    samples = [side.answer(PROMPT, PARAMS) for side in (off, drafting, off)]
-    assert [sample.drafted > 0 for sample in samples] == [False, True, False]
-    assert samples[0].tokens == samples[1].tokens
-    drafting.close()
-    assert engine.generate(PROMPT, PARAMS).tokens == samples[0].tokens
 
 
 def test_closing_a_side_closes_its_engine() -> None:

@@ -41,26 +41,6 @@ def test_answers_take_turns_until_all_are_complete() -> None:
     assert found == [("b", "b"), ("c", "c"), ("a", "a")]
 
 
-class InStages(Patient):
-    """As many stages as turns, or `stages` in each."""
-
-    def __init__(self, name: str, turns: int, log: list[str], stages: int = 1) -> None:
-        super().__init__(name, turns, log)
-        self.stage, self._stages = 0, stages
-
-    def go_on(self, seconds: float) -> Sample | None:
-        self.stage += self._stages
-        return super().go_on(seconds)
-
-
-def test_who_is_in_a_later_stage_waits_for_the_others() -> None:
-    log: list[str] = []
-    answers = {"a": InStages("a", 4, log), "b": InStages("b", 2, log, stages=2)}
-    found = [name for name, _ in in_slices(answers, 1)]
-    assert log == ["a 1", "b 1", "a 1", "a 1", "b 1", "a 1"]
-    assert found == ["b", "a"]
-
-
 def test_a_turn_is_so_many_plain_rounds_and_has_an_end() -> None:
     assert turn_seconds(240.0) == pytest.approx(TURN_ROUNDS / 240)
     assert turn_seconds(2.0) == LONGEST_TURN, "a large model's rounds take long"

@@ -13,7 +13,7 @@ from foredraft import Engine
 from foredraft.bench.curves import find_curve
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.bench.slices import in_slices, whole
-from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.trace import shipped_traces
 from foredraft.types import Event, FinishEvent, FinishReason
 
 MOST = 12

@@ -6,18 +6,14 @@ import csv
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import gguf_factory
-from chat_server import ChatServer, chat_server, piece
 from command_line import Command, Ran
 from foredraft.bench import sides
-from foredraft.bench.classic import LENGTHS
 from foredraft.bench.report_files import write_report
 from foredraft.bench.results import Sample
 from foredraft.bench.workloads import load_prompts
@@ -49,12 +45,6 @@ def run(foredraft: Command, tiny: Path) -> Runner:
     return Runner(foredraft, tiny)
 
 
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with room for the classic prompts."""
-    return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "roomy.gguf", ctx_train=2048)
-
-
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
@@ -63,14 +53,6 @@ def prompts(tmp_path: Path) -> Path:
         "\n".join(json.dumps({"id": name, "category": of, "turns": said}) for name, of, said in rows)
     )
     return path
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with chat_server() as chat:
-        chat.events = [piece("Hi"), {"timings": {"predicted_n": 11, "predicted_ms": 100.0}}]
-        yield chat
 
 
 # --- what is measured ----------------------------------------------------------------------------------
@@ -83,7 +65,6 @@ def test_auto_against_off_is_the_default(run: Runner, prompts: Path) -> None:
     assert value["different"] == 0
     assert value["about"]["remembered"] == "nothing"
     assert value["about"]["prompts"] == f"3 prompts of {prompts}, first turn"
-    assert value["cost_curve_ms"]["1"] > 0
 
 
 def test_settings_side_by_side(run: Runner, prompts: Path) -> None:
@@ -148,80 +129,6 @@ def test_a_drafter_that_cannot_be_used_is_a_note(run: Runner, prompts: Path) -> 
     assert value["notes"][0].startswith(f"{spec}: drafter")
 
 
-def test_the_classic_prompts(foredraft: Command, roomy: Path, tmp_path: Path) -> None:
-    run = Runner(foredraft, roomy)
-    plot = tmp_path / "sweep.svg"
-    value = run.json("--classic", "--plot", plot, "--ctx", 2048)
-    ((template, points),) = value["sweeps"].items()
-    assert template == "ngram-simple:n=3,m={}"
-    assert [point["length"] for point in points] == list(LENGTHS)
-    assert set(value["settings"]) == {"auto", *(point["setting"] for point in points)}
-    assert {entry["prompt"] for entry in value["prompts"]} == {"close elements", "coins and apples"}
-    assert "draft length" in plot.read_text()
-
-
-def test_a_sweep_of_ones_own(foredraft: Command, roomy: Path) -> None:
-    run = Runner(foredraft, roomy)
-    value = run.json("--classic", "--speculate", "suffix:max={}", "-n", 4, "--ctx", 2048)
-    assert list(value["sweeps"]) == ["suffix:max={}"]
-    assert "auto" not in value["settings"]
-
-
-# --- another server ------------------------------------------------------------------------------------
-
-
-def test_a_server_takes_part(run: Runner, prompts: Path, server: ChatServer) -> None:
-    flags = ("--against", server.url, "--against-name", "theirs", "--api-key", "secret")
-    value = run.json("--prompts", prompts, *flags, "--seed", 4)
-    assert value["settings"] == ["off", "auto", "theirs"]
-    theirs = [sample for sample in value["samples"] if sample["setting"] == "theirs"]
-    assert [sample["tokens_per_second"] for sample in theirs] == [pytest.approx(100)] * 3
-    assert value["about"]["theirs"] == f"{server.url}/v1, model small"
-    assert {body["seed"] for body in server.bodies[1:]} == {4}  # the first one is the warm-up
-    assert "secret" not in json.dumps(value)
-    # Another model writes another text, and nobody said that it would not.
-    assert next(entry for entry in value["summary"] if entry["setting"] == "theirs")["different"] > 0
-    assert value["different_though_exact"] == []
-
-
-def test_what_does_not_fit_into_a_servers_context_is_left_out_for_all(
-    run: Runner, prompts: Path, server: ChatServer
-) -> None:
-    """The first prompt is too long for it, and had been answered by the others when that came out."""
-    server.longest = 400
-    rows = prompts.read_text()
-    prompts.write_text(json.dumps({"id": "long", "category": "a", "turns": ["x" * 300]}) + "\n" + rows)
-    value = run.json("--prompts", prompts, "--against", server.url, "--against-name", "theirs")
-    assert value["settings"] == ["off", "auto", "theirs"]
-    names = [(sample["prompt"], sample["setting"]) for sample in value["samples"]]
-    assert len(names) == len(set(names)) == 9
-    assert "long" not in {prompt for prompt, _ in names}
-    assert "left out, because they do not fit into the context: long" in value["notes"]
-    assert any(note.startswith("theirs: 3 of 3 texts are not those of off") for note in value["notes"])
-
-
-def test_a_server_that_is_not_there_is_found_out_first(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*arguments: object) -> object:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("foredraft.cli.bench_live.load_engines", load)
-    with chat_server() as gone:
-        pass
-    ran = run("--against", gone.url)
-    assert (ran.code, ran.out) == (2, "")
-    assert f"The server at {gone.url}/v1 cannot be reached" in ran.err
-
-
-def test_names_of_servers(run: Runner, prompts: Path, server: ChatServer) -> None:
-    ran = run("--prompts", prompts, "--against", server.url, "--against", server.url)
-    assert ran.code == 2
-    assert "are named" in ran.err
-    assert "--against-name" in ran.err
-    ran = run("--against-name", "theirs")
-    assert ran.code == 2
-    assert "--against-name is given more often than --against" in ran.err
-
-
 # --- what is written -----------------------------------------------------------------------------------
 
 
@@ -279,9 +186,6 @@ def test_the_report_has_standard_output_to_itself(run: Runner, prompts: Path) ->
         (("--json", "/dev/null/report.json"), "is not a folder"),
         (("--plot", "plot.png"), "SVG"),
         (("--speculate", "nonesuch"), "'nonesuch'"),
-        (("--speculate", "suffix:max={}"), "--classic"),
-        (("--classic", "--limit", 3), "--limit has no effect"),
-        (("--classic", "--speculate", "nonesuch:m={}"), "'nonesuch'"),
         (("--category", "nonesuch"), "'nonesuch'"),
         (("--prompts", "nonesuch.jsonl"), "nonesuch.jsonl"),
         (("--repeat", 0), "--repeat"),
@@ -377,17 +281,6 @@ def test_stopped_before_a_prompt_was_finished_there_is_nothing_to_report(
     stop_at(monkeypatch, 2, number)
     ran = run("--prompts", prompts)
     assert (ran.code, ran.out, ran.err.strip()) == (code, "", "Stopped.")
-
-
-def test_stopped_while_costs_are_measured_it_keeps_the_answers(
-    run: Runner, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "foredraft.cli.bench_live.measured_curves", lambda *_: signal.raise_signal(signal.SIGTERM)
-    )
-    ran = run("--prompts", prompts)
-    assert ran.code == 143
-    assert "Note: stopped after 6 answers to 3 prompts of 3" in ran.out
 
 
 def test_a_run_to_the_end_is_complete(run: Runner, prompts: Path) -> None:

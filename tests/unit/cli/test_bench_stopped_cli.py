@@ -13,7 +13,6 @@ import pytest
 from command_line import Command, Ran
 from foredraft.bench.record import as_trace, trace_set
 from foredraft.bench.replay import replay as replay_all
-from foredraft.bench.static_drafters import rank_static
 from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 
 RECORD, REPLAY = "foredraft.cli.bench_record", "foredraft.cli.bench_replay"
@@ -111,8 +110,8 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def replay(foredraft: Command, recorded: Path, *arguments: object) -> Ran:
-    settings = ("--speculate", "auto", "--speculate", "suffix", "--curve", "flat", "--curve", "steep")
-    return foredraft("bench", "--replay", recorded, *settings, *arguments)
+    curves = [word for name in ("flat", "steep", "gpu", "moe") for word in ("--curve", name)]
+    return foredraft("bench", "--replay", recorded, *curves, *arguments)
 
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
@@ -132,7 +131,7 @@ def test_replays_that_were_finished_are_reported(
     assert ran.err.splitlines()[-1] == "Stopped."
     value = json.loads(file.read_text())
     assert value["complete"] is False
-    assert value["settings"] == ["auto on flat", "suffix on flat"]
+    assert value["settings"] == ["auto on flat", "auto on steep"]
 
 
 def test_stopped_in_the_first_replay_there_is_nothing_to_report(
@@ -141,16 +140,6 @@ def test_stopped_in_the_first_replay_there_is_nothing_to_report(
     monkeypatch.setattr(f"{REPLAY}.replay", signalled(replay_all, 1, signal.SIGTERM))
     ran = replay(foredraft, recorded)
     assert (ran.code, ran.out, ran.err.strip()) == (143, "", "Stopped.")
-
-
-def test_stopped_while_static_settings_are_ranked(
-    foredraft: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{REPLAY}.rank_static", signalled(rank_static, 2, signal.SIGINT))
-    ran = foredraft("bench", "--replay", recorded, "--static", "--curve", "flat", "--curve", "gpu")
-    assert ran.code == 130
-    assert "Note: stopped after 2 replays of 4: the report is of these" in ran.out
-    assert "auto on gpu" not in ran.out
 
 
 def test_a_replay_to_the_end_is_complete(foredraft: Command, recorded: Path) -> None:

@@ -6,17 +6,16 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import Command, Ran
-from foredraft.bench import static_drafters
 from foredraft.bench.cost_measure import Plan, measure_profile
-from foredraft.bench.curves import Curve, find_curve
+from foredraft.bench.curves import find_curve
 from foredraft.cli import profile as module
 from foredraft.installation import add_extra
 from foredraft.planner.profile import Profile, ProfileStore, files
@@ -28,36 +27,6 @@ LITTLE = Plan((1, 2, 4, 8), (16, 64), repeats=3, seconds=0.5)
 def _little_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FULL", LITTLE)
     monkeypatch.setattr(module, "QUICK", replace(LITTLE, depths=(32,)))
-
-
-@dataclass(frozen=True)
-class Static:
-    """A result of ranking static drafters."""
-
-    speculation: str
-    speedup: float
-    worst: float = 0.9
-
-
-@pytest.fixture
-def ranked(monkeypatch: pytest.MonkeyPatch) -> list[Curve]:
-    """Ranking without replaying; the list gets the curve that was ranked on."""
-    curves: list[Curve] = []
-
-    def rank(curve: Curve, progress: Callable[[int, int, str], None] | None = None) -> Sequence[Static]:
-        curves.append(curve)
-        if progress:
-            progress(1, 2, "a")
-        # Not in order; and a pair that other tools would combine in ways of their own.
-        return [
-            Static("ngram-simple:n=4,m=8", 1.1),
-            Static("suffix;ngram-mod", 2.0),
-            Static("ngram-map-k:n=6,m=12", 1.3),
-            Static("suffix:max=8", 1.2),
-        ]
-
-    monkeypatch.setattr(static_drafters, "rank_static", rank)
-    return curves
 
 
 def profiled(command: Command, tiny: Path, *arguments: object) -> Ran:
@@ -192,40 +161,12 @@ def test_a_plot(foredraft: Command, tiny: Path, tmp_path: Path, kind: str) -> No
     assert str(file) in ran.err
 
 
-# --- export --------------------------------------------------------------------------------------------
-
-
-def test_export_for_llama_server(foredraft: Command, tiny: Path, ranked: list[Curve]) -> None:
-    ran = profiled(foredraft, tiny, "--export", "llama-server")
-    assert ran.code == 0, ran.err
-    comment, flags = ran.out.splitlines()
-    assert comment.startswith("# ngram-map-k:n=6,m=12: 1.30 × plain decoding expected")
-    assert flags == "--spec-type ngram-map-k --spec-ngram-map-k-size-n 6 --spec-ngram-map-k-size-m 12"
-    assert "pays from" in ran.err
-    (curve,) = ranked
-    assert list(curve.points) == [1, 2, 4, 8]
-
-
-def test_export_for_vllm(foredraft: Command, tiny: Path, ranked: list[Curve]) -> None:
-    ran = profiled(foredraft, tiny, "--export", "vllm")
-    assert '"num_speculative_tokens": 8' in ran.out
-    assert "# ngram-map-k:n=6,m=12 would give 1.30 ×, but vllm does not have it." in ran.out
-
-
-@pytest.mark.slow
-def test_export_with_the_traces_that_ship(foredraft: Command, tiny: Path) -> None:
-    ran = profiled(foredraft, tiny, "--export", "llama-server")
-    assert ran.code == 0, ran.err
-    assert ran.out.startswith("# ")
-
-
 # --- said before anything is measured ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--json", "-", "--export", "vllm"), "both write to standard output"),
         (("--json", "{}/nowhere/p.json"), "no folder"),
         (("--json", "{}"), "is a folder"),
         (("--json", "{}/model.gguf"), "not a .json file"),
@@ -233,7 +174,6 @@ def test_export_with_the_traces_that_ship(foredraft: Command, tiny: Path) -> Non
         (("--plot", "{}/nowhere/curve.png"), "no folder"),
         (("--depth", "505"), "does not fit"),
         (("--depth", "0"), "--depth"),
-        (("--export", "ollama"), "ollama"),
         (("--ctx", "2"), "no room for a draft"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),

@@ -6,8 +6,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from foredraft.bench.static_drafters import shipped_traces
-from foredraft.bench.trace import TraceSet
+from foredraft.bench.trace import TraceSet, shipped_traces
 from matrix import matrix
 from virtual_time import aggregate_rate, curve, mixed_trace, noise_traces, trace_set
 

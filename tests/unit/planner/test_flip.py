@@ -11,9 +11,9 @@ from functools import cache
 
 import pytest
 
-from foredraft.bench.phases import FlippingText, Kind, Phases, flipping_text
 from foredraft.bench.slices import whole
 from foredraft.bench.trace import Trace
+from lab.flip import FlippingText, Kind, Phases, flipping_text
 from virtual_time import CURVES, VOCABULARY, curve, noise, trace_set, virtual_engine
 
 ALWAYS_ON = ("suffix", "ngram-simple")

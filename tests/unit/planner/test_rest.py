@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from foredraft.bench.toll import charge
+from foredraft.bench.charge import charge
 from foredraft.bench.trace import Trace
 from foredraft.planner.adaptive import AdaptivePlanner
 from foredraft.planner.attention import LONGEST_REST, Attention

@@ -59,7 +59,7 @@ def play(cost: Curve) -> list[int]:
 
 @pytest.mark.parametrize("name", CURVES)
 def test_a_stall_at_the_first_draft_does_not_end_drafting(name: str) -> None:
-    shapes = play(replace(curve(name), v1_ms=V1_MS, asking_ms=None))
+    shapes = play(replace(curve(name), v1_ms=V1_MS, attempt_ms=None))
     first = next(i for i, rows in enumerate(shapes) if rows > 1)
     assert max(shapes[first + 1 : first + 31], default=0) > 1, "drafting again within 30 rounds"
     assert len(shapes) < 0.6 * len(repeating().output), "and it copies"

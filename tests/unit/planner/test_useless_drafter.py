@@ -6,7 +6,7 @@ from statistics import geometric_mean
 
 import pytest
 
-from foredraft.bench.static_drafters import shipped_traces
+from foredraft.bench.trace import shipped_traces
 from virtual_time import curve, noise_traces, speedups
 
 OVERCONFIDENT, UNSURE = 0.8, 0.1

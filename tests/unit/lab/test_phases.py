@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from foredraft.bench.curves import Curve
-from foredraft.bench.phases import OPENING, Commits, Phases, flipping_text
 from foredraft.bench.slices import in_slices, whole
 from foredraft.bench.trace import Trace
 from foredraft.engine.engine import Engine
 from foredraft.errors import BackendError
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Logits, Rows
+from lab.flip import OPENING, Commits, Phases, flipping_text
 from virtual_time import trace_set, virtual_engine
 
 PASSAGES = ([1, 2, 3, 4], [5, 6, 7, 8])
@@ -49,17 +49,6 @@ def test_plain_decoding_takes_a_round_for_each_token() -> None:
         assert whole(Phases(engine, text, model.clock)) == pytest.approx([0.04] * 4)
 
 
-def test_its_stage_is_the_number_of_phases_behind_it() -> None:
-    text = flipping_text(PASSAGES, range(100, 200), seed=1)
-    traces = trace_set([Trace("t", "", text.prompt, text.output)])
-    with virtual_engine(traces, FLAT, "off") as (engine, model):
-        phases = Phases(engine, text, model.clock)
-        stages = [phases.stage]
-        while phases.go_on(0.0) is None:  # a token
-            stages.append(phases.stage)
-    assert stages == [0] * (OPENING + 4) + [1] * 4 + [2] * 4 + [3] * 4
-
-
 def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
     """The first token is the prompt's; then rounds of a draft of 3 and the target's own token."""
     output = tuple(range(10, 19))
@@ -73,7 +62,7 @@ def test_the_time_of_a_round_is_shared_by_its_tokens() -> None:
 
 def test_a_model_that_says_something_else_is_noticed() -> None:
     text = flipping_text(PASSAGES, range(100, 200), seed=1)
-    with Engine(FakeModel()) as engine, pytest.raises(BackendError, match="scripted"):
+    with Engine(FakeModel()) as engine, pytest.raises(BackendError, match="did not say the text"):
         whole(Phases(engine, text, lambda: 0.0))
 
 

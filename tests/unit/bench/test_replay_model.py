@@ -1,20 +1,16 @@
-"""Replays of trees: a row answers by its own path, and where rows are cheap trees gain."""
+"""The model of a replay: a row answers by its own path, also in trees."""
 
 from __future__ import annotations
-
-import random
 
 import numpy as np
 import pytest
 
 from foredraft.bench.curves import Curve
-from foredraft.bench.replay import replay
 from foredraft.bench.replay_model import LIKELIEST, ReplayModel
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.types import Rows
 
 FLAT = Curve("flat", {1: 1.0, 64: 1.3})
-LINEAR = Curve("linear", {1: 1.0, 64: 64.0})
 
 
 def traces(*pairs: tuple[list[int], list[int]], vocab_size: int = 40) -> TraceSet:
@@ -42,25 +38,3 @@ def test_rows_after_the_end_of_the_record_say_nothing() -> None:
     logits = model.forward([Rows(0, 1, (10, 11, 12), 3, parents=(-1, 0, 1))])
     assert int(logits[0].argmax()) == 11
     assert not np.any(logits[1:])
-
-
-def forked(count: int, seed: int) -> list[int]:
-    """A text of phrases, after which one of two others follows by a coin."""
-    rng = random.Random(seed)
-    phrases = [[number, 20 + number, 30 + number] for number in range(6)]
-    text, at = [], 0
-    for _ in range(count):
-        text += phrases[at]
-        at = (2 * at + 1 + rng.randrange(2)) % 6
-    return text
-
-
-def test_trees_gain_where_rows_are_cheap_and_change_nothing_where_they_are_dear() -> None:
-    recorded = traces(*((forked(30, seed), forked(60, seed + 100)) for seed in range(4)))
-    chains, trees = (replay(recorded, FLAT, "auto", trees=able) for able in (False, True))
-    assert trees.speedup > 1.1 * chains.speedup
-    assert trees.worst.speedup >= chains.worst.speedup
-    assert (chains.name, trees.name) == ("auto on flat", "auto on flat with trees")
-    assert sum(row.tokens for row in trees.rows) == sum(row.tokens for row in chains.rows)
-    dear, dearer = (replay(recorded, LINEAR, "auto", trees=able) for able in (False, True))
-    assert dearer.speedup == pytest.approx(dear.speedup, abs=0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -11,17 +10,15 @@ from typing import Any
 import pytest
 
 from chat_server import ChatServer, chat_server, piece
-from foredraft.bench.against import ServerSide
-from foredraft.bench.results import Sample
+from foredraft.bench.results import Row, Sample
 from foredraft.errors import (
     BackendError,
     ConfigError,
     ContextLengthError,
     ForedraftError,
-    MissingDependencyError,
 )
-from foredraft.installation import add_extra
 from foredraft.types import SamplingParams
+from lab.peers import ServerSide, server_notes
 
 PROMPT = [{"role": "user", "content": "Hello?"}]
 PARAMS = SamplingParams(max_tokens=16, temperature=0.5, seed=3)
@@ -352,8 +349,33 @@ def test_a_server_without_models(server: ChatServer) -> None:
     assert "lists no model" in refused(server).message
 
 
-def test_without_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        ServerSide("http://127.0.0.1:1")
-    assert add_extra("bench") in (caught.value.hint or "")
+# --- notes -------------------------------------------------------------------------------------------
+
+
+def row(prompt: str, setting: str, text: str, tokens: int = 40, repeat: int = 0) -> Row:
+    return Row(prompt, "c", setting, repeat, Sample(text=text, count=9, decode_ms=1.0, prompt_tokens=tokens))
+
+
+def test_the_same_texts_and_prompts_need_no_note() -> None:
+    rows = [row("a", "off", "x"), row("a", "theirs", "x"), row("b", "off", "y"), row("b", "auto", "z")]
+    assert server_notes(rows, "theirs", "off") == []
+
+
+def test_texts_that_differ_are_counted() -> None:
+    rows = [row(name, "off", "x") for name in "abc"]
+    rows += [row("a", "theirs", "x"), row("b", "theirs", "y"), row("b", "theirs", "x", repeat=1)]
+    [note] = server_notes(rows, "theirs", "off")
+    assert note.startswith("theirs: 1 of 2 texts are not those of off.")
+    assert "no error of either" in note
+
+
+def test_prompts_of_other_lengths_are_another_template() -> None:
+    rows = [row("a", "off", "x"), row("a", "theirs", "x", tokens=43), row("b", "off", "y")]
+    rows += [row("b", "theirs", "y", tokens=44)]
+    [note] = server_notes(rows, "theirs", "off")
+    assert "a has 43 tokens there and 40 here" in note
+    assert "chat template" in note
+
+
+def test_a_server_that_does_not_count_prompts() -> None:
+    assert server_notes([row("a", "off", "x"), row("a", "theirs", "x", tokens=0)], "theirs", "off") == []

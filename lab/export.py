@@ -1,18 +1,28 @@
 """Flags for other tools that say what was measured best here: the way back from `foredraft.aliases`.
 
-A drafter is recommended only where the tool has it with the options it was measured with. What a tool lacks,
-or has and never reads, is passed over in favour of the next best.
+    foredraft profile MODEL --json profile.json
+    python -m lab.export profile.json vllm
+
+The shipped traces are replayed with a grid of static settings on the measured curve. A drafter is recommended
+only where the tool has it with the options it was measured with. What a tool lacks, or has and never reads,
+is passed over in favour of the next best.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from foredraft.bench.curves import Curve, find_curve
+from foredraft.bench.trace import TraceSet, shipped_traces
+from foredraft.config import parse_speculation
 from foredraft.drafters.suffix import LONGEST, MIN_SURVIVAL, SHORTEST_MATCH
 from foredraft.errors import ConfigError
+from lab.grid import rank_static
+from lab.live import run
 
 Options: TypeAlias = Mapping[str, int | float | str]
 
@@ -195,3 +205,28 @@ _WRITERS: dict[str, Callable[[str, Options], list[str]]] = {
 
 TOOLS = tuple(_WRITERS)
 """The tools that flags can be written for."""
+
+
+def ranking(traces: TraceSet, curve: Curve) -> list[Ranked]:
+    """The static settings with one drafter, best first: other tools combine drafters in ways of their own."""
+    ranked: list[Ranked] = []
+    for result in rank_static(traces, curve):
+        stages = parse_speculation(result.speculation).stages
+        if len(stages) == 1:
+            ranked.append((stages[0].name, stages[0].options, result.speedup))
+    return ranked
+
+
+def main() -> None:
+    """Print the flags."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("curve", help="a curve that ships, or a file of foredraft profile --json")
+    parser.add_argument("tool", choices=TOOLS)
+    args = parser.parse_args()
+    print(recommend(ranking(shipped_traces(), find_curve(args.curve)), args.tool), end="")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,5 +1,11 @@
 """Another server on the same prompts: a client of any OpenAI-compatible /v1/chat/completions.
 
+    python -m lab.peers MODEL --against http://127.0.0.1:8080
+
+It answers every prompt in turns with `off` and `auto`. Use the same model file, the same number of threads
+and builds for the same processor on both sides. Texts are compared, too; that is information: another
+program's arithmetic is not ours.
+
 llama.cpp's server, and those that speak its dialect, end a stream with `timings`: their own clock, and what
 was drafted and accepted. Its clock for decoding begins with the first token, as ours does, and the end token
 counts, as with us. Without them the clock is ours, from the first piece of text to the last, and the number
@@ -14,16 +20,20 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import PurePath
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foredraft.bench.extras import needed
-from foredraft.bench.results import Sample
-from foredraft.bench.sides import Messages
+import httpx
+from rich.console import Console
+
+from foredraft.bench.figures import overall
+from foredraft.bench.report import live_report
+from foredraft.bench.report_text import report_text
+from foredraft.bench.results import Row, Sample
+from foredraft.bench.sides import EngineSide, Messages, Side
+from foredraft.config import AUTO, OFF
 from foredraft.errors import BackendError, ConfigError, ContextLengthError, ForedraftError
 from foredraft.types import SamplingParams
-
-if TYPE_CHECKING:
-    import httpx
+from lab.live import arguments, cases, engines, measured, run
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 600.0
@@ -38,7 +48,7 @@ _OWNERS_WITH_TRUNCATION = ("llamacpp", "vllm", "foredraft")
 class ServerSide:
     """A server at `url`, with or without "/v1". `model` "" is the first one that it lists.
 
-    Raises MissingDependencyError, and ConfigError or BackendError for a server that is not there or is not
+    Raises ConfigError or BackendError for a server that is not there or is not
     one of this kind.
     """
 
@@ -51,14 +61,13 @@ class ServerSide:
         api_key: str = "",
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._httpx = needed("httpx", "Measuring another server")
         self.url = _base(url)
         self.name = name or self.url.removesuffix("/v1")
         self.model = model
         self._clock = clock
-        self._client: httpx.Client = self._httpx.Client(
+        self._client: httpx.Client = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=self._httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
         )
         try:
             self.model = self.model or self._first_model()
@@ -144,17 +153,17 @@ class ServerSide:
                     response.read()
                     raise self._refused(response.status_code, response.text)
                 yield response
-        except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ConfigError(
                 f"The server at {self.url} cannot be reached: {error}.",
                 hint="Is it running? The address is like http://127.0.0.1:8080.",
             ) from None
-        except (self._httpx.InvalidURL, self._httpx.UnsupportedProtocol) as error:
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise ConfigError(
                 f"{self.url!r} is not the address of a server: {error}",
                 hint="Write it like http://127.0.0.1:8080.",
             ) from None
-        except self._httpx.HTTPError as error:
+        except httpx.HTTPError as error:
             raise BackendError(
                 f"The connection to {self.url} failed: {error or type(error).__name__}."
             ) from None
@@ -184,7 +193,7 @@ class ServerSide:
         if status >= 500:
             return BackendError(message)
         if status in _FORBIDDEN:
-            return ConfigError(message, hint="Give its key with --api-key.")
+            return ConfigError(message, hint="Give its key: --api-key.")
         if not self.model:
             return ConfigError(message, hint="Is it an OpenAI-compatible server?")
         return ConfigError(
@@ -269,3 +278,59 @@ def _message(text: str) -> str:
         inner = inner.get("message") or inner if isinstance(inner, dict) else inner
         text = inner if isinstance(inner, str) else json.dumps(inner)
     return text.strip()[:_QUOTED] or "no reason given"
+
+
+def server_notes(rows: Sequence[Row], server: str, baseline: str) -> list[str]:
+    """Notes on the side `server`. With several passes the first one counts."""
+    by_prompt: dict[str, dict[str, Sample]] = {}
+    for row in rows:
+        by_prompt.setdefault(row.prompt, {}).setdefault(row.setting, row.sample)
+    pairs = {
+        prompt: (answers[server], answers[baseline])
+        for prompt, answers in by_prompt.items()
+        if server in answers and baseline in answers
+    }
+    notes = []
+    different = sum(not theirs.same_as(ours) for theirs, ours in pairs.values())
+    if different:
+        notes.append(
+            f"{server}: {different} of {len(pairs)} texts are not those of {baseline}. Another program's "
+            "arithmetic and random numbers are its own, and one token that differs changes all after it. "
+            "That is no error of either."
+        )
+    longer = [
+        f"{prompt} has {theirs.prompt_tokens} tokens there and {ours.prompt_tokens} here"
+        for prompt, (theirs, ours) in pairs.items()
+        if theirs.prompt_tokens and theirs.prompt_tokens != ours.prompt_tokens
+    ]
+    if longer:
+        notes.append(
+            f"{server}: its prompts are not the same ({longer[0]}). Is it the same model and chat template? "
+            "If not, the rates cannot be compared."
+        )
+    return notes
+
+
+def main() -> None:
+    """Measure, and print the tables and the JSON line."""
+    parser = arguments(__doc__)
+    parser.add_argument("--against", metavar="URL", required=True)
+    parser.add_argument("--against-model", default="", help="the first it lists if absent")
+    parser.add_argument("--api-key", default="")
+    args = parser.parse_args()
+    with engines(args, [OFF, AUTO]) as loaded:
+        server = ServerSide(args.against, model=args.against_model, api_key=args.api_key)
+        try:
+            sides: list[Side] = [*(EngineSide(*one) for one in loaded.items()), server]
+            rows = list(measured(args, sides, cases(args)))
+        finally:
+            server.close()
+    notes = server_notes(rows, server.name, OFF)
+    about = {server.name: server.about}
+    report = live_report(rows, title="Beside a server", baseline=OFF, about=about, notes=notes)
+    Console().print(report_text(report))
+    print(json.dumps({it.setting: it.tokens_per_second for it in overall(report)}))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,20 +1,33 @@
-"""Texts that flip between copying and noise, and how long each of their phases takes.
+"""Does `auto` follow a text that changes? It flips between copying and noise every 200 tokens.
+
+    python -m lab.flip steep gpu
 
 The hardest text for a planner is one that changes: what it has learnt of a phase is wrong in the next. A
 flipping text copies a passage of its prompt word for word, then goes on with tokens that nothing predicts,
-and so on. No model writes such a text by itself, so it is replayed (`replay_model`) or scripted (`scripted`).
+and so on. Settings that always draft win the one kind of phase and lose the other. No model writes such a
+text by itself, so it is replayed, in virtual time. Of each phase: what it takes with `auto`, in plain rounds,
+and the best of the other settings there. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from foredraft.bench.charge import charge
+from foredraft.bench.curves import Curve, find_curve
+from foredraft.bench.replay_model import ReplayModel
+from foredraft.bench.slices import whole
+from foredraft.bench.trace import Trace, TraceSet
+from foredraft.config import AUTO, OFF
 from foredraft.engine.engine import Engine
 from foredraft.errors import BackendError
 from foredraft.types import FinishEvent, SamplingParams, TokenEvent
+from lab.live import run
 
 Kind = Literal["copy", "random"]
 
@@ -46,7 +59,7 @@ def flipping_text(
     """The prompt is all `passages`. The output copies each of them in turn, with as many tokens drawn from
     `alphabet` before or after it: the kind `first` begins.
     """
-    rng = random.Random(seed)  # noqa: S311 - a text, not a secret
+    rng = random.Random(seed)
     prompt = tuple(token for passage in passages for token in passage)
     output = rng.choices(alphabet, k=OPENING)
     phases: list[Phase] = []
@@ -74,11 +87,6 @@ class Commits:
         self._spent = 0.0
         self._made: list[int] = []
         self._times: list[float] = []
-
-    @property
-    def made(self) -> int:
-        """Tokens that were committed so far."""
-        return len(self._made)
 
     def go_on(self, seconds: float) -> tuple[tuple[int, ...], list[float]] | None:
         """Decode for about so long; the tokens, and their times in seconds of turns, when all are there.
@@ -110,11 +118,6 @@ class Phases:
         self._text = text
         self._commits = Commits(engine, text.prompt, len(text.output), clock)
 
-    @property
-    def stage(self) -> int:
-        """How many phases are behind it: who decodes the same text in turns meets at each border."""
-        return sum(phase.end <= self._commits.made for phase in self._text.phases)
-
     def go_on(self, seconds: float) -> list[float] | None:
         """Decode for about so long; the phases' seconds when the text is complete. Raises BackendError if the
         model says something else, and for a request that fails.
@@ -124,5 +127,68 @@ class Phases:
             return None
         tokens, times = done
         if tokens != self._text.output:
-            raise BackendError("The model did not say what was scripted.")
+            raise BackendError("The model did not say the text.")
         return [times[phase.end - 1] - times[phase.start - 1] for phase in self._text.phases]
+
+
+VOCABULARY = 2048
+LENGTH = 200
+PASSAGES = 3
+
+
+def made_up(texts: int) -> list[FlippingText]:
+    """Texts of `PASSAGES` passages of `LENGTH` tokens each; every other one begins with noise."""
+    made: list[FlippingText] = []
+    for seed in range(texts):
+        rng = random.Random(1000 + seed)
+        passages = [rng.choices(range(VOCABULARY), k=LENGTH) for _ in range(PASSAGES)]
+        first: Kind = "random" if seed % 2 else "copy"
+        made.append(flipping_text(passages, range(VOCABULARY), seed=seed, first=first))
+    return made
+
+
+def replayed(texts: Sequence[FlippingText], curve: Curve, speculation: str) -> list[list[float]]:
+    """For each text what its phases take, in plain rounds; one engine answers one text after the other."""
+    traces = [Trace(str(i), "flip", text.prompt, text.output) for i, text in enumerate(texts)]
+    model = ReplayModel(TraceSet("made up", VOCABULARY, "made up", (), traces), curve)
+    with Engine(model, clock=model.clock) as engine:
+        engine.set_speculation(speculation)
+        charge(engine, model, choosing=speculation == AUTO)
+        v1_s = curve.v1_ms / 1e3
+        return [[s / v1_s for s in whole(Phases(engine, text, model.clock))] for text in texts]
+
+
+def main() -> None:
+    """Print a line for each kind of phase on each curve, and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("curves", nargs="+", help="cost curves that ship, or JSON files")
+    parser.add_argument("--on", nargs="+", default=["suffix", "ngram-simple"], help="always drafting")
+    parser.add_argument("--texts", type=int, default=3)
+    args = parser.parse_args()
+    texts = made_up(args.texts)
+    found: dict[str, dict[str, float]] = {}
+    for curve in map(find_curve, args.curves):
+        taken = {setting: replayed(texts, curve, setting) for setting in (OFF, *args.on, AUTO)}
+        found[curve.name] = {}
+        for kind in ("copy", "random"):
+            total = {setting: of_kind(texts, phases, kind) for setting, phases in taken.items()}
+            best = min((setting for setting in total if setting != AUTO), key=total.__getitem__)
+            found[curve.name][kind] = share = total[best] / total[AUTO]
+            print(f"{curve.name:<12}{kind:<8}auto at {share:.3f} of {best}")
+    print(json.dumps(found))
+
+
+def of_kind(texts: Sequence[FlippingText], phases: Sequence[Sequence[float]], kind: str) -> float:
+    """What all phases of a kind take together."""
+    return sum(
+        taken
+        for text, of_text in zip(texts, phases, strict=True)
+        for phase, taken in zip(text.phases, of_text, strict=True)
+        if phase.kind == kind
+    )
+
+
+if __name__ == "__main__":
+    run(main)

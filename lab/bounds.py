@@ -4,8 +4,9 @@
   future: of all that ever followed the last token, what goes on being right for longest.
 - *clairvoyant*: drafts that are always right, of the best length.
 
-Trees do not change them: who knows the future needs no second branch. Nor does what asking takes: he asks
-nobody. Both are shortest paths over the output: from token t a forward of 1 + k rows leads to t + k + 1.
+Trees do not change them: with the future known no second branch is needed. Nor do attempts to draft, which
+they do without. Both are shortest paths over the output: from token t a forward of 1 + k rows leads to token
+t + k + 1.
 """
 
 from __future__ import annotations

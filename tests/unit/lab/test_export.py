@@ -11,12 +11,15 @@ import click
 import pytest
 
 from foredraft.aliases import parse_vllm
-from foredraft.bench.export import COPIED, DRAFT_TOKENS, MATCHED, TOOLS, recommend
+from foredraft.bench.curves import find_curve
+from foredraft.bench.trace import Trace, TraceSet
 from foredraft.cli.options import speculation_options, take_speculation
 from foredraft.config import Speculation, Stage
 from foredraft.errors import ConfigError, SpeculationStringError
 from foredraft.registry import create_drafter
 from foredraft.testing import drafter_context
+from lab import grid
+from lab.export import COPIED, DRAFT_TOKENS, MATCHED, TOOLS, ranking, recommend
 
 Options = Mapping[str, int | float | str]
 
@@ -296,3 +299,17 @@ def test_another_tool() -> None:
     with pytest.raises(ConfigError, match="ollama") as caught:
         recommend([("suffix", {}, 1.2)], "ollama")
     assert "llama-server, vllm" in str(caught.value)
+
+
+def test_static_settings_are_ranked_by_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of several drafters are left out: other tools combine them in ways of their own."""
+    few = ("ngram-simple:n=4,m=1", "suffix;ngram-mod", "suffix:max=8")
+    monkeypatch.setattr(grid, "static_settings", lambda: few)
+    passage = tuple(range(60))
+    traces = TraceSet("made up", 64, "h", (), [Trace("copy", "c", passage, passage)])
+    found = ranking(traces, find_curve("flat"))
+    assert [(name, dict(options)) for name, options, _ in found] == [
+        ("suffix", {"max": "8"}),
+        ("ngram-simple", {"n": "4", "m": "1"}),
+    ]
+    assert found[0][2] > found[1][2] > 1

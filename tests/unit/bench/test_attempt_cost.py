@@ -1,4 +1,4 @@
-"""What asking drafters takes in virtual time: by default, in a curve's file, and in replays."""
+"""What attempts to draft cost in virtual time: by default, in a curve's file, and in replays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from foredraft.bench.asking_cost import FREE, AskingCost, usual_cost
+from foredraft.bench.attempt_cost import FREE, AttemptCost, usual_cost
+from foredraft.bench.charge import charge
 from foredraft.bench.curves import Curve, find_curve, find_curves
 from foredraft.bench.replay import replay
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.bench.replay_report import replay_report
-from foredraft.bench.toll import charge
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError
@@ -54,7 +54,7 @@ def test_a_curve_without_the_figure_has_the_usual_cost(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     for curve in (*find_curves(str(path)), find_curve("steep")):
-        assert curve.asking == usual_cost(curve.v1_ms)
+        assert curve.attempts == usual_cost(curve.v1_ms)
 
 
 def test_a_file_may_say_what_asking_takes(tmp_path: Path) -> None:
@@ -64,15 +64,15 @@ def test_a_file_may_say_what_asking_takes(tmp_path: Path) -> None:
         json.dumps({"curves": {"mine": {"points": {"1": 1, "2": 1.5}, "asking_ms": asking}}}),
         encoding="utf-8",
     )
-    found = find_curve(str(path)).asking
-    assert found == AskingCost({"suffix": 0.2}, other=0.1, choosing=0.3, resting=0.04)
+    found = find_curve(str(path)).attempts
+    assert found == AttemptCost({"suffix": 0.2}, other=0.1, choosing=0.3, round=0.04)
     assert [found.of("suffix"), found.of("recycle")] == [0.2, 0.1]
 
 
 def test_what_a_file_does_not_name_takes_no_time(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text('{"curves": {"mine": {"points": {"1": 1, "2": 2}, "asking_ms": {}}}}', encoding="utf-8")
-    assert find_curve(str(path)).asking == FREE
+    assert find_curve(str(path)).attempts == FREE
 
 
 @pytest.mark.parametrize(
@@ -99,100 +99,84 @@ def test_a_static_drafter_pays_for_its_lookup_in_each_round() -> None:
     """Nothing is found: 100 plain rounds of 10 ms, each but the last, which has no room for a draft, with a
     lookup of 1 ms; nobody chooses.
     """
-    curve = Curve("c", POINTS, asking_ms=AskingCost({"ngram-simple": 1.0}, other=7.0, choosing=50.0))
+    curve = Curve("c", POINTS, attempt_ms=AttemptCost({"ngram-simple": 1.0}, other=7.0, choosing=50.0))
     [row] = replay(NOISE, curve, "ngram-simple:n=3,m=4").rows
     assert [row.rounds, row.drafted] == [100, 0]
     assert row.cost == pytest.approx(109.9)
-    assert row.asking == pytest.approx(9.9)
-    [free] = replay(NOISE, replace(curve, asking_ms=FREE), "ngram-simple:n=3,m=4").rows
-    assert [free.cost, free.asking] == pytest.approx([100.0, 0.0])
+    assert row.attempts == pytest.approx(9.9)
+    [free] = replay(NOISE, replace(curve, attempt_ms=FREE), "ngram-simple:n=3,m=4").rows
+    assert [free.cost, free.attempts] == pytest.approx([100.0, 0.0])
 
 
 def test_every_drafter_that_is_asked_is_charged() -> None:
-    curve = Curve("c", POINTS, asking_ms=AskingCost({"ngram-simple": 1.0}, other=0.5, choosing=0.0))
+    curve = Curve("c", POINTS, attempt_ms=AttemptCost({"ngram-simple": 1.0}, other=0.5, choosing=0.0))
     [row] = replay(NOISE, curve, "ngram-simple:n=3,m=4;ngram-mod:n=6,max=4,min=0").rows
-    assert row.asking == pytest.approx(99 * 0.15)
+    assert row.attempts == pytest.approx(99 * 0.15)
 
 
 def test_plain_decoding_asks_nobody() -> None:
     [row] = replay(NOISE, Curve("c", POINTS), "off").rows
-    assert [row.cost, row.asking] == pytest.approx([100.0, 0.0])
+    assert [row.cost, row.attempts] == pytest.approx([100.0, 0.0])
 
 
 def test_auto_pays_for_asking_and_for_choosing_and_asks_less_where_that_is_dear() -> None:
     passage = noise(120, 3)
     texts = recorded((passage, passage), (noise(30, 4), noise(200, 5)))
     cheap, dear, choosy = (
-        replay(texts, Curve("c", POINTS, asking_ms=asking), "auto").rows
+        replay(texts, Curve("c", POINTS, attempt_ms=asking), "auto").rows
         for asking in (
-            AskingCost({}, other=0.001, choosing=0.0),
-            AskingCost({}, other=0.2, choosing=0.0),
-            AskingCost({}, other=0.2, choosing=0.5),
+            AttemptCost({}, other=0.001, choosing=0.0),
+            AttemptCost({}, other=0.2, choosing=0.0),
+            AttemptCost({}, other=0.2, choosing=0.5),
         )
     )
-    assert 0 < cheap[1].asking < dear[1].asking, "noise is asked about as well"
-    asked = [row.asking / ms for row, ms in ((cheap[1], 0.001), (dear[1], 0.2))]
+    assert 0 < cheap[1].attempts < dear[1].attempts, "noise is asked about as well"
+    asked = [row.attempts / ms for row, ms in ((cheap[1], 0.001), (dear[1], 0.2))]
     assert asked[1] < 0.5 * asked[0], "the planner hears what asking takes, and holds back"
-    assert choosy[0].asking > dear[0].asking
+    assert choosy[0].attempts > dear[0].attempts
     assert dear[1].speedup > 0.97
 
 
 def test_auto_pays_for_rounds_in_which_nobody_is_asked_and_static_settings_have_none() -> None:
-    curve = Curve("c", POINTS, asking_ms=AskingCost({}, resting=0.2))
+    curve = Curve("c", POINTS, attempt_ms=AttemptCost({}, round=0.2))
     [row] = replay(NOISE, curve, "auto").rows
     assert row.rounds == 100
-    assert row.asking == pytest.approx(100 * 0.02)
-    dear = replace(curve, asking_ms=AskingCost({}, other=0.5, resting=0.2))
+    assert row.attempts == pytest.approx(100 * 0.02)
+    dear = replace(curve, attempt_ms=AttemptCost({}, other=0.5, round=0.2))
     [resting], [without] = (
         replay(NOISE, which, "auto").rows
-        for which in (dear, replace(dear, asking_ms=AskingCost({}, other=0.5)))
+        for which in (dear, replace(dear, attempt_ms=AttemptCost({}, other=0.5)))
     )
-    assert without.asking < 0.5 * 100 * 0.05, "most rounds are rests"
-    assert resting.asking - without.asking == pytest.approx(100 * 0.02)
+    assert without.attempts < 0.5 * 100 * 0.05, "most rounds are rests"
+    assert resting.attempts - without.attempts == pytest.approx(100 * 0.02)
     [static] = replay(NOISE, curve, "ngram-simple:n=3,m=4").rows
-    assert static.asking == 0.0
-
-
-def test_the_bounds_ask_nobody() -> None:
-    passage = noise(60, 3)
-    texts = recorded((passage, passage))
-    dear = Curve("c", POINTS, asking_ms=AskingCost({}, other=5.0, choosing=5.0))
-    [row], [free] = (replay(texts, curve, "auto").rows for curve in (dear, replace(dear, asking_ms=FREE)))
-    assert (row.hindsight, row.clairvoyant_cost) == (free.hindsight, free.clairvoyant_cost)
-    assert row.cost > free.cost
+    assert static.attempts == 0.0
 
 
 def test_a_further_request_in_a_round_takes_less_than_the_first() -> None:
     texts = recorded(*((noise(30, i), noise(21, 100 + i)) for i in range(3)))
-    model = ReplayModel(texts, Curve("c", {1: 1.0, 3: 1.0}, asking_ms=AskingCost({}, other=1.0)), sequences=3)
+    model = ReplayModel(
+        texts, Curve("c", {1: 1.0, 3: 1.0}, attempt_ms=AttemptCost({}, other=1.0)), sequences=3
+    )
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation("ngram-simple:n=3,m=4")
-        toll = charge(engine, model)
+        meter = charge(engine, model)
         engine.run([engine.add(list(t.prompt), SamplingParams(max_tokens=21)) for t in texts.traces])
-    assert 1e3 * toll.seconds == pytest.approx(19 * 1.44)
+    assert 1e3 * meter.seconds == pytest.approx(19 * 1.44)
     assert 1e3 * model.seconds == pytest.approx(20 * 10.0 + 19 * 1.44)
 
 
-def test_each_trace_is_charged_as_its_own_curve_says() -> None:
-    texts = recorded((noise(30, 1), noise(11, 2)), (noise(31, 3), noise(11, 4)))
-    curves = [Curve("c", POINTS, asking_ms=AskingCost({}, other=ms)) for ms in (1.0, 3.0)]
-    rows = replay(
-        texts, curves[0], "ngram-simple:n=3,m=4", curve_for=lambda trace: curves[int(trace.id)]
-    ).rows
-    assert [row.asking for row in rows] == pytest.approx([0.9, 2.7])
-
-
 def test_the_report_says_what_was_charged() -> None:
-    curve = Curve("mine", POINTS, asking_ms=AskingCost({"suffix": 0.2}, other=0.1, choosing=0.3))
+    curve = Curve("mine", POINTS, attempt_ms=AttemptCost({"suffix": 0.2}, other=0.1, choosing=0.3))
     texts = recorded((noise(60, 3), noise(60, 3)))
-    results = [replay(texts, which, "suffix") for which in (curve, replace(curve, name="b", asking_ms=FREE))]
-    report = replay_report(results, source="here", traces=texts, overhead_ms=0.0)
-    charged = report.about["asking charged"]
+    results = [replay(texts, which, "suffix") for which in (curve, replace(curve, name="b", attempt_ms=FREE))]
+    report = replay_report(results, source="here", traces=texts)
+    charged = report.about["attempts charged"]
     assert charged == "mine: suffix 0.2 ms a round; b: nothing"
-    adaptive = replay_report([replay(texts, curve, "auto")], source="here", traces=texts, overhead_ms=0.0)
-    assert adaptive.about["asking charged"].startswith("mine: suffix 0.2, recycle 0.1, ")
-    assert adaptive.about["asking charged"].endswith(", choosing 0.3 ms a round")
-    share = results[0].asking
+    adaptive = replay_report([replay(texts, curve, "auto")], source="here", traces=texts)
+    assert adaptive.about["attempts charged"].startswith("mine: suffix 0.2, recycle 0.1, ")
+    assert adaptive.about["attempts charged"].endswith(", choosing 0.3 ms a round")
+    share = results[0].attempts
     assert 0 < share < 0.05
-    assert report.facts["suffix on mine"]["asking"] == f"{share:.1%}"
-    assert report.facts["suffix on b"]["asking"] == "0.0%"
+    assert report.facts["suffix on mine"]["attempts"] == f"{share:.1%} of the time"
+    assert report.facts["suffix on b"]["attempts"] == "0.0% of the time"
