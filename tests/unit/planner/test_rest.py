@@ -358,9 +358,9 @@ def test_an_engine_decides_and_learns_the_same_without_a_rest(
     found: list[object] = []
     for rest in (Rest(), Restless()):
         with virtual_engine(traces, curve("steep"), "auto", sequences=level) as (engine, model):
-            charge(engine, model)
             planner = engine.planner
             assert isinstance(planner, AdaptivePlanner)
+            charge(engine, model)
             planner._rest = rest
             waiting = list(traces.traces)
             rounds: list[tuple[int, tuple[int, ...]]] = []
