@@ -5,19 +5,19 @@ slow down alike; so a forward is compared with plain ones of the same few rounds
 size. V(n) depends on the context depth, as every row reads the whole KV cache (measured, 135M Q4_0 on a
 processor: V(16) is 4.1 at 64 tokens, 8.6 at 4,000), and on the batch size.
 
-**What was not measured in this process is a prior, never a fact.** Stored values, those of another depth or
-batch size, and a straight line before either are priors. A size that looks too dear is not used, and so never
-measured again. So little evidence never makes drafts look dearer than the prior does, a prior gives way to
-`FEW` measurements, and what was measured long ago counts only where it is cheap.
+**What was not measured in this process is a prior, never a fact.** A size that looks too dear is not used,
+and so never measured again. So a stored value, and one measured long ago, counts only where it is cheaper
+than a curve through the others; what was measured at another depth or batch size counts as two measurements;
+and fewer than `FEW` measurements never make drafts look dearer than before.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ BEYOND = 0.5
 flattens would not be found otherwise; where it does not, one draft shows it."""
 
 FEW = 4
-"""Measurements that overrule a prior, which counts as one less; of all sizes, and of each."""
+"""Measurements of all sizes from which they may make drafts look dearer than they did before; and of one size
+from which it may be dearer than a larger one."""
 
 WINDOW = 15
 """Measurements in a rolling median."""
@@ -63,6 +64,7 @@ _LARGEST = 64
 _KERNEL_ROWS = 8
 """Kernels compute four or eight rows at a time, so that single rows are free now and then."""
 
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 Floats = npt.NDArray[np.float64]
 Point = tuple[int, float, int]
 """Rows, V(n)/V(1), and how many measurements stand behind it."""
@@ -133,6 +135,7 @@ class _Size:
     """What was measured of one number of rows."""
 
     prior: float
+    """The value that was expected before."""
     at: int
     """The round of the last measurement."""
     values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -143,12 +146,18 @@ class _Size:
 
 
 class RelativeCosts:
-    """V(n)/V(1) at one batch size and context depth. `now` arguments count rounds."""
+    """V(n)/V(1) at one batch size and context depth. `now` arguments count rounds.
 
-    def __init__(self, prior: Mapping[int, float], measured_at: Mapping[int, int], now: int) -> None:
-        self.sizes = {
-            rows: _Size(value, measured_at.get(rows, now), deque([value] * (FEW - 1), WINDOW), value=value)
-            for rows, value in prior.items()
+    `like`: what is known of another depth or batch size; `stored`: of an earlier run. By rows.
+    """
+
+    def __init__(
+        self, like: Mapping[int, float] = _NOTHING, stored: Mapping[int, float] = _NOTHING, now: int = 0
+    ) -> None:
+        self._stored = stored
+        self._sizes = {
+            rows: _Size(value, now, deque([value] * 2, WINDOW), value=value)
+            for rows, value in like.items()
             if rows > 1
         }
         self.version = 0
@@ -161,7 +170,7 @@ class RelativeCosts:
     @property
     def largest(self) -> int:
         """The largest size known; 0 where none is."""
-        return max((rows for rows, size in self.sizes.items() if size.values), default=0)
+        return max(0, 0, *self._stored, *self._sizes)
 
     def upto(self, most: int, now: int) -> list[float]:
         """V(n)/V(1) of 0 to at least `most` rows."""
@@ -176,8 +185,8 @@ class RelativeCosts:
         """
         costs = self.upto(most, now)
         if not self._bounds:
-            known = [(1, 1.0), *((rows, size.value) for rows, size in self.sizes.items() if size.values)]
-            rows, values = np.array(known).T[:, :, None]
+            known = {1: 1.0, **self._stored, **{rows: size.value for rows, size in self._sizes.items()}}
+            rows, values = np.array(list(known.items())).T[:, :, None]
             bounds = (np.ceil(np.arange(len(costs)) / rows) * values).min(axis=0)
             self._bounds = np.maximum(bounds, costs).tolist()
         return self._bounds
@@ -186,9 +195,9 @@ class RelativeCosts:
         """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
         rows = rows if rows <= _LARGEST else rows - rows % 16
         expected = self.upto(rows, now)[rows]
-        size = self.sizes.get(rows)
+        size = self._sizes.get(rows)
         if size is None:
-            size = self.sizes[rows] = _Size(expected, now)
+            size = self._sizes[rows] = _Size(self._stored.get(rows, expected), now)
         if not expected / ODD_FACTOR < cost < expected * ODD_FACTOR:
             size.odd.append(cost)
             if len(size.odd) <= min(len(size.values), WINDOW // 2):
@@ -207,26 +216,27 @@ class RelativeCosts:
     def known(self, now: int) -> dict[int, float]:
         """V(n)/V(1) of the sizes known, as the curve has them."""
         costs = self.upto(self.largest, now)
-        return {1: 1.0, **{rows: costs[rows] for rows, size in self.sizes.items() if size.values}}
+        return {rows: costs[rows] for rows in sorted({1, *self._stored, *self._sizes})}
 
     def _draw(self, most: int, now: int) -> None:
-        points, outdated = [(1, 1.0, 2 * WINDOW)], []  # V(1)/V(1) is certain
+        points, doubtful = [(1, 1.0, 2 * WINDOW)], dict(self._stored)  # V(1)/V(1) is certain
         self._valid_until = 1 << 62
-        for rows, size in sorted(self.sizes.items()):
-            if not size.values:
-                continue
+        for rows, size in sorted(self._sizes.items()):
             size.drawn = value = size.value
             value = max(1.0, value if self._measured >= FEW else min(value, size.prior))
+            doubtful.pop(rows, None)
             if now - size.at > OUTDATED_ROUNDS:
-                outdated.append((rows, value))
-                continue
-            points.append((rows, value, len(size.values)))
-            self._valid_until = min(self._valid_until, size.at + OUTDATED_ROUNDS)
-        self._costs = through(pooled(points), max(most, self.largest))
-        if outdated:
-            for rows, value in outdated:
-                insort(points, (rows, min(value, self._costs[rows]), 1))
-            self._costs = through(pooled(points), max(most, self.largest))
+                doubtful[rows] = value
+            else:
+                points.append((rows, value, len(size.values)))
+                self._valid_until = min(self._valid_until, size.at + OUTDATED_ROUNDS)
+        most = max(most, self.largest)
+        self._costs = through(pooled(points), most)
+        if doubtful:
+            points += [
+                (rows, min(value, self._costs[rows]), 1) for rows, value in doubtful.items() if rows > 1
+            ]
+            self._costs = through(pooled(sorted(points)), most)
         self._bounds = []
         self.version += 1
 
@@ -267,7 +277,7 @@ class CostCurve:
     def __init__(self, *, ragged: bool = True) -> None:
         self._ragged = ragged
         self._batch_size, self._key = 1, (1, 0)
-        self._curve = RelativeCosts({}, {}, 0)
+        self._curve = RelativeCosts()
         self._curves = {self._key: self._curve}  # by batch class and depth band
         self._pass_curve: RelativeCosts | None = None
         self._pass_curves: dict[tuple[int, int], RelativeCosts] = {}  # of drafts that are passes
@@ -318,9 +328,9 @@ class CostCurve:
                 key=lambda known: (key[0] - known[0], abs(known[1] - key[1])),
             )
             like, now = self._curves[near], self.rounds
-            self._curves[key] = RelativeCosts(like.known(now), {}, now)
+            self._curves[key] = RelativeCosts(like.known(now), now=now)
             if key[0] > 1 and not self._ragged:
-                self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), {}, now)
+                self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), now=now)
         self._key, self._curve = key, self._curves[key]
         self._pass_curve = self._pass_curves.get(key)
 
@@ -489,33 +499,32 @@ class CostCurve:
     # --- what is kept between runs --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is kept between runs, as a JSON object: by context depth and rows, the milliseconds of one
-        request's forwards and how many rounds ago they were measured; and what a change of size costs. Empty
-        before a plain forward was measured.
+        """What is kept between runs, as a JSON object; empty before a plain forward was measured.
+
+        Milliseconds of one request's forwards, by depth and rows, and what a change of size costs.
         """
-        milliseconds, ages = {}, {}
-        for (batch, band), curve in sorted(self._curves.items()):
-            if batch == 1 and self.known:
-                known, depth = curve.known(self.rounds), str(depth_of(band))
-                milliseconds[depth] = {str(rows): cost * self.baseline_ms for rows, cost in known.items()}
-                ages[depth] = {str(rows): self.rounds - curve.sizes[rows].at for rows in known if rows > 1}
-        if not milliseconds:
+        if not self.known:
             return {}
-        return {"milliseconds": milliseconds, "age_rounds": ages, "size_change": self.size_change}
+        curves = {str(depth_of(band)): it for (batch, band), it in sorted(self._curves.items()) if batch == 1}
+        return {
+            "milliseconds": {
+                depth: {str(rows): cost * self.baseline_ms for rows, cost in it.known(self.rounds).items()}
+                for depth, it in curves.items()
+            },
+            "size_change": self.size_change,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Begin with what an earlier run kept, as a prior. Raises ValueError where it is damaged."""
-        curves, now = {}, self.rounds
+        curves = {}
         try:
             change = float(state.get("size_change", 0.0))
             for depth, sizes in state.get("milliseconds", {}).items():
                 ms = {int(rows): float(value) for rows, value in sizes.items()}
-                ages = state.get("age_rounds", {}).get(depth, {})
-                at = {int(rows): now - int(age) for rows, age in ages.items()}
                 if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
                     raise ValueError(f"no usable costs at a depth of {depth} tokens")
                 costs = {rows: value / ms[1] for rows, value in sorted(ms.items())}
-                curves[1, band_of(int(depth))] = RelativeCosts(costs, at, now)
+                curves[1, band_of(int(depth))] = RelativeCosts(stored=costs)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"a damaged cost curve: {error}") from None
         if not 0.0 <= change < inf:

@@ -146,7 +146,7 @@ def test_what_was_measured_long_ago_counts_only_where_it_is_cheap() -> None:
     play(curve, 1, truth=linear(0.0), times=OUTDATED_ROUNDS // 2)
     assert curve.forward_cost(4) == pytest.approx(4.0)
     play(curve, 1, truth=linear(0.0), times=OUTDATED_ROUNDS)
-    assert by_rows(curve, 4) == pytest.approx([1.0, 1.1, 1 + 2 * PRIOR_SLOPE, 1 + 3 * PRIOR_SLOPE], rel=0.2)
+    assert by_rows(curve, 4) == pytest.approx([1.0, 1.1, 1.725, 1 + 3 * PRIOR_SLOPE])
     play(curve, 4, truth=linear(0.2))
     assert curve.forward_cost(4) == pytest.approx(1.6), "so it is measured again"
 
@@ -554,16 +554,33 @@ def test_bounds_know_the_change_of_size() -> None:
 
 
 def test_what_is_kept_begins_where_it_ended() -> None:
-    curve = resized(0.1)
-    play(curve, 1, 8, truth=linear(0.8), depth=4000, times=FEW)
+    curve = measured({2: 1.2, 4: 1.5, 8: 2.0, 64: 9.0})
+    play(curve, 1, 8, truth=linear(0.3), depth=4000, times=FEW)
     again = CostCurve()
     again.load_state(json.loads(json.dumps(curve.state())))
     assert not again.known, "how fast the machine is now is measured"
-    assert again.size_change == curve.size_change > 0
     for depth in (0, 4000):
         curve.focus(depth, 1)
         again.focus(depth, 1)
-        assert by_rows(again, 20) == pytest.approx(by_rows(curve, 20))
+        assert by_rows(again, 64) == pytest.approx(by_rows(curve, 64))
+
+
+def test_the_size_change_is_kept_and_corrected() -> None:
+    curve = CostCurve()
+    curve.load_state(json.loads(json.dumps(resized(0.4).state())))
+    assert curve.size_change == pytest.approx(0.4)
+    play(curve, 1, 1, truth=linear(0.5))
+    play(curve, 4, 1, 1, truth=linear(0.5), times=FEW)
+    assert curve.size_change == pytest.approx(0.0)
+
+
+def test_a_stored_value_counts_where_it_is_cheap_and_is_corrected_where_it_is_dear() -> None:
+    """It may be from a busy moment; a size that looks too dear would not be measured again."""
+    curve = stored({2: 4.0, 4: 8.0, 8: 2.0, 1: 1.0})
+    assert by_rows(curve, 8)[-1] == 2.0
+    assert max(by_rows(curve, 8)) <= 2.0 * TOLERANCE
+    play(curve, *[1, 4] * FEW, truth=linear(0.1))
+    assert curve.forward_cost(4) == pytest.approx(1.3)
 
 
 def test_nothing_is_kept_where_nothing_was_measured() -> None:
@@ -571,16 +588,6 @@ def test_nothing_is_kept_where_nothing_was_measured() -> None:
     curve = CostCurve()
     curve.load_state({})
     assert by_rows(curve) == by_rows(CostCurve())
-
-
-def test_a_dear_value_does_not_outlive_run_after_run_that_did_not_measure_it() -> None:
-    curve = measured({2: 2.9, 8: 16.0})
-    for _ in range(4):
-        again = CostCurve()
-        again.load_state(curve.state())
-        play(again, 1, truth=linear(0.0), times=OUTDATED_ROUNDS // 3)
-        curve = again
-    assert curve.forward_cost(8) <= 1 + 7 * PRIOR_SLOPE + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -598,8 +605,6 @@ def test_a_dear_value_does_not_outlive_run_after_run_that_did_not_measure_it() -
         {"milliseconds": {"0": {"1": 5.0, "2": float("inf")}}},
         {"milliseconds": {"0": {"1": "much"}}},
         {"milliseconds": {"0": {"1": None}}},
-        {"milliseconds": {"0": {"1": 5.0}}, "age_rounds": 3},
-        {"milliseconds": {"0": {"1": 5.0}}, "age_rounds": {"0": {"2": "old"}}},
         {"size_change": -1.0},
         {"size_change": float("nan")},
         {"size_change": []},
