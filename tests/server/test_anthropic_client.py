@@ -14,8 +14,8 @@ import pytest
 
 import http_server
 from foredraft import Engine, SamplingParams
-from foredraft.server.anthropic.events import usage
 from foredraft.server.anthropic.stops import StopFinder
+from foredraft.server.usage import anthropic_usage
 from foredraft.testing import FakeModel, FakeTokenizer, markov_logits
 from foredraft.types import Logits, Rows, TokenEvent, Usage
 from http_server import LETTERS, Running, serving, writing_model
@@ -217,7 +217,7 @@ def test_counted_tokens_are_those_of_the_prompt(claude: anthropic.Anthropic, opt
 
 
 def test_tokens_from_the_cache_are_counted_apart() -> None:
-    assert usage(Usage(30, 5, 20, 1, 2)) == {
+    assert anthropic_usage(Usage(30, 5, 20, 1, 2)) == {
         "input_tokens": 10,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 20,

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from foredraft.types import Completion, Timings, Usage
+from foredraft.server.usage import openai_usage
+from foredraft.types import Completion, Timings
 
 
 def completion_dict(completion: Completion) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def completion_dict(completion: Completion) -> dict[str, Any]:
         "tokens": list(completion.tokens),
         "origins": list(completion.origins),
         "finish_reason": completion.finish_reason.value,
-        "usage": usage_dict(completion.usage),
+        "usage": openai_usage([completion.usage]),
         "timings": timings_dict(completion.timings),
         "speculation": asdict(completion.speculation),
     }
@@ -28,20 +29,6 @@ def completion_dict(completion: Completion) -> dict[str, Any]:
     if completion.error:
         report["error"] = completion.error
     return report
-
-
-def usage_dict(usage: Usage) -> dict[str, Any]:
-    """OpenAI's `usage`."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
-            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-        },
-    }
 
 
 def timings_dict(timings: Timings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a finished request tells its client: usage, timings and speculation (docs/server.md)."""
+"""What is reported of a finished request beside its `usage`: timings and speculation (docs/server.md)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from foredraft.types import FinishEvent, SpeculationStats, Timings
-
-
-def usage(ends: Sequence[FinishEvent]) -> dict[str, Any]:
-    """OpenAI's `usage` over all answers to one prompt, which counts once."""
-    prompt = ends[0].usage.prompt_tokens
-    completion = sum(end.usage.completion_tokens for end in ends)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": ends[0].usage.cached_tokens},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": sum(end.usage.accepted_prediction_tokens for end in ends),
-            "rejected_prediction_tokens": sum(end.usage.rejected_prediction_tokens for end in ends),
-        },
-    }
 
 
 def timings(values: Timings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from foredraft.server.anthropic.stops import StopFinder
 from foredraft.server.generation import choices
 from foredraft.server.openai.tool_use import ToolUse
 from foredraft.server.pool import Served
+from foredraft.server.usage import anthropic_usage
 from foredraft.server.worker import Job
 from foredraft.types import FinishEvent, FinishReason, TokenEvent, Usage
 
@@ -42,7 +43,7 @@ async def message_events(served: Served, job: Job, use: ToolUse) -> AsyncGenerat
 
 
 def _end(end: FinishEvent, ended: Event) -> list[Event]:
-    message_delta = {"type": "message_delta", "delta": ended, "usage": usage(end.usage)}
+    message_delta = {"type": "message_delta", "delta": ended, "usage": anthropic_usage(end.usage)}
     return [message_delta | report.extras([end]), {"type": "message_stop"}]
 
 
@@ -56,7 +57,7 @@ def _message_start(model: str, prompt_tokens: int) -> Event:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": usage(Usage(prompt_tokens, 0, 0, 0, 0)),
+        "usage": anthropic_usage(Usage(prompt_tokens, 0, 0, 0, 0)),
     }
     return {"type": "message_start", "message": message}
 
@@ -71,18 +72,6 @@ def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called:
     else:
         reason = "tool_use" if called else "end_turn"
     return {"stop_reason": reason, "stop_sequence": stop}
-
-
-def usage(counts: Usage) -> dict[str, int]:
-    """Anthropic's `usage`: `input_tokens` are the tokens that were computed; the prompt is the sum of the
-    three input counts.
-    """
-    return {
-        "input_tokens": counts.prompt_tokens - counts.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": counts.cached_tokens,
-        "output_tokens": counts.completion_tokens,
-    }
 
 
 async def fold_message(answer: AsyncGenerator[Sequence[Event], None]) -> dict[str, Any]:

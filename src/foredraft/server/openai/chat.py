@@ -12,7 +12,6 @@ from fastapi.responses import Response
 
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
-from foredraft.server import report
 from foredraft.server.caller import visit_of
 from foredraft.server.generation import choices, openai_finish, several, stop_reason
 from foredraft.server.jobs import make_job, with_defaults
@@ -105,7 +104,7 @@ def chat_chunks(served: Served, jobs: Sequence[Job], use: ToolUse) -> AsyncGener
         "model": served.name,
     }
     writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
-    return chunks_of(choices(served, jobs), head, writers, report.usage)
+    return chunks_of(choices(served, jobs), head, writers, len(jobs))
 
 
 class ChoiceWriter:

@@ -14,12 +14,10 @@ from foredraft.server.generation import Choice
 from foredraft.server.openai.schemas import SamplingBody
 from foredraft.server.rendering import json_response
 from foredraft.server.sse import DONE, begun, sse, stream_response, unless_gone
+from foredraft.server.usage import openai_usage
 from foredraft.types import Event, FinishEvent
 
 Chunk = dict[str, Any]
-Usage = Callable[[Sequence[FinishEvent]], Chunk]
-"""Computes the `usage` of finished answers."""
-
 Fold = Callable[[Chunk | None, Chunk], Chunk]
 """Adds a chunk's choice to the answer's choice so far (None: nothing yet) and returns the result."""
 
@@ -33,10 +31,10 @@ class Writer(Protocol):
 
 
 async def chunks_of(
-    answers: AsyncGenerator[Sequence[Choice], None], head: Chunk, writers: Sequence[Writer], usage: Usage
+    answers: AsyncGenerator[Sequence[Choice], None], head: Chunk, writers: Sequence[Writer], n: int
 ) -> AsyncGenerator[Sequence[Chunk], None]:
-    """The chunks of all answers, in groups that are available at the same time. Each starts with `head`; the
-    last has no choices, but the usage and the speculation statistics.
+    """The chunks of all answers, `n` to each prompt, in groups that are available at the same time. Each
+    starts with `head`; the last has no choices, but the usage and the speculation statistics.
     """
     ends: dict[int, FinishEvent] = {}
     async with aclosing(answers):
@@ -48,7 +46,8 @@ async def chunks_of(
                     ends[index] = events[-1]
             yield chunks
     finished = [ends[index] for index in sorted(ends)]
-    yield [{**head, "choices": [], "usage": usage(finished), **report.extras(finished)}]
+    usage = openai_usage([end.usage for end in finished], n)
+    yield [{**head, "choices": [], "usage": usage, **report.extras(finished)}]
 
 
 async def respond(

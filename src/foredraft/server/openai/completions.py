@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -15,7 +14,6 @@ from foredraft.engine.prompt import check_size, check_tokens, encode_infill, enc
 from foredraft.engine.scoring import with_scores
 from foredraft.errors import RequestError
 from foredraft.protocols import Tokenizer
-from foredraft.server import report
 from foredraft.server.caller import visit_of
 from foredraft.server.generation import choices, several
 from foredraft.server.jobs import check_together, make_job, with_defaults
@@ -26,7 +24,6 @@ from foredraft.server.openai.schemas import CompletionRequest
 from foredraft.server.pool import ModelPool, Served
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
-from foredraft.types import FinishEvent
 
 
 def completion_router(pool: ModelPool) -> APIRouter:
@@ -133,20 +130,7 @@ async def completion_chunks(
     writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
     if echoed := [{**head, "choices": [choice]} for writer in writers for choice in writer.begin()]:
         yield echoed
-    answers = chunks_of(choices(served, jobs), head, writers, lambda ends: _usage(ends, n))
+    answers = chunks_of(choices(served, jobs), head, writers, n)
     async with aclosing(answers):
         async for chunks in answers:
             yield chunks
-
-
-def _usage(ends: Sequence[FinishEvent], n: int) -> dict[str, Any]:
-    """The usage of `n` answers to each prompt, in order. Each prompt counts once."""
-    firsts = ends[::n]
-    prompts = sum(end.usage.prompt_tokens for end in firsts)
-    usage = report.usage(ends)
-    return {
-        **usage,
-        "prompt_tokens": prompts,
-        "total_tokens": prompts + usage["completion_tokens"],
-        "prompt_tokens_details": {"cached_tokens": sum(end.usage.cached_tokens for end in firsts)},
-    }

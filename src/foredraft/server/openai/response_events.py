@@ -20,6 +20,7 @@ from foredraft.server.openai.response_schemas import ResponseRequest
 from foredraft.server.openai.tool_use import ToolUse, deltas
 from foredraft.server.tools.choice import Tool
 from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, Delta, TextDelta
+from foredraft.server.usage import response_usage
 from foredraft.types import Event as EngineEvent
 from foredraft.types import FinishEvent, SamplingParams
 
@@ -130,7 +131,7 @@ class ResponseWriter:
             output=self._output,
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
             completed_at=None if cut else int(time.time()),
-            usage=response_usage(end),
+            usage=response_usage(end.usage),
             **report.extras([end]),
         )
         yield self._event(f"response.{status}", response=whole)
@@ -209,21 +210,6 @@ def _tool(tool: Tool) -> dict[str, Any]:
         **described,
         "parameters": dict(tool.parameters),
         "strict": tool.strict,
-    }
-
-
-def response_usage(end: FinishEvent) -> dict[str, Any]:
-    """The Responses API's `usage`. `cache_write_tokens`: the input tokens that were computed."""
-    given = end.usage
-    return {
-        "input_tokens": given.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": given.cached_tokens,
-            "cache_write_tokens": given.prompt_tokens - given.cached_tokens,
-        },
-        "output_tokens": given.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": given.prompt_tokens + given.completion_tokens,
     }
 
 
