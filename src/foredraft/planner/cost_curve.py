@@ -281,19 +281,20 @@ class CostCurve:
         self._curves = {self._key: self._curve}  # by batch class and depth band
         self._pass_curve: RelativeCosts | None = None
         self._pass_curves: dict[tuple[int, int], RelativeCosts] = {}  # of drafts that are passes
-        self._break_even: tuple[Any, float] = ((), 1.0)
+        self._row_cost: tuple[tuple[object, ...], float] = (), 0.0
+        self._break_even: tuple[tuple[object, ...], float] = (), 1.0
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)  # round and V(1) in ms of plain forwards
         self._single_ms: deque[float] = deque(maxlen=WINDOW)  # V(1) by forwards of all sizes
         self._baseline_ms: float | None = 0.0
         self._last_rows = 0  # of the last forward; 0 if it was of another kind
         self._first_ms: float | None = None  # the last forward's, if it was plain and changed the size
-        self._load_size_change(0.0)
+        self._load_resize(0.0)
         self.rounds = 0
         """Rounds of decoding measured."""
 
-    def _load_size_change(self, cost: float) -> None:
-        self._size_changes = deque([cost] * (FEW - 1), WINDOW)
-        self.size_change = cost
+    def _load_resize(self, cost: float) -> None:
+        self._resizes = deque([cost] * (FEW - 1), WINDOW)
+        self.resize = cost
         """What a forward costs more, in V(1), if the one before it had another number of rows."""
 
     @property
@@ -358,11 +359,11 @@ class CostCurve:
         if self._pass_curve is None:
             return bounds
         added = self._pass_curve.bounds_upto(count, self.rounds)[:count]
-        base = self._curve.bounds_upto(plain, self.rounds)[plain] + self.size_change
+        base = self._curve.bounds_upto(plain, self.rounds)[plain] + self.resize
         return [bounds[0], *map(max, self.costs(count, extra_rows)[1:], (base + it for it in added[1:]))]
 
     def _with_change(self, by_rows: Sequence[float], plain: int, count: int) -> list[float]:
-        costs, change, before = list(by_rows[plain : plain + count]), self.size_change, self._last_rows
+        costs, change, before = list(by_rows[plain : plain + count]), self.resize, self._last_rows
         if change:
             costs = [cost + change for cost in costs]
             costs[0] -= change * ((before == plain) + (plain > 1))
@@ -378,7 +379,7 @@ class CostCurve:
             return None
         plain, now = self._batch_size + extra_rows, self.rounds
         by_rows = self._curve.upto(max(plain, _LARGEST), now)
-        base, change = by_rows[plain], self.size_change
+        base, change = by_rows[plain], self.resize
         added = [0.0, *self._pass_curve.upto(count, now)[1:count]]
         sizes = [plain * size for size in range(2, count + 1)]
         even = [max(base, by_rows[rows]) if rows <= _LARGEST else inf for rows in sizes]
@@ -410,31 +411,37 @@ class CostCurve:
         """The least that a further row costs, on average over any `_KERNEL_ROWS` of the longest draft. A
         token that is less likely than this ÷ `per_request` never pays.
         """
-        costs = [self._rows(self._curve, self._batch_size)]
-        if self._pass_curve is not None:
-            costs.append(self._rows(self._pass_curve, 1))
-        return max(
-            0.0, min(float((it[_KERNEL_ROWS:] - it[:-_KERNEL_ROWS]).min()) / _KERNEL_ROWS for it in costs)
-        )
+        version = self._version()
+        if self._row_cost[0] != version:
+            costs = [self._rows(self._curve, self._batch_size)]
+            costs += [self._rows(self._pass_curve, 1)] if self._pass_curve else []
+            least = min(float((it[_KERNEL_ROWS:] - it[:-_KERNEL_ROWS]).min()) for it in costs)
+            self._row_cost = version, max(0.0, least / _KERNEL_ROWS)
+        return self._row_cost[1]
 
     def break_even(self, margin: float) -> float:
         """The least probability of every draft token with which a draft of one request pays; 1 if none does.
 
         That is the smallest s with 1 + s + … + s^k ≥ `margin` × (1 + the cost of k tokens ÷ `per_request`).
         """
-        curve = self._pass_curve or self._curve
-        added = self._rows(curve, 0 if self._pass_curve else self._batch_size)
-        key = self._key, curve.version, self.size_change, margin
-        if self._break_even[0] != key:
-            added = added[1:] - added[0] * (self._pass_curve is None)
-            wanted = margin * (1.0 + (added + self.size_change) / self.per_request)
+        version = *self._version(), margin
+        if self._break_even[0] != version:
+            costs = self._rows(self._pass_curve or self._curve, 0 if self._pass_curve else self._batch_size)
+            added = costs[1:] - (0.0 if self._pass_curve else costs[0])
+            wanted = margin * (1.0 + (added + self.resize) / self.per_request)
             lengths, low, high = np.arange(1, _LARGEST), 0.0, 1.0
             for _ in range(10):
                 middle = (low + high) / 2
                 pays = bool((1.0 + np.cumsum(middle**lengths) >= wanted).any())
                 low, high = (low, middle) if pays else (middle, high)
-            self._break_even = key, high
+            self._break_even = version, high
         return self._break_even[1]
+
+    def _version(self) -> tuple[object, ...]:
+        """What changes whenever the curves or what is asked of them do."""
+        curves = [self._curve, self._pass_curve] if self._pass_curve else [self._curve]
+        drawn = [curve.version for curve in curves if curve.upto(_LARGEST, self.rounds)]
+        return self._key, self._batch_size, self.resize, *drawn
 
     def _rows(self, curve: RelativeCosts, first: int) -> Floats:
         """What `first` rows cost, and with those of the longest draft beside them."""
@@ -455,11 +462,11 @@ class CostCurve:
         lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         before, self._last_rows = self._last_rows, rows
         if rows > 1:
-            self._learn_size(rows, ms, self.size_change * (rows == before), lengths)
-        cost = self.forward_cost(rows, lengths) + self.size_change * ((rows != before) - (rows > 1))
+            self._learn_size(rows, ms, self.resize * (rows == before), lengths)
+        cost = self.forward_cost(rows, lengths) + self.resize * ((rows != before) - (rows > 1))
         if rows == 1 or (measured.outcomes and not lengths):
             self._plain.append((self.rounds, ms / cost))
-            self._learn_size_change(ms, ms / cost, before)
+            self._learn_resize(ms, ms / cost, before)
         elif not self.known:
             return
         self._single_ms.append(ms / cost)
@@ -487,39 +494,40 @@ class CostCurve:
             if length > 1:  # one row is taken to cost what it does alone
                 self._pass_curve.learn(length, passes.added[length] * share, self.rounds)
 
-    def _learn_size_change(self, ms: float, single_ms: float, before: int) -> None:
+    def _learn_resize(self, ms: float, single_ms: float, before: int) -> None:
         """A plain forward took `ms`, after one of `before` rows."""
         if before != self._last_rows:
             self._first_ms = ms if before else None
         elif self._first_ms is not None:
-            self._size_changes.append((self._first_ms - ms) / max(single_ms, 1e-9))
+            self._resizes.append((self._first_ms - ms) / max(single_ms, 1e-9))
             self._first_ms = None
-            self.size_change = max(median(self._size_changes), 0.0)
+            self.resize = max(median(self._resizes), 0.0)
 
     # --- what is kept between runs --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is kept between runs, as a JSON object; empty before a plain forward was measured.
-
-        Milliseconds of one request's forwards, by depth and rows, and what a change of size costs.
+        """What is kept between runs: `resize`, and `curve`: milliseconds of one request's forwards by depth
+        and rows, empty before a plain one was measured.
         """
-        if not self.known:
-            return {}
-        curves = {str(depth_of(band)): it for (batch, band), it in sorted(self._curves.items()) if batch == 1}
+        curves = {depth_of(band): curve for (batch, band), curve in self._curves.items() if batch == 1}
         return {
-            "milliseconds": {
-                depth: {str(rows): cost * self.baseline_ms for rows, cost in it.known(self.rounds).items()}
-                for depth, it in curves.items()
+            "curve": {
+                depth: {rows: cost * self.baseline_ms for rows, cost in curve.known(self.rounds).items()}
+                for depth, curve in sorted(curves.items())
+                if self.known
             },
-            "size_change": self.size_change,
+            "resize": self.resize,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Begin with what an earlier run kept, as a prior. Raises ValueError where it is damaged."""
+        """Begin with what an earlier run kept, as a prior; depths and rows may be text, as in JSON.
+
+        Raises ValueError where it is damaged.
+        """
         curves = {}
         try:
-            change = float(state.get("size_change", 0.0))
-            for depth, sizes in state.get("milliseconds", {}).items():
+            change = float(state.get("resize", 0.0))
+            for depth, sizes in state.get("curve", {}).items():
                 ms = {int(rows): float(value) for rows, value in sizes.items()}
                 if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
                     raise ValueError(f"no usable costs at a depth of {depth} tokens")
@@ -531,4 +539,4 @@ class CostCurve:
             raise ValueError(f"a change of forward size that costs {change}")
         self._curves.update(curves)
         self._curve = self._curves[self._key]
-        self._load_size_change(change)
+        self._load_resize(change)

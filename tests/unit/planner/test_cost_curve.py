@@ -74,7 +74,7 @@ def measured(points: dict[int, float], times: int = FEW, **kept: bool) -> CostCu
 def stored(points: dict[int, float], *, ragged: bool = True) -> CostCurve:
     """A curve that begins with these values as its prior."""
     curve = CostCurve(ragged=ragged)
-    curve.load_state({"milliseconds": {0: {rows: PLAIN_MS * cost for rows, cost in points.items()}}})
+    curve.load_state({"curve": {0: {rows: PLAIN_MS * cost for rows, cost in points.items()}}})
     return curve
 
 
@@ -156,7 +156,7 @@ def test_many_sizes_do_not_make_it_large() -> None:
     for rows in range(2, 700):
         play(curve, 1, rows, truth=linear(0.2))
     assert curve.forward_cost(512) == pytest.approx(1 + 0.2 * 511, rel=0.05)
-    assert len(curve.state()["milliseconds"]["192"]) < 64 + 700 // 16 + 2
+    assert len(curve.state()["curve"][192]) < 64 + 700 // 16 + 2
 
 
 # --- little evidence ----------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def resized(extra: float, *sizes: int) -> CostCurve:
 
 def test_a_change_of_size_is_learnt_apart_from_the_sizes() -> None:
     curve = resized(0.1)
-    assert curve.size_change == pytest.approx(0.1)
+    assert curve.resize == pytest.approx(0.1)
     assert curve.baseline_ms == pytest.approx(PLAIN_MS)
     assert [curve.forward_cost(rows) for rows in (2, 4, 8)] == pytest.approx([1.6, 2.6, 4.6]), "on the way up"
 
@@ -321,7 +321,7 @@ def test_after_a_draft_going_back_costs_and_going_on_with_the_same_size_does_not
 
 def test_where_a_change_costs_nothing_the_curve_is_all() -> None:
     curve = resized(0.0, 4)
-    assert curve.size_change == 0.0
+    assert curve.resize == 0.0
     assert curve.costs(8) == by_rows(curve, 8)
     assert resized(0.1).break_even(1.03) > curve.break_even(1.03)
 
@@ -333,12 +333,12 @@ def test_few_changes_and_single_stalls_are_not_believed() -> None:
         play(curve, 4, truth=linear(0.5))
         play(curve, 1, truth=linear(0.5), slower=first)
         play(curve, 1, truth=linear(0.5))
-    assert curve.size_change < 0.2
+    assert curve.resize < 0.2
     for _ in range(FEW):
         play(curve, 4, truth=linear(0.5))
         play(curve, 1, truth=linear(0.5), slower=1.2)
         play(curve, 1, truth=linear(0.5))
-    assert curve.size_change == pytest.approx(0.2)
+    assert curve.resize == pytest.approx(0.2)
 
 
 # --- depth and batch size -----------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_a_batch_size_has_a_curve_of_its_own() -> None:
     assert curve.costs(1) == pytest.approx([3.2]), "four requests are like two rather than one"
     curve.focus(0, 1)
     assert curve.costs(4)[3] == pytest.approx(1.8), "and one alone is as it was"
-    assert list(curve.state()["milliseconds"]["192"]) == ["1", "2", "4"]
+    assert list(curve.state()["curve"][192]) == [1, 2, 4]
 
 
 def test_a_plain_forward_of_four_is_not_one_of_three_with_a_draft() -> None:
@@ -465,9 +465,7 @@ def test_a_larger_batch_begins_with_what_a_draft_adds_in_a_smaller_one() -> None
 
 def test_the_price_of_passes_has_the_change_of_size() -> None:
     curve = stored(ALONE, ragged=False)
-    curve.load_state(
-        {**curve.state(), "size_change": 0.2, "milliseconds": {"0": {"1": 10, "2": 11, "8": 40}}}
-    )
+    curve.load_state({**curve.state(), "resize": 0.2, "curve": {"0": {"1": 10, "2": 11, "8": 40}}})
     curve.focus(0, 2)
     batch_rounds(curve, ([0, 0], 1.1), times=1)
     passes = curve.passes(8)
@@ -565,13 +563,13 @@ def test_what_is_kept_begins_where_it_ended() -> None:
         assert by_rows(again, 64) == pytest.approx(by_rows(curve, 64))
 
 
-def test_the_size_change_is_kept_and_corrected() -> None:
+def test_the_resize_is_kept_and_corrected() -> None:
     curve = CostCurve()
     curve.load_state(json.loads(json.dumps(resized(0.4).state())))
-    assert curve.size_change == pytest.approx(0.4)
+    assert curve.resize == pytest.approx(0.4)
     play(curve, 1, 1, truth=linear(0.5))
     play(curve, 4, 1, 1, truth=linear(0.5), times=FEW)
-    assert curve.size_change == pytest.approx(0.0)
+    assert curve.resize == pytest.approx(0.0)
 
 
 def test_a_stored_value_counts_where_it_is_cheap_and_is_corrected_where_it_is_dear() -> None:
@@ -584,7 +582,7 @@ def test_a_stored_value_counts_where_it_is_cheap_and_is_corrected_where_it_is_de
 
 
 def test_nothing_is_kept_where_nothing_was_measured() -> None:
-    assert stored(ALONE).state() == {}
+    assert stored(ALONE).state() == {"curve": {}, "resize": 0.0}
     curve = CostCurve()
     curve.load_state({})
     assert by_rows(curve) == by_rows(CostCurve())
@@ -593,25 +591,25 @@ def test_nothing_is_kept_where_nothing_was_measured() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        {"milliseconds": 3},
-        {"milliseconds": {"0": 3}},
-        {"milliseconds": {"0": {}}},
-        {"milliseconds": {"0": {"2": 5.0}}},
-        {"milliseconds": {"x": {"1": 5.0}}},
-        {"milliseconds": {"-1": {"1": 5.0}}},
-        {"milliseconds": {"0": {"1": 5.0, "0": 1.0}}},
-        {"milliseconds": {"0": {"1": 5.0, "2": 0.0}}},
-        {"milliseconds": {"0": {"1": 5.0, "2": float("nan")}}},
-        {"milliseconds": {"0": {"1": 5.0, "2": float("inf")}}},
-        {"milliseconds": {"0": {"1": "much"}}},
-        {"milliseconds": {"0": {"1": None}}},
-        {"size_change": -1.0},
-        {"size_change": float("nan")},
-        {"size_change": []},
+        {"curve": 3},
+        {"curve": {"0": 3}},
+        {"curve": {"0": {}}},
+        {"curve": {"0": {"2": 5.0}}},
+        {"curve": {"x": {"1": 5.0}}},
+        {"curve": {"-1": {"1": 5.0}}},
+        {"curve": {"0": {"1": 5.0, "0": 1.0}}},
+        {"curve": {"0": {"1": 5.0, "2": 0.0}}},
+        {"curve": {"0": {"1": 5.0, "2": float("nan")}}},
+        {"curve": {"0": {"1": 5.0, "2": float("inf")}}},
+        {"curve": {"0": {"1": "much"}}},
+        {"curve": {"0": {"1": None}}},
+        {"resize": -1.0},
+        {"resize": float("nan")},
+        {"resize": []},
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(state: dict[str, object]) -> None:
     curve = CostCurve()
     with pytest.raises(ValueError, match=r"."):
         curve.load_state(state)
-    assert (by_rows(curve), curve.size_change) == (by_rows(CostCurve()), 0.0)
+    assert (by_rows(curve), curve.resize) == (by_rows(CostCurve()), 0.0)
