@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace
-
-LONGEST = 63
+from foredraft.types import MAX_DRAFT_TOKENS
 
 
 def hindsight_cost(trace: Trace, curve: Curve) -> float:
@@ -29,7 +28,7 @@ def hindsight_cost(trace: Trace, curve: Curve) -> float:
 
 def clairvoyant_cost(trace: Trace, curve: Curve) -> float:
     """Time with drafts that are always right, in units of V(1)."""
-    return _shortest([LONGEST] * max(0, len(trace.output) - 1), curve)
+    return _shortest([MAX_DRAFT_TOKENS] * max(0, len(trace.output) - 1), curve)
 
 
 def copyable(prompt: Sequence[int], output: Sequence[int]) -> list[int]:
@@ -45,14 +44,14 @@ def copyable(prompt: Sequence[int], output: Sequence[int]) -> list[int]:
         run[:at] = np.where(same, run[1 : at + 1] + 1, 0)
         run[at:] = 0
         follows = text[: at - 1] == text[at - 1]
-        found.append(int(min(run[1:at][follows].max(initial=0), LONGEST)))
+        found.append(int(min(run[1:at][follows].max(initial=0), MAX_DRAFT_TOKENS)))
     return found[::-1]
 
 
 def _shortest(reach: Sequence[int], curve: Curve) -> float:
     """`reach[i]`: the longest draft that is right at the i-th token after the first."""
     count = len(reach)
-    ratio = [curve.ratio(1 + k) for k in range(LONGEST + 1)]
+    ratio = [curve.ratio(1 + k) for k in range(MAX_DRAFT_TOKENS + 1)]
     best = [0.0] * (count + 1)
     for i in range(count - 1, -1, -1):
         # The bonus token of a draft that ends the output is not needed: a shorter one does as well.

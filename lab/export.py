@@ -19,8 +19,9 @@ from typing import Any, TypeAlias
 from foredraft.bench.curves import Curve, find_curve
 from foredraft.bench.trace import TraceSet, shipped_traces
 from foredraft.config import parse_speculation
-from foredraft.drafters.suffix import LONGEST, MIN_SURVIVAL, SHORTEST_MATCH
+from foredraft.drafters.suffix import MIN_SURVIVAL, SHORTEST_MATCH
 from foredraft.errors import ConfigError
+from foredraft.types import MAX_DRAFT_TOKENS
 from lab.grid import rank_static
 from lab.live import run
 
@@ -154,7 +155,7 @@ def _vllm_suffix(options: Options) -> dict[str, Any] | None:
     if not set(options) <= {"min", "max", "min-p"}:
         return None
     shortest, least = int(options.get("min", SHORTEST_MATCH)), options.get("min-p", MIN_SURVIVAL)
-    longest = options.get("max", LONGEST)
+    longest = options.get("max", MAX_DRAFT_TOKENS)
     if least == 0:
         return {
             "method": "ngram",

@@ -21,6 +21,9 @@ Probs: TypeAlias = npt.NDArray[np.float64]
 TARGET = "target"
 """The origin of a token that the target model chose itself."""
 
+MAX_DRAFT_TOKENS = 63
+"""The longest draft that is made: verified beside the last committed token it takes 64 rows of a forward."""
+
 VerifyRule: TypeAlias = Literal["match", "rejection", "block"]
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "grammar"]
 Message: TypeAlias = Mapping[str, Any]

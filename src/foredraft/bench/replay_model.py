@@ -17,12 +17,12 @@ from foredraft.bench.trace import Trace, TraceSet
 from foredraft.errors import BackendError, RequestError
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
-from foredraft.types import Capabilities, Logits, Message, ModelInfo, Rollback, Rows
+from foredraft.types import MAX_DRAFT_TOKENS, Capabilities, Logits, Message, ModelInfo, Rollback, Rows
 
 LIKELIEST = 8.0
 """Logit of the recorded token; the recorded successors follow it, one apart, and all others are at 0."""
 
-MAX_ROWS = 64
+MAX_ROWS = MAX_DRAFT_TOKENS + 1
 MAX_BATCH = 4096
 
 _LOST = 1 << 30

@@ -13,11 +13,9 @@ from foredraft.config import read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.errors import RequestError, SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, GrammarCompiler, GrammarState, RequestView
-from foredraft.types import Constraint, Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Constraint, Draft, DraftLimit, Outcome
 
 NAME = "grammar"
-LONGEST = 63
-"""Tokens of the longest draft."""
 
 
 @dataclass(slots=True)
@@ -37,7 +35,7 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
 
     name = NAME
 
-    def __init__(self, compiler: GrammarCompiler | None, longest: int = LONGEST) -> None:
+    def __init__(self, compiler: GrammarCompiler | None, longest: int = MAX_DRAFT_TOKENS) -> None:
         super().__init__()
         self._compiler = compiler
         self._longest = longest
@@ -91,7 +89,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
 
     Raises SpeculationStringError.
     """
-    longest = read_options(NAME, options, {"max": LONGEST})["max"]
+    longest = read_options(NAME, options, {"max": MAX_DRAFT_TOKENS})["max"]
     if longest < 1:
         raise SpeculationStringError(f"{NAME}: max={longest} must be at least 1.")
     return GrammarDrafter(context.grammar, longest)

@@ -17,11 +17,9 @@ from foredraft.config import read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, RequestView
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
 NAME = "prediction"
-LONGEST = 63
-"""Tokens of the longest draft."""
 
 GRAMS = (1, 2, 3, 4, 6, 8)
 """How many of the output's last tokens are searched for; the longest gram that occurs sets the cursor."""
@@ -136,7 +134,7 @@ class PredictionDrafter(HistoryDrafter[_Walk | None]):
 
     name = NAME
 
-    def __init__(self, longest: int = LONGEST) -> None:
+    def __init__(self, longest: int = MAX_DRAFT_TOKENS) -> None:
         super().__init__()
         self._longest = longest
 
@@ -193,7 +191,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # n
 
     Raises SpeculationStringError.
     """
-    longest = read_options(NAME, options, {"max": LONGEST})["max"]
+    longest = read_options(NAME, options, {"max": MAX_DRAFT_TOKENS})["max"]
     if longest < 1:
         raise SpeculationStringError(f"{NAME}: max={longest} must be at least 1.")
     return PredictionDrafter(longest)

@@ -28,7 +28,7 @@ from foredraft.drafters.recycle_table import MOST_SUCCESSORS, Row, SuccessorTabl
 from foredraft.drafters.scope_key import ScopeKey, ScopeKeys
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, RequestView
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
 NAME = "recycle"
 SUCCESSORS = 4
@@ -45,7 +45,6 @@ would hardly be left in the table.
 
 BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""
-LARGEST_DRAFT = 64
 
 # How often the first successor was right, by how often in a row it had followed (0: an opinion). Measured on
 # greedy answers of a 135M model to prompts of six kinds; the planner learns the rest.
@@ -245,14 +244,14 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """The drafter of the stage `recycle`.
 
     Options: `k`, successors kept for each context (1 to 15; the table has as many rows as fit into 8 MB);
-    `max`, the longest draft (1 to 64 tokens); `width`, the most children of a token where the model verifies
+    `max`, the longest draft (1 to 63 tokens); `width`, the most children of a token where the model verifies
     trees, 1 for chains; `min-p`, the estimate that all of the draft is right below which it ends. Raises
     SpeculationStringError.
     """
     values = read_options(
         NAME, options, {"k": SUCCESSORS, "max": LONGEST, "width": WIDTH, "min-p": MIN_SURVIVAL}
     )
-    for key, most in (("k", MOST_SUCCESSORS), ("max", LARGEST_DRAFT), ("width", MOST_SUCCESSORS)):
+    for key, most in (("k", MOST_SUCCESSORS), ("max", MAX_DRAFT_TOKENS), ("width", MOST_SUCCESSORS)):
         if not 1 <= values[key] <= most:
             raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
     if not 0.0 <= values["min-p"] <= 1.0:

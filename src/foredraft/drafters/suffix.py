@@ -24,7 +24,7 @@ from foredraft.drafters.past_outputs import PastOutputs
 from foredraft.drafters.resync import CONFIDENCE as RESYNC
 from foredraft.drafters.resync import STEADY, Copying, confidence_of
 from foredraft.drafters.store_thread import StoreThread
-from foredraft.drafters.suffix_index import REACH, SuffixIndex
+from foredraft.drafters.suffix_index import SuffixIndex
 from foredraft.drafters.suffix_store import SuffixStore
 from foredraft.drafters.suffix_vote import (
     LONGEST_BRANCH,
@@ -37,10 +37,9 @@ from foredraft.drafters.suffix_vote import (
 )
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, RequestView
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
 NAME = "suffix"
-LONGEST = REACH - 1
 SHORTEST_MATCH = 1
 CANDIDATES = 16
 MIN_SURVIVAL = 0.3
@@ -88,7 +87,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
     the first token; `from_store`, 1 when the continuation is a past output's, and `from_prompt`, 1 when it is
     the prompt's. `open_store` opens the store of a scope's past outputs, None remembers nothing. It is read
     on a thread of its own, `disk`, and until that is done drafts come from the request's own text. A draft
-    has at most `longest` tokens (≤ REACH).
+    has at most `longest` tokens (≤ `MAX_DRAFT_TOKENS`).
     """
 
     name = NAME
@@ -96,7 +95,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
     def __init__(
         self,
         *,
-        longest: int = LONGEST,
+        longest: int = MAX_DRAFT_TOKENS,
         shortest_match: int = SHORTEST_MATCH,
         candidates: int = CANDIDATES,
         min_survival: float = 0.005,
@@ -243,7 +242,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """The drafter of the stage `suffix`.
 
-    Options: `max`, the longest draft (1 to 64 tokens); `min`, the shortest match to draft from;
+    Options: `max`, the longest draft (1 to 63 tokens); `min`, the shortest match to draft from;
     `candidates`, how many occurrences are looked at; `min-p`, the estimate that all of the draft is right
     below which it ends; `store_tokens`, how many tokens of past outputs are
     kept for each scope, 0 for none. Raises SpeculationStringError.
@@ -252,14 +251,14 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         NAME,
         options,
         {
-            "max": LONGEST,
+            "max": MAX_DRAFT_TOKENS,
             "min": SHORTEST_MATCH,
             "min-p": MIN_SURVIVAL,
             "candidates": CANDIDATES,
             "store_tokens": STORE_TOKENS,
         },
     )
-    for key, most in (("max", REACH), ("min", REACH - 1), ("candidates", 1024)):
+    for key, most in (("max", MAX_DRAFT_TOKENS), ("min", MAX_DRAFT_TOKENS), ("candidates", 1024)):
         if not 1 <= values[key] <= most:
             raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
     if not 0.0 <= values["min-p"] <= 1.0:

@@ -18,10 +18,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from foredraft.types import MAX_DRAFT_TOKENS
+
 Tokens: TypeAlias = npt.NDArray[np.int32]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
-REACH = 64
+REACH = MAX_DRAFT_TOKENS + 1
 """Tokens that are compared to the left of a match and returned to the right of it."""
 
 SEPARATOR = -1

@@ -336,7 +336,7 @@ def test_close_may_be_called_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"max": "0"}, {"max": "65"}, {"min": "0"}, {"candidates": "0"}, {"tree": "1"}, {"max": "x"}]
+    "options", [{"max": "0"}, {"max": "64"}, {"min": "0"}, {"candidates": "0"}, {"tree": "1"}, {"max": "x"}]
 )
 def test_bad_options(options: dict[str, str]) -> None:
     with pytest.raises(SpeculationStringError):
