@@ -73,7 +73,7 @@ def flipping_text(
 
 
 class Commits:
-    """A greedy answer of so many tokens and when each of them was committed, in turns.
+    """A greedy answer and when each of its tokens was committed, in turns.
 
     A round's tokens come at once; its time is spread over them evenly, so that a round across the border of
     two phases counts for both. Nothing else may run in the engine.

@@ -101,18 +101,18 @@ class ServerSide:
             **self._sampling(params),
         }
         body = {key: value for key, value in body.items() if value is not None}
-        heard = Heard()
+        received = Received()
         with self._sent("POST", "/chat/completions", body) as response:
             for chunk in self._chunks(response):
                 now = self._clock()
                 try:
-                    heard.take(chunk, now)
+                    received.take(chunk, now)
                 except (AttributeError, TypeError):
                     raise self._strange(f"it sent {json.dumps(chunk)[:_QUOTED]}") from None
-        if not heard.chunks:
+        if not received.chunks:
             raise self._strange("it sent no events")
         try:
-            return heard.sample()
+            return received.sample()
         except (AttributeError, TypeError, ValueError):
             raise self._strange("its timings or usage are not numbers") from None
 
@@ -196,9 +196,7 @@ class ServerSide:
             return ConfigError(message, hint="Give its key: --api-key.")
         if not self.model:
             return ConfigError(message, hint="Is it an OpenAI-compatible server?")
-        return ConfigError(
-            message, hint=f"It was asked for the model {self.model!r}; --against-model names another."
-        )
+        return ConfigError(message, hint=f"The model was {self.model!r}; --against-model names another.")
 
     def _strange(self, what: str) -> BackendError:
         return BackendError(
@@ -206,7 +204,7 @@ class ServerSide:
         )
 
 
-class Heard:
+class Received:
     """What has come of a streamed answer so far."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class Meter:
         self.seconds = 0.0
 
     def charge(self, ms: float, requests: int = 1) -> None:
-        """Charge an attempt that costs `ms` for one request, for so many."""
+        """Charge an attempt for this number of requests; it costs `ms` for one."""
         if requests:
             seconds = ms * (1.0 + FURTHER * (requests - 1)) / 1e3
             self.seconds += seconds

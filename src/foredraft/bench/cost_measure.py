@@ -14,8 +14,8 @@ A size whose median is settled is left out of the further passes. It is when thr
 and three at least, lie within 3 % of each other: one more could not move the median out of that band. Of
 forwards as long as five plain ones two that agree are enough: a hiccup that spoils a short one is a small
 part of a long one. And one is enough as long as 20 plain ones, if its rows are not much dearer than those of
-the next smaller size: nobody verifies so many unless nearly all are right, and such forwards would be most of
-the time. So a quiet machine is done after three passes, of which only the first is over everything.
+the next smaller size: such drafts are only verified where nearly all is right, and such forwards would be
+most of the time. So a quiet machine is done after three passes, of which only the first is over everything.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _Sequence:
         self.restore_times: list[float] = []
 
     def fill(self, progress: Callable[[int], None], seconds: float) -> None:
-        """Prefill to the largest depth, or as far as that gets in so many seconds, but past the depth before;
+        """Prefill to the largest depth, or as far as that gets in `seconds`, but past the depth before;
         `progress` gets the tokens done. `depths` are then those that were reached: one that is little deeper
         than the one before would tell nothing new.
         """

@@ -1,4 +1,4 @@
-"""A profile's cost curves as a picture. matplotlib is an extra, imported when a plot is asked for."""
+"""A profile's cost curves as a picture. matplotlib is an extra, imported for a plot only."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ NONE = "–"
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number with so many digits after the point."""
+    """A number with this many digits after the point."""
     return NONE if value is None else f"{value:,.{digits}f}"
 
 
@@ -30,7 +30,7 @@ def worst(summary: Summary) -> str:
 
 
 def columns(report: Report) -> list[str]:
-    """The headers of `cells`; what nobody measured has no column."""
+    """The headers of `cells`; what was not measured has no column."""
     return [name for name, known in _known(report).items() if known]
 
 

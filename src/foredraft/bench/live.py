@@ -22,7 +22,7 @@ WARM_UP: Messages = ({"role": "user", "content": "Write the numbers from one to 
 WARM_UP_TOKENS = 32
 
 LEAD_INS = 8
-"""Lengths that lead-ins have in turns: WARM_UP_TOKENS, and so many in all below it."""
+"""How many lengths lead-ins have, in turns: WARM_UP_TOKENS and those just below it."""
 
 
 def warm_up(sides: Sequence[Side], tokens: int = WARM_UP_TOKENS) -> None:
@@ -46,7 +46,7 @@ def measure(
     one, as far as they can tell, after a lead-in.
 
     Of a conversation the first `turns` turns are measured. What was answered to the turns before is the first
-    side's text for all sides, so that all are asked the same. A turn that does not fit into the context of
+    side's text for all sides, so that all get the same prompt. A turn that does not fit into the context of
     some side is left out, with those after it; `too_long` gets its name: the rows of sides that had answered
     it by then are to be left out, too. Engines' turns with one another are as long as the first side's last
     answer says. Raises ForedraftError.
@@ -83,7 +83,7 @@ def _tell(passes: Passes, case: PromptCase, rows: Sequence[Row], baseline: str) 
 
 
 class _Interview:
-    """Asks sides up to so many turns of conversations. `first`: whose answers all sides are told."""
+    """Has sides answer up to `turns` turns of conversations. All get the answers of `first` as history."""
 
     def __init__(self, first: Side, params: SamplingParams, turns: int) -> None:
         self._first = first.name
@@ -136,8 +136,8 @@ class _Memory:
 def _answers(
     order: Sequence[Side], messages: Messages, params: SamplingParams, seconds: float
 ) -> Iterator[tuple[str, Sample]]:
-    """Every side's answer: of those that can pause at once, in turns of so many seconds, in the place of the
-    first of them.
+    """Every side's answer: of those that can pause at once, in turns of `seconds`, in the place of
+    the first of them.
     """
     together = {side.name: side for side in order if isinstance(side, Pausing)}
     begun = False

@@ -3,7 +3,7 @@
 An answer of ten tokens is over after forty milliseconds, in which a shared machine is off by 3 to 4 %, and
 the worst of many prompts is then whichever of the short ones had bad luck. So short answers are measured
 again, in passes of their own, until as many of their tokens were as of a longer answer; and so are those that
-came out slower than plain decoding, until it is known whether they are (docs/experiments.md).
+came out slower than plain decoding, until it is known whether they are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ ENOUGH = 128
 """Tokens of an answer, in each of the passes over all prompts, from which it needs no further ones."""
 
 SETTLED = 0.005
-"""Standard error of a speedup under 1 from which it is believed …"""
+"""Standard error at which a speedup under 1 needs no further passes."""
 
-MOST = 8
-"""… or it was measured over so many times as many tokens as are enough otherwise …"""
+MOST, MOST_SLOW = 8, 32
+"""Multiples of the tokens that are enough otherwise, after which it needs none either; the second for one
+under `SLOW`, which may be the worst of all."""
 
 SLOW = 0.98
-"""… and one under this, which may be the worst of all, over …"""
-
-MOST_SLOW = 32
-"""… so many."""
 
 FEWEST = 4
 """Passes from which there is a standard error."""
@@ -36,7 +33,7 @@ FEWEST = 4
 
 class Passes:
     """The cases of pass after pass: `repeat` passes over all of them, then those over short answers, which
-    have fewer than `enough` tokens, and slow ones, unless one pass is all that was asked for. `enough` 0:
+    have fewer than `enough` tokens, and slow ones, unless there is one pass only. `enough` 0:
     there are no further passes.
     """
 
@@ -56,12 +53,12 @@ class Passes:
             done += 1
 
     def answered(self, case: PromptCase, tokens: int) -> None:
-        """A turn of it was answered in so many tokens. One too short to have a rate needs no further pass."""
+        """A turn of it was answered in `tokens`. One too short to have a rate needs no further pass."""
         if tokens >= SHORTEST:
             self._shortest[case.id] = min(tokens, self._shortest.get(case.id, tokens))
 
     def compared(self, case: PromptCase, turn: str, speedup: float) -> None:
-        """In the pass that is under way this turn of it was so many times as fast as plain decoding."""
+        """In the present pass this turn of it had this speedup over plain decoding."""
         self._speedups.setdefault(case.id, {}).setdefault(turn, []).append(speedup)
 
     def _needed(self, case: PromptCase) -> int:

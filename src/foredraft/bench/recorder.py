@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class TraceRecorder:
     """Writes every complete answer of the engines it watches into one trace file. A context manager.
 
-    The tokens are taken as they are, so nothing is asked of the model in addition, and `successors` are not
+    The tokens are taken as they are, so the model computes nothing in addition, and `successors` are not
     in the traces. At `most_bytes` the recording ends. Whatever fails is logged once, and requests go on.
     """
 

@@ -1,4 +1,4 @@
-"""A model that says what was recorded, and takes as long as a cost curve says.
+"""A model that answers as recorded, and takes as long as a cost curve says.
 
 It is a `Model` like any other, so a replay runs the engine itself: its rounds, drafters, planner and
 scheduler, at the speed of Python. Time is virtual: `clock` is moved by every forward, and by what attempts to
@@ -30,7 +30,7 @@ _LOST = 1 << 30
 
 
 class ReplayTokenizer:
-    """Knows which tokens end an answer; a replay has no text."""
+    """Holds the tokens that end an answer; a replay has no text."""
 
     chat_template: str | None = None
     template_traits = TemplateTraits()
@@ -168,7 +168,7 @@ class ReplayModel:
         return logits[:wanted]
 
     def _took(self, decoding: Sequence[int]) -> float:
-        """What a forward with so many rows of each request takes, in V(1)."""
+        """The cost of a forward in V(1); `decoding`: the rows of each request."""
         at_once = self._curve.after(self._rows, sum(decoding))
         if self.capabilities.ragged or len(decoding) == 1:
             return at_once

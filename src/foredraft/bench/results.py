@@ -22,7 +22,7 @@ WITHOUT_LOOPS = "without loops"
 
 LOOP_COPIES = 2
 LOOP_TOKENS = 64
-"""An answer loops that ends with so many copies of a passage, which are so many tokens together: a small
+"""An answer loops that ends with that many copies of a passage, of that many tokens together: a small
 model writes them until its limit, and nothing is copied better.
 """
 
@@ -120,7 +120,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One setting over one category. Means are geometric; None is what nobody measured.
+    """One setting over one category. Means are geometric; None is what was not measured.
 
     `acceptance_length` is committed tokens per round; `ms_per_token` says where the time went; `worst_passes`
     are the speedups of the worst prompt, pass by pass.

@@ -21,11 +21,11 @@ TURN_ROUNDS = 3
 """Plain rounds that a turn takes. More than one, as the first finds the other side's data in the caches, and
 few, as what comes and goes should hit both. Plain decoding of answers under 100 tokens against itself on a
 busy machine, standard deviation of a prompt's speedup: 2.2 to 2.8 % in turns of 12 rounds of 4 ms, 1.5 % in
-turns of three, in which a round takes 3 % longer (docs/experiments.md).
+turns of three, in which a round takes 3 % longer.
 """
 
 LONGEST_TURN = 0.5
-"""Seconds, also where a round takes longer than usual or nobody knows yet how long it takes."""
+"""Seconds, also where a round takes longer than usual, or its time is not known yet."""
 
 
 def turn_seconds(rounds_a_second: float | None) -> float:

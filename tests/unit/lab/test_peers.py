@@ -292,7 +292,7 @@ def test_a_wrong_model(server: ChatServer, body: object) -> None:
     error = refused(server, model="x")
     assert isinstance(error, ConfigError)
     assert error.message.endswith("answered with status 404: the model `x` does not exist")
-    assert error.hint == "It was asked for the model 'x'; --against-model names another."
+    assert error.hint == "The model was 'x'; --against-model names another."
 
 
 def test_a_wrong_key(server: ChatServer) -> None:
