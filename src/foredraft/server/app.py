@@ -17,10 +17,10 @@ from foredraft.server import errors
 from foredraft.server.anthropic.messages import messages_router
 from foredraft.server.extras.admin import admin_router
 from foredraft.server.extras.health import health_router
-from foredraft.server.extras.metrics import metrics_router
 from foredraft.server.extras.speculation import speculation_router
 from foredraft.server.extras.tokens import token_router
 from foredraft.server.gate import Gate
+from foredraft.server.metrics import metrics_router
 from foredraft.server.openai.chat import chat_router
 from foredraft.server.openai.completions import completion_router
 from foredraft.server.openai.models import model_router

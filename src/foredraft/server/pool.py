@@ -23,8 +23,8 @@ from foredraft.engine.loading import thaw_heap
 from foredraft.errors import CapacityError, ForedraftError, ModelNotFoundError
 from foredraft.protocols import Model, Tokenizer
 from foredraft.sampling.constraint import get_ready
+from foredraft.server.metrics import Metrics
 from foredraft.server.settings import Limits, ModelSettings, ServerSettings
-from foredraft.server.telemetry import Telemetry
 from foredraft.server.tools.detect import describe_tools
 from foredraft.server.worker import EngineWorker, Job
 from foredraft.types import Event, ModelInfo
@@ -49,7 +49,7 @@ class Served:
     info: ModelInfo
     tokenizer: Tokenizer
     settings: ModelSettings
-    telemetry: Telemetry
+    metrics: Metrics
     limits: Limits
     threads: ThreadPoolExecutor
     holders: int = 0
@@ -78,7 +78,7 @@ class Served:
     async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a request (see `EngineWorker.stream`), counted and logged."""
         with self.hold():
-            async with aclosing(self.telemetry.watch(self.name, self.worker.stream(job))) as answer:
+            async with aclosing(self.metrics.watch(self.name, self.worker.stream(job))) as answer:
                 async for events in answer:
                     yield events
 
@@ -90,7 +90,7 @@ class Served:
 
 
 class ModelPool:
-    """The models of `settings`, whose engines `load` makes. What they do is counted by `telemetry`.
+    """The models of `settings`, whose engines `load` makes. What they do is counted by `metrics`.
 
     `measure` tells a model's size before it is loaded; without it the budget may be passed for as long as
     loading takes.
@@ -100,11 +100,11 @@ class ModelPool:
         self,
         settings: ServerSettings,
         load: Load,
-        telemetry: Telemetry | None = None,
+        metrics: Metrics | None = None,
         measure: Measure = lambda _: 0,
     ) -> None:
         self.settings = settings
-        self.telemetry = telemetry or Telemetry()
+        self.metrics = metrics or Metrics()
         self._load = load
         self._measure = measure
         self._threads = ThreadPoolExecutor(PREPARING, "foredraft-prepare")
@@ -164,7 +164,7 @@ class ModelPool:
             raise
         limits = self.settings.limits
         threads = self._threads
-        return Served(name, worker, model.info, model.tokenizer, settings, self.telemetry, limits, threads)
+        return Served(name, worker, model.info, model.tokenizer, settings, self.metrics, limits, threads)
 
     def _set_up(self, engine: Engine) -> Model:
         engine.max_waiting = self.settings.limits.max_waiting
@@ -195,7 +195,7 @@ class ModelPool:
         logger.info("Unloading %s", served.name)
         await served.close()
         thaw_heap()
-        self.telemetry.unloaded(served.name)
+        self.metrics.unloaded(served.name)
 
     async def unload(self, name: str) -> bool:
         """Free a model; requests that run end with an error. Returns whether it was loaded."""

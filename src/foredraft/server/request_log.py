@@ -50,7 +50,7 @@ _OF_TRACES = {code: text for code, text in _CONTROL.items() if chr(code) not in 
 @dataclass(slots=True)
 class Entry:
     """What is found out about a request on its way. `caller`: the name of its key. `ignored`: fields of its
-    body that changed nothing. `answers`: what the log says of each, as `telemetry` describes it. `code` and
+    body that changed nothing. `answers`: what the log says of each, as `metrics` describes it. `code` and
     `error`: why it was refused, or why its answer broke off.
     """
 

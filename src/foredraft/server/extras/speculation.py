@@ -32,7 +32,7 @@ def speculation_router(pool: ModelPool) -> APIRouter:
                 state = await served.worker.call(describe)
             except CapacityError:  # unloaded meanwhile, or its engine has stopped
                 continue
-            states[name] = {**state, "tokens_generated": pool.telemetry.tokens(name)}
+            states[name] = {**state, "tokens_generated": pool.metrics.tokens(name)}
         return states
 
     return router

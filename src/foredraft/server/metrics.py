@@ -1,25 +1,41 @@
-"""What happened, for Prometheus and the log: counted from each request's events, as its client gets them.
+"""Metrics for Prometheus, counted from each request's events as its client gets them, and GET /metrics.
 
-Names of metrics are vLLM's where it has them, with `foredraft_` in front. What the log says of an answer
-stands in the line of its request.
+Names of metrics are vLLM's where it has them, with `foredraft_` in front. The request log describes an answer
+by the same figures.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
+from foredraft.engine.engine import Engine
 from foredraft.engine.scoring import PromptEvent
+from foredraft.errors import CapacityError
 from foredraft.server.request_log import current
 from foredraft.types import Event, FinishEvent, TokenEvent
+
+if TYPE_CHECKING:
+    from foredraft.server.pool import ModelPool
 
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Seconds."""
@@ -27,8 +43,11 @@ FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 """Seconds."""
 
-GAPS_KEPT = 4096
+MAX_GAPS = 4096
 """Gaps between tokens that one request keeps for its percentiles."""
+
+ENGINE_WAIT_S = 0.25
+"""Seconds that a scrape waits for an engine during a forward; after that its last values are used."""
 
 
 @dataclass(slots=True)
@@ -41,8 +60,8 @@ class _Watch:
     gaps: list[float] = field(default_factory=list)
 
     def tokens(self, now: float, count: int) -> list[float]:
-        """So many tokens came together, at least one; returns the seconds from each token to the next. What
-        passed since the ones before is divided among those that came.
+        """Note `count` tokens that came together, at least one; returns the seconds from each token to the
+        next. The time since the tokens before is divided among them.
         """
         if self.first is None:
             self.first, count, each = now, count - 1, 0.0
@@ -50,11 +69,11 @@ class _Watch:
             each = (now - self.last) / count
         self.last = now
         gaps = [each] * count
-        self.gaps += gaps[: max(GAPS_KEPT - len(self.gaps), 0)]
+        self.gaps += gaps[: max(MAX_GAPS - len(self.gaps), 0)]
         return gaps
 
 
-class Telemetry:
+class Metrics:
     """All metrics of a server, in a registry of its own."""
 
     def __init__(self) -> None:
@@ -119,14 +138,14 @@ class Telemetry:
         return self._tokens.get(model, 0)
 
     def loaded(self, model: str, load: Mapping[str, int], memory: Mapping[str, int]) -> None:
-        """How busy a model is just now, by the names of the gauges, and what it takes (`ModelInfo`)."""
+        """Set the current load of a model, by the names of the gauges, and its memory (`ModelInfo`)."""
         for name, value in load.items():
             self._load[name].labels(model).set(value)
         for part, size in memory.items():
             self._memory.labels(model, part).set(size)
 
     def unloaded(self, model: str) -> None:
-        """Nothing runs in a model that is not there: a gauge left as it was would lie."""
+        """Set the gauges of a model that is no longer loaded to zero."""
         for gauge in self._load.values():
             gauge.labels(model).set(0)
         self._memory.remove_by_labels({"model": model})
@@ -178,12 +197,12 @@ class Telemetry:
 
 
 def _generated(event: Event) -> bool:
-    """Whether it is a token that the model wrote, and not the client."""
+    """Whether an event is a token that the model generated, not one of the prompt."""
     return isinstance(event, TokenEvent) and not isinstance(event, PromptEvent)
 
 
 def describe(watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
-    """What the log says of an answer."""
+    """The figures of an answer for the request log."""
     facts: dict[str, Any] = {"finish": str(end.reason) if end else "abort"}
     if watch.first is not None:
         facts["time_to_first_token_ms"] = round(1e3 * (watch.first - watch.began), 1)
@@ -210,3 +229,29 @@ def describe(watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
         if end.notice:
             facts["notice"] = end.notice
     return facts
+
+
+def metrics_router(pool: ModelPool) -> APIRouter:
+    """The route for the models of `pool`."""
+    router = APIRouter()
+
+    @router.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        for name, served in pool.loaded.items():
+            with suppress(TimeoutError, CapacityError):
+                async with asyncio.timeout(ENGINE_WAIT_S):
+                    pool.metrics.loaded(name, await served.worker.call(load_of), served.info.memory)
+        return Response(pool.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def load_of(engine: Engine) -> dict[str, int]:
+    """The engine's current load."""
+    return {
+        "num_requests_running": engine.running_count,
+        "num_requests_waiting": engine.waiting_count,
+        "kv_cache_tokens": engine.kv_tokens,
+        "prefix_cache_tokens": engine.kept_tokens,
+        "preemptions": engine.preemptions,
+    }

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foredraft.server.telemetry import Telemetry, _Watch, describe
+from foredraft.server.metrics import Metrics, _Watch, describe
 from foredraft.types import (
     DrafterStats,
     Event,
@@ -61,18 +61,18 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-async def drained(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
-    return [event async for events in telemetry.watch("m", stream) for event in events]
+async def drained(metrics: Metrics, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
+    return [event async for events in metrics.watch("m", stream) for event in events]
 
 
-def run(telemetry: Telemetry, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
-    return asyncio.run(drained(telemetry, stream))
+def run(metrics: Metrics, stream: AsyncGenerator[Sequence[Event], None]) -> list[Event]:
+    return asyncio.run(drained(metrics, stream))
 
 
 def test_everything_of_a_request_is_counted() -> None:
-    telemetry = Telemetry()
-    assert run(telemetry, events())[-1] == END
-    found = values(telemetry.exposition().decode())
+    metrics = Metrics()
+    assert run(metrics, events())[-1] == END
+    found = values(metrics.exposition().decode())
     assert found[("foredraft_requests_total", "stop", "m")] == 1
     assert found[("foredraft_prompt_tokens_total", "m")] == 10
     assert found[("foredraft_prompt_tokens_cached_total", "m")] == 6
@@ -97,9 +97,9 @@ def test_tokens_that_come_together_share_the_wait_for_them() -> None:
 
 
 def test_a_request_that_was_left_is_aborted() -> None:
-    telemetry = Telemetry()
-    run(telemetry, events(finished=False))
-    found = values(telemetry.exposition().decode())
+    metrics = Metrics()
+    run(metrics, events(finished=False))
+    found = values(metrics.exposition().decode())
     assert found[("foredraft_requests_total", "abort", "m")] == 1
     assert found[("foredraft_num_requests", "m")] == 0
 
@@ -136,15 +136,15 @@ def test_metrics_of_a_running_server() -> None:
 
 
 def test_what_a_model_takes_is_said_while_it_is_loaded() -> None:
-    telemetry = Telemetry()
+    metrics = Metrics()
     load = {"num_requests_running": 1, "prefix_cache_tokens": 5}
     for model in ("m", "other"):
-        telemetry.loaded(model, load, {"weights": 7, "kv_cache": 9})
-    found = values(telemetry.exposition().decode())
+        metrics.loaded(model, load, {"weights": 7, "kv_cache": 9})
+    found = values(metrics.exposition().decode())
     assert found[("foredraft_memory_bytes", "m", "kv_cache")] == 9
     assert found[("foredraft_prefix_cache_tokens", "m")] == 5
-    telemetry.unloaded("m")
-    found = values(telemetry.exposition().decode())
+    metrics.unloaded("m")
+    found = values(metrics.exposition().decode())
     assert ("foredraft_memory_bytes", "m", "kv_cache") not in found
     assert found[("foredraft_memory_bytes", "other", "weights")] == 7
     assert found[("foredraft_prefix_cache_tokens", "m")] == 0
@@ -152,7 +152,7 @@ def test_what_a_model_takes_is_said_while_it_is_loaded() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_the_process_is_measured_too() -> None:
-    found = values(Telemetry().exposition().decode())
+    found = values(Metrics().exposition().decode())
     assert found[("process_resident_memory_bytes",)] > 1 << 20
 
 
