@@ -1,4 +1,4 @@
-"""Tokens to text as they come: incremental UTF-8, and stop strings that may lie across tokens."""
+"""Tokens to text as they come: incremental UTF-8, and stop strings that may span tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foredraft.protocols import Tokenizer
 
 
 class TextStream:
-    """The text of one request. What might still turn into a stop string is held back."""
+    """The text of one request. What might become a stop string is held back."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
@@ -19,14 +19,14 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token: int) -> str:
-        """The text that can be shown after this token. Sets `stopped` when a stop string is complete; the
-        text then ends before it.
+        """The text that can be shown after this token. Sets `stopped` when a stop string is complete; then
+        the text ends before it.
         """
         piece = self._decoder.decode(self._tokenizer.token_bytes(token))
         return self._release(piece) if self._stops else piece
 
     def flush(self) -> str:
-        """What was held back, when the text ends for another reason. Empty after a stop string."""
+        """The text that was held back, for when the answer ends. Empty after a stop string."""
         if self.stopped:
             return ""
         rest = self._decoder.decode(b"", final=True)
@@ -53,15 +53,15 @@ class StopString:
     """Looks for a string in text that comes in pieces, in time linear in the text (Knuth, Morris and Pratt
     1977, "Fast pattern matching in strings").
 
-    `matched` is the length of the longest end of the text that begins the string. The table of its borders
-    grows with what was ever matched: a string of megabytes that nothing matches costs nothing.
+    `matched` is the length of the longest suffix of the text that is a prefix of the string. The table of
+    borders grows only as far as was ever matched, so that a string of megabytes costs nothing at first.
     """
 
     __slots__ = ("_borders", "_string", "matched")
 
     def __init__(self, string: str) -> None:
         self._string = string
-        self._borders = [0, 0]  # by length of a beginning: its longest proper end that begins it, too
+        self._borders = [0, 0]  # by length of a prefix: its longest proper suffix that is a prefix too
         self.matched = 0
 
     @property
@@ -70,8 +70,8 @@ class StopString:
         return len(self._string)
 
     def feed(self, piece: str) -> int | None:
-        """Where in `piece` the string is complete for the first time: behind its last character; None if it
-        is not. Not to be called again once it was.
+        """The index in `piece` behind the string's last character where it is complete for the first time;
+        None if it is not. Must not be called again after that.
         """
         string, matched = self._string, self.matched
         if not matched and string[0] not in piece:

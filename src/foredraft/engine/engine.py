@@ -38,10 +38,10 @@ NOT_DRAFTING = "no drafter is configured"
 class Engine:
     """Generates text from one model, with speculative decoding.
 
-    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects; `clock`
-    gives the seconds that the planner and deadlines go by. `max_waiting`: how many requests may wait for
-    others to end; None for any number. `on_finish` is called with every request that ends and must not raise.
-    Not thread-safe. A context manager: leaving it frees the model.
+    Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects. `clock`
+    gives seconds, for the planner and deadlines. `max_waiting`: the most requests that may wait for a place;
+    None for any number. `on_finish` is called with every request that ends and must not raise. Not
+    thread-safe. A context manager: leaving it frees the model.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Engine:
         speculate: str | Speculation = AUTO,
         **options: Unpack[EngineOptions],
     ) -> Engine:
-        """Load a model and get ready to generate.
+        """Load a model.
 
         `model` is a GGUF file, a folder of safetensors, the name of a pulled model, or None for the default
         model. `speculate` is a speculation string: "auto", "off", or drafters such as
@@ -97,8 +97,8 @@ class Engine:
         speculations: Sequence[str | Speculation],
         **options: Unpack[EngineOptions],
     ) -> list[Engine]:
-        """An engine for each setting, all on one model: weights are loaded once and lie in the same memory,
-        so that the engines differ by their settings alone. Each has `sequences` of its own.
+        """Load one engine for each speculation setting, all on one model: the weights are loaded once and
+        shared, so that the engines differ by their settings alone. Each has its own `sequences`.
 
         The model is freed with the last of them. Takes and raises what `load` does.
         """
@@ -122,7 +122,7 @@ class Engine:
         self._scheduler.cache.disk = kept.disk
 
     def set_speculation(self, speculate: str | Speculation) -> None:
-        """Draft with something else from the next request on. The model and its KV cache stay as they are.
+        """Change what drafts from the next request on. The model and its KV cache stay as they are.
 
         Takes what `load` takes as `speculate`. Raises SpeculationStringError, and RequestError while requests
         are waiting or running; the old setting then stays in force.
@@ -163,8 +163,8 @@ class Engine:
         """Queue a request; returns its id. Raises RequestError, ContextLengthError, QueueFullError.
 
         `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
-        from one scope is used in another. Of those waiting, requests of a higher `priority` run first. One
-        that is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`. At most
+        from one scope is used in another. Waiting requests of a higher `priority` run first. A request that
+        is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`. At most
         `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it.
         """
         self._check_open()
@@ -198,8 +198,8 @@ class Engine:
     def abort(self, request_id: int) -> list[Event]:
         """Stop a request now and free its place.
 
-        Returns its last events, which no stream follows and `step` has not returned yet; nothing if it is
-        not known. A stream that follows the request gets them instead.
+        Returns its last events, those that `step` has not returned yet; none if the request is not known. A
+        stream that follows the request gets them instead.
         """
         self._streams.deliver(self._abort(request_id))
         return self._streams.claim(request_id)
@@ -216,7 +216,7 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know: drafters that were left out or failed, and why."""
+        """Notes for the user: drafters that were left out or failed, and why."""
         return self._runner.setup.all_notes()
 
     @property
@@ -236,7 +236,7 @@ class Engine:
         return self._runner.setup
 
     def plain_round(self, requests: int) -> PlainRound | None:
-        """What plain rounds of so many requests took lately; None before two were seen."""
+        """How long plain rounds of `requests` requests took lately; None before two were seen."""
         return self._runner.ledger.plain_round(requests)
 
     @property
@@ -247,7 +247,7 @@ class Engine:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that have no place yet, or had to give theirs up for a while."""
+        """Requests without a place: new ones, and those that were preempted."""
         return len(self._scheduler.waiting)
 
     @property
@@ -257,7 +257,7 @@ class Engine:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that running requests hold in the KV cache. What ended ones left to be reused is extra."""
+        """Tokens that running requests hold in the KV cache, without what ended ones have left."""
         return sum(request.computed for request in self._scheduler.running)
 
     @property
@@ -267,7 +267,7 @@ class Engine:
 
     @property
     def preemptions(self) -> int:
-        """How often a request had to wait because the KV cache was full, since the engine was made."""
+        """How often a request was preempted because the KV cache was full, since the engine was made."""
         return self._scheduler.preemptions
 
     # --- stepping --------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one round for all requests; returns the events of those that no stream follows.
 
-        A failure of the backend ends the requests it happened to with reason "error"; it is not raised.
+        A failure of the backend ends the requests that it affects with reason "error"; it is not raised.
         """
         self._streams.advance()
         return self._streams.take_unclaimed()
@@ -296,7 +296,7 @@ class Engine:
         return []
 
     def _endings(self) -> list[Event]:
-        """The last events of requests that a round left at their end."""
+        """The last events of requests that ended in a round."""
         return [self._finish(request) for request in self._scheduler.ended()]
 
     def _check_open(self) -> None:
@@ -380,10 +380,10 @@ class Engine:
             return fold(events)
 
     def score(self, prompt: Prompt, *, logprobs: int = 0, scope: str = "") -> Scores:
-        """How likely the model finds the prompt's own tokens, each after those before it.
+        """Log-probabilities of the prompt's own tokens, each after those before it, with `logprobs`
+        alternatives to each. Nothing is generated.
 
-        Nothing is generated. With as many alternatives to each token as `logprobs` says. Raises RequestError,
-        ContextLengthError, and BackendError where it could not be computed.
+        Raises RequestError, ContextLengthError, and BackendError where they could not be computed.
         """
         tokens = self.encode(prompt)
         params = with_scores(SamplingParams(logprobs=logprobs), score_prompt=True, answers=False)

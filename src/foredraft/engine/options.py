@@ -26,9 +26,9 @@ class EngineOptions(TypedDict, total=False):
     """Everything about loading that has a default: see `config.ModelOptions` for what each means.
 
     `cache_dir` holds pulled models, measurements and, unless `remember` is false, the store of past outputs;
-    None is the user's cache directory, and "~" is the home. `prefix_cache_gb`: keep the KV cells of sequences
-    that make room there, up to so many gigabytes; 0 keeps none. `other_programs`: the folders of Ollama, LM
-    Studio and the Hugging Face cache, whose models have names here, too; None are the usual ones.
+    None is the user's cache directory, and "~" is the home. `prefix_cache_gb`: gigabytes of KV cells that are
+    kept there of sequences that make room; 0 keeps none. `other_programs`: the folders of Ollama, LM Studio
+    and the Hugging Face cache, whose models can be loaded by name, too; None is the usual ones.
     """
 
     context_length: int
@@ -51,7 +51,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class LoadOptions(NamedTuple):
-    """What `EngineOptions` say: how to load the model, and what may be kept where."""
+    """Checked `EngineOptions`: how to load the model, and what may be kept where."""
 
     model: ModelOptions
     cache_dir: Path
@@ -60,7 +60,7 @@ class LoadOptions(NamedTuple):
 
 
 def model_options(options: EngineOptions) -> LoadOptions:
-    """The options, checked, with defaults for those not given.
+    """Check the options, and add defaults for those not given.
 
     Raises ConfigError naming the option, its value and what is valid. The KV types are checked by the
     backend, which knows what it has.

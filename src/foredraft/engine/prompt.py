@@ -58,9 +58,9 @@ def encode_chat(
     *,
     begun: str = "",
 ) -> list[int]:
-    """The token ids of a conversation, ready for the answer. `variables` are the template's, such as `tools`.
-    `begun` is the beginning of the answer; it is encoded with the text before it, in one piece, because a
-    tokenizer may encode the beginning of a text in another way than its middle. Control tokens are those that
+    """The token ids of a conversation, up to where the answer begins. `variables` are the template's, such as
+    `tools`. `begun` is the beginning of the answer; it is encoded together with the text before it, because a
+    tokenizer may encode the beginning of a text differently from its middle. Control tokens are those that
     the template writes: what messages, variables and `begun` spell stays text.
 
     Raises RequestError for a message without a role or text, and for what the model's template rejects.
@@ -90,8 +90,8 @@ def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
 
 
 def check_size(what: str, value: object, info: ModelInfo) -> None:
-    """Raises ContextLengthError for texts, in lists and mappings however deep, that no context of this length
-    can hold, before they are encoded: a megabyte of spaces takes four seconds.
+    """Raises ContextLengthError for texts, in lists and mappings of any depth, that no context of this length
+    can hold. This is checked before they are encoded: a megabyte of spaces takes four seconds.
     """
     size, most = 0, MAX_TOKEN_CHARACTERS * info.context_length
     left = [value]
@@ -123,7 +123,7 @@ def check_tokens(tokens: Sequence[int], info: ModelInfo) -> None:
 
 
 def may_be_longer(info: ModelInfo) -> bool:
-    """Whether the model can be loaded with a larger context; so it is taken if its training is unknown."""
+    """Whether the model can be loaded with a larger context; true if its training is unknown."""
     return not 0 < info.trained_context <= info.context_length
 
 
@@ -194,41 +194,41 @@ def _part_text(what: str, part: object) -> str:
 
 
 def fitted(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
-    """Messages in one form as a template with these traits takes them, with nothing left out.
+    """Normalised messages as a template with these traits takes them, with nothing left out.
 
-    What the system says stands before the next words of the user where the template has no other place for
-    it. Neighbours of one role are one message where the template wants user and assistant to take turns.
+    A system message that the template has no place for is put before the user's next message. Adjacent
+    messages of one role are joined where the template wants user and assistant to alternate.
     """
-    given = _with_system_told(messages, traits)
+    given = _system_placed(messages, traits)
     if traits.alternates:
-        given = _taking_turns(given)
+        given = _alternating(given)
     if traits.typed:
         given = [{**message, "content": [_as_part(message["content"])]} for message in given]
     return given
 
 
-def _with_system_told(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+def _system_placed(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    given: list[dict[str, Any]] = []
     waiting: list[str] = []
-    asked = any(message["role"] == "user" for message in messages)  # some write the system's words into those
+    asked = any(message["role"] == "user" for message in messages)  # some put the system message into those
     for place, message in enumerate(messages):
         fits = traits.system == "anywhere" or (traits.system == "first" and place == 0 and asked)
         if message["role"] == "system" and not fits:
             waiting.append(message["content"])
         elif message["role"] == "user" and waiting:
-            told.append({**message, "content": "\n\n".join([*waiting, message["content"]])})
+            given.append({**message, "content": "\n\n".join([*waiting, message["content"]])})
             waiting = []
         else:
-            told.append(dict(message))
-    return [*told, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else told
+            given.append(dict(message))
+    return [*given, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else given
 
 
-def _taking_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _alternating(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for message in messages:
         last = turns[-1] if turns else {}
         role = message["role"]
-        # Such a template that knows tools wants the assistant's answer between a result and the user's words.
+        # Such a template with tools wants an assistant's message between a tool's result and the user's.
         follows = role == last.get("role") != "tool" or (role == "user" and last.get("role") == "tool")
         if not follows:
             turns.append(message)
@@ -250,7 +250,7 @@ def encode_prediction(tokenizer: Tokenizer, prediction: object, info: ModelInfo)
     """The token ids of a prediction: text, token ids, or OpenAI's `prediction` object. Empty: none.
 
     Raises RequestError for anything else, and for token ids outside the vocabulary; ContextLengthError for a
-    prediction that no answer could be as long as.
+    prediction that is longer than any answer.
     """
     if isinstance(prediction, Mapping):
         prediction = _prediction_text(prediction)
@@ -307,7 +307,7 @@ def _items(what: str, value: object, hint: str) -> list[Any]:
 
 
 def _are_plain(parts: Sequence[object]) -> TypeGuard[list[int]]:
-    """Whether all are Python's own integers: told of a hundred thousand in a millisecond."""
+    """Whether all are Python's own integers: a hundred thousand are checked in a millisecond."""
     return set(map(type, parts)) == {int}
 
 

@@ -37,14 +37,14 @@ class Request:
 
     `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
     `scored` counts the tokens of its prompt that need no log-probability any more: the first has none.
-    `fetch` is what the disk has of it, while it is brought in.
+    `fetch` is the prefix that is being read from the disk for it.
     """
 
     view: RequestView
     sampler: RequestSampler
     text: TextStream
     end_tokens: frozenset[int]
-    """What ends it: the request's own stop tokens, and the model's unless it ignores them."""
+    """The tokens that end it: the request's own stop tokens, and the model's unless it ignores them."""
     max_total: int
     priority: int = 0
     deadline: float | None = None
@@ -85,16 +85,16 @@ class Request:
 
     @property
     def scoring(self) -> bool:
-        """Whether log-probabilities of the prompt's tokens are still wanted."""
+        """Whether log-probabilities of the prompt's tokens are still to be computed."""
         return self.scored < self.view.prompt_length
 
     @property
     def reusable(self) -> Sequence[int]:
-        """The tokens whose cells may come from a cache, all but the last: there are no logits with them."""
+        """The tokens whose cells may come from a cache: those whose logits are not needed any more."""
         return self.view.tokens[: self.scored] if self.scoring else self.view.tokens
 
     def wanted(self, count: int) -> int:
-        """How many of its next `count` rows, the last ones, have to return logits."""
+        """How many of its next `count` rows have to return logits: the last ones."""
         end = self.computed + count
         first = self.scored - 1 if self.scoring else len(self.view.tokens) - 1
         return max(0, end - max(self.computed, first))
@@ -105,7 +105,7 @@ class Request:
 
     @property
     def room(self) -> int:
-        """How many draft tokens could still matter: the last token allowed is the target's own."""
+        """The most draft tokens that could still be used: the last token allowed is the target's own."""
         return min(self.max_total - len(self.view.tokens) - 1, self.max_draft)
 
     def accept(self, token: int) -> str:
@@ -125,11 +125,11 @@ class Request:
         return shown
 
     def fail(self, error: str) -> None:
-        """The request cannot go on."""
+        """End the request with an error."""
         self.finish, self.error = FinishReason.ERROR, error
 
     def end_early(self, notice: str) -> None:
-        """Nothing can follow. What was generated until now is the answer."""
+        """End the request where no token can follow: what was generated until now is the answer."""
         self.finish, self.notice = FinishReason.LENGTH, notice
 
     def _ends(self, token: int) -> bool:

@@ -1,4 +1,4 @@
-"""Prompts that are scored: log-probabilities of a prompt's own tokens, beside an answer or instead of one.
+"""Scoring prompts: log-probabilities of a prompt's own tokens, with an answer or without one.
 
 OpenAI's text completions have them (`echo` with `logprobs`), and evaluations use them to compare texts.
 """
@@ -23,8 +23,8 @@ from foredraft.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringParams(SamplingParams):
-    """Sampling of a request that is about its prompt too. `score_prompt`: a PromptEvent comes for each token
-    of the prompt but the first, with as many alternatives as `logprobs` says. `answers`: whether anything is
+    """Sampling parameters of a request whose prompt may be scored. `score_prompt`: a PromptEvent comes for
+    each token of the prompt but the first, with `logprobs` alternatives. `answers`: whether anything is
     generated.
     """
 
@@ -34,13 +34,13 @@ class ScoringParams(SamplingParams):
 
 @dataclass(frozen=True, slots=True)
 class PromptEvent(TokenEvent):
-    """A token of the prompt, and how likely it was after those before it. All come before the answer."""
+    """A token of the prompt and its log-probability after those before it. All come before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A prompt that was scored. `logprobs[i]` is about `tokens[i + 1]`: nothing comes before the first token,
-    so that it has none.
+    """A scored prompt. `logprobs[i]` is that of `tokens[i + 1]`: the first token has none, as nothing comes
+    before it.
     """
 
     tokens: tuple[int, ...]
@@ -55,13 +55,13 @@ class Scores:
 
 
 def with_scores(params: SamplingParams, *, score_prompt: bool, answers: bool) -> ScoringParams:
-    """The same parameters for a request that is about its prompt too."""
+    """The same parameters, for a request whose prompt may be scored."""
     same = {field.name: getattr(params, field.name) for field in fields(SamplingParams)}
     return ScoringParams(**same, score_prompt=score_prompt, answers=answers)
 
 
 def scores_of(tokens: Sequence[int], events: Iterable[Event]) -> Scores:
-    """The scores of a prompt of these tokens: the fold of its events. Raises BackendError where it failed."""
+    """Fold the events of a scored prompt. Raises BackendError where scoring failed."""
     logprobs: list[TokenLogprob] = []
     for event in events:
         if isinstance(event, FinishEvent):

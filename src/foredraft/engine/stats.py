@@ -1,4 +1,4 @@
-"""Counting what speculation did for a request, and how long plain rounds take to compare with."""
+"""What speculation did for a request: counts, time, and the speedup over plain rounds."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import NamedTuple
 
 from foredraft.types import Draft, DrafterStats, SpeculationStats
 
-MEDIAN_EVERY = 16
-"""Rounds after which a median is taken anew: one takes 30 µs."""
+MEDIAN_ROUNDS = 16
+"""Rounds after which the median is computed again, which takes 30 µs."""
 
-FEW = 8
-"""Of so few rounds it is taken after each."""
+FIRST_ROUNDS = 8
+"""Up to this number of rounds the median is computed after each."""
 
-CLIPPED = 3.0
-"""Medians that a round counts as at most in the deviation: one in which the machine slept says nothing."""
+MAX_MEDIANS = 3.0
+"""A round counts as at most this many medians in the deviation: one pause of the machine must not set it."""
 
-ERRORS = 2.0
-"""Standard errors within which a difference is noise."""
+NOISE_STANDARD_ERRORS = 2.0
+"""A difference within this many standard errors is noise."""
 
-_OF_A_MEDIAN = math.sqrt(math.pi / 2)
-"""Its standard error by that of a mean."""
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)
+"""The standard error of a median, in standard errors of a mean."""
 
 
 class PlainRound(NamedTuple):
-    """What plain rounds took lately: the median and the standard deviation in ms, and how many they were."""
+    """Recent plain rounds: the median and the standard deviation in ms, and the number of rounds seen."""
 
     ms: float
     deviation: float
@@ -35,7 +35,7 @@ class PlainRound(NamedTuple):
 
 
 class PlainRounds:
-    """How long a plain decoding round took lately, by how many requests shared it."""
+    """How long plain rounds took lately, by the number of requests that shared them."""
 
     def __init__(self, window: int = 64) -> None:
         self._window = window
@@ -44,27 +44,27 @@ class PlainRounds:
         self._added = 0
 
     def add(self, requests: int, ms: float) -> None:
-        """A round in which nothing was drafted or prefilled, less what was spent on looking for drafts."""
+        """Add a round in which nothing was verified or prefilled, without the time spent on drafting."""
         recent = self._recent.setdefault(requests, deque(maxlen=self._window))
         recent.append(ms)
         self._added += 1
-        if len(recent) <= FEW or self._added % MEDIAN_EVERY == 0:
+        if len(recent) <= FIRST_ROUNDS or self._added % MEDIAN_ROUNDS == 0:
             self._known[requests] = _plain_round(recent)
 
     def of(self, requests: int) -> PlainRound | None:
-        """None until two such rounds were seen: one does not tell how much they vary."""
+        """Plain rounds of this many requests; None until two were seen, which show how much they vary."""
         known = self._known.get(requests)
         return known if known is not None and known.seen > 1 else None
 
 
 def _plain_round(recent: Sequence[float]) -> PlainRound:
     middle = median(recent)
-    squares = sum((min(ms, CLIPPED * middle) - middle) ** 2 for ms in recent)
+    squares = sum((min(ms, MAX_MEDIANS * middle) - middle) ** 2 for ms in recent)
     return PlainRound(middle, math.sqrt(squares / max(1, len(recent) - 1)), len(recent))
 
 
 class Speedup:
-    """The time that plain rounds would have taken for the same tokens, by the time that was taken."""
+    """The estimated speedup: the time plain rounds would have taken for the same tokens ÷ the time taken."""
 
     def __init__(self) -> None:
         self._plain_ms = 0.0
@@ -73,26 +73,26 @@ class Speedup:
         self._shift_ms = 0.0
 
     def plain(self, ms: float, overhead_ms: float, plain: PlainRound, requests: int = 1) -> None:
-        """A round without a draft is what plain decoding does, but for what looking for one took. Times are
-        the round's, for each of the `requests` that are counted.
+        """Add a round without a draft: a plain round and `overhead_ms` spent on drafting. Times are the
+        round's, for each of the `requests` that are counted.
         """
         self._spent_ms += requests * ms
         self._plain_ms += requests * (ms - overhead_ms)
         self._variance += (requests * plain.deviation) ** 2
 
     def drafted(self, tokens: int, ms: float, plain: PlainRound, requests: int = 1) -> None:
-        """A round with drafts committed `tokens` for these requests."""
+        """Add a round with drafts, which committed `tokens` tokens for these requests."""
         self._spent_ms += requests * ms
         self._plain_ms += tokens * plain.ms
         self._variance += (requests * plain.deviation) ** 2
-        self._shift_ms += tokens * _OF_A_MEDIAN * plain.deviation / math.sqrt(plain.seen)
+        self._shift_ms += tokens * _MEDIAN_ERROR * plain.deviation / math.sqrt(plain.seen)
 
     @property
     def value(self) -> float | None:
         """1.0 where the difference is within what rounds vary by; None where nothing could be compared."""
         if not self._spent_ms:
             return None
-        noise_ms = ERRORS * math.sqrt(self._variance + self._shift_ms**2)
+        noise_ms = NOISE_STANDARD_ERRORS * math.sqrt(self._variance + self._shift_ms**2)
         if abs(self._plain_ms - self._spent_ms) <= noise_ms:
             return 1.0
         return round(self._plain_ms / self._spent_ms, 3)

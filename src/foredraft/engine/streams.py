@@ -14,8 +14,9 @@ from foredraft.types import Completion, Event, FinishEvent, TokenEvent
 
 
 class Streams:
-    """Routes the events of an engine. `pump` runs one round, and `endings` are the last events of requests
-    that it left at their end; `abort` ends a request, if it is still open; `is_open` tells whether it is.
+    """Routes the events of an engine. `pump` runs one round and returns its events; `endings` returns the
+    last events of requests that the round ended; `abort` ends a request that is still open, `is_open` tells
+    whether it is.
     """
 
     def __init__(
@@ -34,18 +35,18 @@ class Streams:
         self._dropped: list[int] = []
 
     def advance(self) -> None:
-        """Run a round and put its events where they belong."""
+        """Run a round and deliver its events."""
         self.settle()
         self.deliver(self._pump())
         self.settle()
 
     def settle(self) -> None:
-        """End what is at its end, or was given up."""
+        """Finish the requests that have ended, and abort those whose streams were closed."""
         self.abort_dropped()
         self.deliver(self._endings())
 
     def deliver(self, events: Iterable[Event]) -> None:
-        """Put events into the inbox of the stream that follows their request, if one does."""
+        """Put each event into the inbox of the stream that follows its request, if there is one."""
         for event in events:
             if event.request not in self._dropped:
                 self._inboxes.get(event.request, self._unclaimed).append(event)
@@ -62,13 +63,13 @@ class Streams:
         return claimed
 
     def knows(self, request: int) -> bool:
-        """Whether a request is open or has events that nobody has taken."""
+        """Whether a request is open or has events that were not taken yet."""
         return self._is_open(request) or any(event.request == request for event in self._unclaimed)
 
     def follow(self, request: int, *, generated: int) -> EventStream:
         """The events of a request, from its first on; it has `generated` tokens so far.
 
-        Raises RequestError for a request that is not known, or whose events somebody else has taken.
+        Raises RequestError for a request that is not known, or whose events were already taken.
         """
         if request in self._inboxes:
             raise RequestError(f"Request {request} is already being read.")
@@ -81,9 +82,10 @@ class Streams:
         return EventStream(request, inbox, self)
 
     def more(self, request: int) -> None:
-        """Run the engine for a stream with nothing to read. Raises RequestError if its request is gone.
+        """Run the engine for a stream whose inbox is empty. Raises RequestError if its request is gone.
 
-        What ended in the round before is ended now: its reader has the last token without waiting for that.
+        Requests that ended in the round before are finished only now, so that their readers get the last
+        token first.
         """
         if not self._is_open(request):
             raise RequestError(f"Request {request} ended without a last event: its engine was closed.")
@@ -92,11 +94,11 @@ class Streams:
             self.deliver(self._pump())
 
     def leave(self, request: int) -> None:
-        """The stream was read to its end."""
+        """Forget a stream that was read to its end."""
         self._inboxes.pop(request, None)
 
     def drop(self, request: int) -> None:
-        """The stream was given up: its request is aborted before the next round.
+        """Give a stream up: its request is aborted before the next round.
 
         Not at once: a stream may be collected as garbage in the middle of a round.
         """
@@ -134,7 +136,7 @@ class EventStream(Iterator[Event]):
         return event
 
     def close(self) -> None:
-        """Give up: the request is aborted if it is still running. May be called twice."""
+        """Abort the request if it is still running. May be called twice."""
         if not self._over:
             self._over = True
             self._streams.drop(self.request)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import Engine, SamplingParams
-from foredraft.engine.prefill import FORWARD_MS, LEAST_ROWS, PREFILL_ROWS, PromptRows, share
+from foredraft.engine.prefill import FORWARD_MS, MIN_ROWS, PREFILL_ROWS, PromptRows, share
 from foredraft.engine.request import Request, make_request
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
@@ -154,17 +154,17 @@ def test_a_forward_that_decodes_has_as_many_rows_as_take_no_longer_than_it_shoul
         count = rows.most(1000, decoding=True)
         took = 20.0 + 6.0 * count
         rows.learn(count, took)
-    assert LEAST_ROWS < count < PREFILL_ROWS
+    assert MIN_ROWS < count < PREFILL_ROWS
     assert took == pytest.approx(FORWARD_MS, rel=0.1)
 
 
 def test_slow_forwards_still_have_some_rows_and_fast_ones_no_more_than_the_most() -> None:
     rows = PromptRows()
     rows.learn(64, 60_000.0)
-    assert rows.most(1000, decoding=True) == LEAST_ROWS
+    assert rows.most(1000, decoding=True) == MIN_ROWS
     assert rows.most(1000, decoding=False) == 1000, "nobody waits"
     assert rows.most(5, decoding=True) == 5
-    rows.learn(LEAST_ROWS, 4.0)
+    rows.learn(MIN_ROWS, 4.0)
     assert rows.most(1000, decoding=True) == PREFILL_ROWS
     rows.learn(1, 22.0)
     assert rows.most(1000, decoding=True) == PREFILL_ROWS, "that was the end of a prompt"
