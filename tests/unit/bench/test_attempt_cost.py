@@ -119,7 +119,7 @@ def test_plain_decoding_asks_nobody() -> None:
     assert [row.cost, row.attempts] == pytest.approx([100.0, 0.0])
 
 
-def test_auto_pays_for_asking_and_for_choosing_and_asks_less_where_that_is_dear() -> None:
+def test_auto_pays_for_attempts_and_for_choosing_and_attempts_less_where_that_is_dear() -> None:
     passage = noise(120, 3)
     texts = recorded((passage, passage), (noise(30, 4), noise(200, 5)))
     cheap, dear, choosy = (
@@ -137,18 +137,14 @@ def test_auto_pays_for_asking_and_for_choosing_and_asks_less_where_that_is_dear(
     assert dear[1].speedup > 0.97
 
 
-def test_auto_pays_for_rounds_in_which_nobody_is_asked_and_static_settings_have_none() -> None:
+def test_auto_pays_for_every_round_and_static_settings_do_not() -> None:
     curve = Curve("c", POINTS, attempt_ms=AttemptCost({}, round=0.2))
     [row] = replay(NOISE, curve, "auto").rows
     assert row.rounds == 100
     assert row.attempts == pytest.approx(100 * 0.02)
     dear = replace(curve, attempt_ms=AttemptCost({}, other=0.5, round=0.2))
-    [resting], [without] = (
-        replay(NOISE, which, "auto").rows
-        for which in (dear, replace(dear, attempt_ms=AttemptCost({}, other=0.5)))
-    )
-    assert without.attempts < 0.5 * 100 * 0.05, "most rounds are rests"
-    assert resting.attempts - without.attempts == pytest.approx(100 * 0.02)
+    [both] = replay(NOISE, dear, "auto").rows
+    assert 100 * 0.02 < both.attempts < 100 * 0.02 + 0.5 * 100 * 0.05, "few rounds have an attempt"
     [static] = replay(NOISE, curve, "ngram-simple:n=3,m=4").rows
     assert static.attempts == 0.0
 

@@ -126,17 +126,23 @@ def test_lead_ins_end_at_different_tokens_from_pass_to_pass() -> None:
     assert set(lengths) == {WARM_UP_TOKENS - i for i in range(LEAD_INS)}
 
 
+def holds(state: object, part: object) -> bool:
+    """Whether all of `part` is in a state; the state may hold more."""
+    if isinstance(part, Mapping) and isinstance(state, Mapping):
+        return all(key in state and holds(state[key], value) for key, value in part.items())
+    return state == part
+
+
 def test_an_engine_knows_again_what_it_had_learnt() -> None:
     side = EngineSide("auto", engine())
     side.restart()
     side.answer([{"role": "user", "content": "abcabc"}], PARAMS)
     learnt = side.learnt()
-    assert learnt["answers"] == [24]
     side.restart()
     side.answer([{"role": "user", "content": "lead in"}], SamplingParams(max_tokens=7, ignore_eos=True))
-    assert side.learnt()["answers"] == [7]
+    assert not holds(side.learnt(), learnt)
     side.recall(learnt)
-    assert side.learnt()["answers"] == [24]
+    assert holds(side.learnt(), learnt)
     plain = EngineSide("off", engine())
     plain.recall(plain.learnt())
     assert plain.learnt() == {}
