@@ -17,13 +17,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from foredraft.types import Round
+from foredraft.types import MAX_DRAFT_TOKENS, Round
 
 PRIOR_SLOPE = 0.45
 """Cost of a further row in V(1) where nothing is known: a processor's, pessimistic on purpose."""
@@ -40,7 +38,8 @@ WINDOW = 15
 """Measurements in a rolling median."""
 
 ODD_FACTOR = 3.0
-"""A value this many times off what is expected is ignored until such values in a row outnumber the others."""
+"""A value this many times off what is expected is ignored, alone in any case, until such values in a row
+outnumber the others."""
 
 TOLERANCE = 1.4
 """How much dearer than a larger forward a smaller one may be. Kernels that compute four rows at once make 8
@@ -58,14 +57,12 @@ OUTDATED_ROUNDS = 1000
 SHALLOW_TOKENS = 384
 """Context depth up to which all depths share a curve; each further curve is for twice the depth."""
 
-_LARGEST = 64
+_LARGEST = MAX_DRAFT_TOKENS + 1
 """Rows of the longest draft and the token before it."""
 
 _KERNEL_ROWS = 8
 """Kernels compute four or eight rows at a time, so that single rows are free now and then."""
 
-_NOTHING: Mapping[int, float] = MappingProxyType({})
-Floats = npt.NDArray[np.float64]
 Point = tuple[int, float, int]
 """Rows, V(n)/V(1), and how many measurements stand behind it."""
 
@@ -136,11 +133,10 @@ class _Size:
 
     prior: float
     """The value that was expected before."""
-    at: int
-    """The round of the last measurement."""
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    odd: list[float] = field(default_factory=list)
+    values: deque[float] = field(default_factory=deque)
     value: float = 0.0
+    at: int = 0
+    """The round of the last measurement."""
     drawn: float = 0.0
     """The value that the curve was drawn through."""
 
@@ -151,17 +147,17 @@ class RelativeCosts:
     `like`: what is known of another depth or batch size; `stored`: of an earlier run. By rows.
     """
 
-    def __init__(
-        self, like: Mapping[int, float] = _NOTHING, stored: Mapping[int, float] = _NOTHING, now: int = 0
-    ) -> None:
+    def __init__(self, like: Mapping[int, float], stored: Mapping[int, float], now: int) -> None:
         self._stored = stored
         self._sizes = {
-            rows: _Size(value, now, deque([value] * 2, WINDOW), value=value)
+            rows: _Size(value, deque([value] * 2, WINDOW), value, now)
             for rows, value in like.items()
             if rows > 1
         }
+        self._odd: dict[int, list[float]] = {}  # by rows: odd values since the last other one
         self.version = 0
         """Grows whenever the curve is drawn anew."""
+        self._row_costs: dict[int, float] = {}
         self._measured = 0
         self._valid_until = -1
         self._costs: list[float] = []
@@ -169,8 +165,8 @@ class RelativeCosts:
 
     @property
     def largest(self) -> int:
-        """The largest size known; 0 where none is."""
-        return max(0, 0, *self._stored, *self._sizes)
+        """The largest size known."""
+        return max(1, 1, *self._stored, *self._sizes)
 
     def upto(self, most: int, now: int) -> list[float]:
         """V(n)/V(1) of 0 to at least `most` rows."""
@@ -191,24 +187,31 @@ class RelativeCosts:
             self._bounds = np.maximum(bounds, costs).tolist()
         return self._bounds
 
+    def row_cost(self, first: int, now: int) -> float:
+        """The least that a row costs, averaged over any `_KERNEL_ROWS` of the longest draft after `first`."""
+        costs = self.upto(first + _LARGEST, now)
+        if first not in self._row_costs:
+            sizes = range(first, first + _LARGEST - _KERNEL_ROWS)
+            self._row_costs[first] = min(costs[n + _KERNEL_ROWS] - costs[n] for n in sizes) / _KERNEL_ROWS
+        return self._row_costs[first]
+
     def learn(self, rows: int, cost: float, now: int) -> None:
         """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
         rows = rows if rows <= _LARGEST else rows - rows % 16
         expected = self.upto(rows, now)[rows]
-        size = self._sizes.get(rows)
-        if size is None:
-            size = self._sizes[rows] = _Size(self._stored.get(rows, expected), now)
-        if not expected / ODD_FACTOR < cost < expected * ODD_FACTOR:
-            size.odd.append(cost)
-            if len(size.odd) <= min(len(size.values), WINDOW // 2):
-                return
-            size.values = deque(size.odd, WINDOW)
+        size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
+        values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
+        if expected / ODD_FACTOR < cost < expected * ODD_FACTOR:
+            values.append(cost)
         else:
-            if now - size.at > OUTDATED_ROUNDS:
-                size.values.clear()
-            size.values.append(cost)
-        size.odd.clear()
-        size.at, size.value = now, median(size.values)
+            odd.append(cost)
+            if len(odd) <= min(max(len(values), 1), WINDOW // 2):
+                return
+            values = deque(odd, WINDOW)
+        odd.clear()
+        if size is None:
+            size = self._sizes[rows] = _Size(self._stored.get(rows, expected))
+        size.at, size.values, size.value = now, values, median(values)
         self._measured += 1
         if self._measured <= FEW or abs(size.value - size.drawn) > 0.01 * size.drawn:
             self._valid_until = -1
@@ -237,7 +240,7 @@ class RelativeCosts:
                 (rows, min(value, self._costs[rows]), 1) for rows, value in doubtful.items() if rows > 1
             ]
             self._costs = through(pooled(sorted(points)), most)
-        self._bounds = []
+        self._bounds, self._row_costs = [], {}
         self.version += 1
 
 
@@ -277,24 +280,23 @@ class CostCurve:
     def __init__(self, *, ragged: bool = True) -> None:
         self._ragged = ragged
         self._batch_size, self._key = 1, (1, 0)
-        self._curve = RelativeCosts()
+        self._curve = RelativeCosts({}, {}, 0)
         self._curves = {self._key: self._curve}  # by batch class and depth band
         self._pass_curve: RelativeCosts | None = None
         self._pass_curves: dict[tuple[int, int], RelativeCosts] = {}  # of drafts that are passes
-        self._row_cost: tuple[tuple[object, ...], float] = (), 0.0
         self._break_even: tuple[tuple[object, ...], float] = (), 1.0
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)  # round and V(1) in ms of plain forwards
         self._single_ms: deque[float] = deque(maxlen=WINDOW)  # V(1) by forwards of all sizes
         self._baseline_ms: float | None = 0.0
         self._last_rows = 0  # of the last forward; 0 if it was of another kind
         self._first_ms: float | None = None  # the last forward's, if it was plain and changed the size
-        self._load_resize(0.0)
+        self._load_size_change(0.0)
         self.rounds = 0
         """Rounds of decoding measured."""
 
-    def _load_resize(self, cost: float) -> None:
-        self._resizes = deque([cost] * (FEW - 1), WINDOW)
-        self.resize = cost
+    def _load_size_change(self, cost: float) -> None:
+        self._size_changes = deque([cost] * (FEW - 1), WINDOW)
+        self.size_change = cost
         """What a forward costs more, in V(1), if the one before it had another number of rows."""
 
     @property
@@ -329,9 +331,9 @@ class CostCurve:
                 key=lambda known: (key[0] - known[0], abs(known[1] - key[1])),
             )
             like, now = self._curves[near], self.rounds
-            self._curves[key] = RelativeCosts(like.known(now), now=now)
+            self._curves[key] = RelativeCosts(like.known(now), {}, now)
             if key[0] > 1 and not self._ragged:
-                self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), now=now)
+                self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), {}, now)
         self._key, self._curve = key, self._curves[key]
         self._pass_curve = self._pass_curves.get(key)
 
@@ -350,20 +352,22 @@ class CostCurve:
         if passes is not None:
             return [passes.cost([length]) for length in range(count)]
         plain = self._batch_size + extra_rows
-        return self._with_change(self._curve.upto(plain + count, self.rounds), plain, count)
+        return self._with_change(self._curve.upto(plain + count, self.rounds), plain, count, self._last_rows)
 
     def bounds(self, count: int, extra_rows: int = 0) -> list[float]:
         """Upper bounds of `costs`, by the sizes measured: see `RelativeCosts.bounds_upto`."""
-        plain = self._batch_size + extra_rows
-        bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count)
+        plain, now = self._batch_size + extra_rows, self.rounds
+        by_rows = self._curve.bounds_upto(plain + count, now)
+        bounds = self._with_change(by_rows, plain, count, self._last_rows)
         if self._pass_curve is None:
             return bounds
-        added = self._pass_curve.bounds_upto(count, self.rounds)[:count]
-        base = self._curve.bounds_upto(plain, self.rounds)[plain] + self.resize
-        return [bounds[0], *map(max, self.costs(count, extra_rows)[1:], (base + it for it in added[1:]))]
+        added, costs = self._pass_curve.bounds_upto(count, now), self.costs(count, extra_rows)
+        base = by_rows[plain] + self.size_change
+        return [bounds[0], *(max(costs[n], base + added[n]) for n in range(1, count))]
 
-    def _with_change(self, by_rows: Sequence[float], plain: int, count: int) -> list[float]:
-        costs, change, before = list(by_rows[plain : plain + count]), self.resize, self._last_rows
+    def _with_change(self, by_rows: Sequence[float], plain: int, count: int, before: int) -> list[float]:
+        """V(n) from `plain` rows on, after a forward of `before` rows."""
+        costs, change = list(by_rows[plain : plain + count]), self.size_change
         if change:
             costs = [cost + change for cost in costs]
             costs[0] -= change * ((before == plain) + (plain > 1))
@@ -379,28 +383,18 @@ class CostCurve:
             return None
         plain, now = self._batch_size + extra_rows, self.rounds
         by_rows = self._curve.upto(max(plain, _LARGEST), now)
-        base, change = by_rows[plain], self.resize
+        base, change = by_rows[plain], self.size_change
         added = [0.0, *self._pass_curve.upto(count, now)[1:count]]
         sizes = [plain * size for size in range(2, count + 1)]
         even = [max(base, by_rows[rows]) if rows <= _LARGEST else inf for rows in sizes]
         return Passes(base, base - change * (self._last_rows == plain), change, added, [base, *even])
 
-    def draft_cost(self, lengths: Sequence[int]) -> float:
-        """What drafts of these lengths add to the next forward."""
-        passes = self.passes(max(lengths, default=0) + 1)
-        if passes is not None:
-            return passes.cost(lengths) - passes.plain
-        costs = self.costs(sum(lengths) + 1)
-        return costs[-1] - costs[0]
-
     def forward_cost(self, rows: int, lengths: Sequence[int] = ()) -> float:
         """A forward of `rows` rows, drafts of these lengths among them, after one of another size."""
-        passes = self.passes(max(lengths) + 1) if any(lengths) else None
-        return (
-            self._curve.upto(rows, self.rounds)[rows]
-            if passes is None
-            else passes.cost(lengths) - passes.change
-        )
+        passes = self.passes(max(lengths, default=0) + 1)
+        if passes is None or not any(lengths):
+            return self._curve.upto(rows, self.rounds)[rows]
+        return passes.cost(lengths) - passes.change
 
     @property
     def per_request(self) -> float:
@@ -411,24 +405,20 @@ class CostCurve:
         """The least that a further row costs, on average over any `_KERNEL_ROWS` of the longest draft. A
         token that is less likely than this ÷ `per_request` never pays.
         """
-        version = self._version()
-        if self._row_cost[0] != version:
-            costs = [self._rows(self._curve, self._batch_size)]
-            costs += [self._rows(self._pass_curve, 1)] if self._pass_curve else []
-            least = min(float((it[_KERNEL_ROWS:] - it[:-_KERNEL_ROWS]).min()) for it in costs)
-            self._row_cost = version, max(0.0, least / _KERNEL_ROWS)
-        return self._row_cost[1]
+        curves = [(self._curve, self._batch_size)]
+        curves += [(self._pass_curve, 1)] if self._pass_curve else []
+        return max(0.0, min(curve.row_cost(first, self.rounds) for curve, first in curves))
 
     def break_even(self, margin: float) -> float:
         """The least probability of every draft token with which a draft of one request pays; 1 if none does.
 
         That is the smallest s with 1 + s + … + s^k ≥ `margin` × (1 + the cost of k tokens ÷ `per_request`).
         """
-        version = *self._version(), margin
-        if self._break_even[0] != version:
-            costs = self._rows(self._pass_curve or self._curve, 0 if self._pass_curve else self._batch_size)
-            added = costs[1:] - (0.0 if self._pass_curve else costs[0])
-            wanted = margin * (1.0 + (added + self.resize) / self.per_request)
+        curve, first = (self._pass_curve, 0) if self._pass_curve else (self._curve, self._batch_size)
+        costs = curve.upto(first + _LARGEST, self.rounds)
+        if self._break_even[0] != (version := (curve, curve.version, first, self.size_change, margin)):
+            added = np.array(costs[first + 1 : first + _LARGEST]) - (costs[first] if first else 0.0)
+            wanted = margin * (1.0 + (added + self.size_change) / self.per_request)
             lengths, low, high = np.arange(1, _LARGEST), 0.0, 1.0
             for _ in range(10):
                 middle = (low + high) / 2
@@ -437,50 +427,49 @@ class CostCurve:
             self._break_even = version, high
         return self._break_even[1]
 
-    def _version(self) -> tuple[object, ...]:
-        """What changes whenever the curves or what is asked of them do."""
-        curves = [self._curve, self._pass_curve] if self._pass_curve else [self._curve]
-        drawn = [curve.version for curve in curves if curve.upto(_LARGEST, self.rounds)]
-        return self._key, self._batch_size, self.resize, *drawn
-
-    def _rows(self, curve: RelativeCosts, first: int) -> Floats:
-        """What `first` rows cost, and with those of the longest draft beside them."""
-        return np.array(curve.upto(first + _LARGEST, self.rounds)[first : first + _LARGEST])
-
     # --- learning -------------------------------------------------------------------------------------
 
-    def learn(self, measured: Round) -> None:
-        """A round is over. One with rows of a prompt, which have no logits, or with rows that are computed
-        again says nothing about V(n).
+    def learn(self, measured: Round) -> float:
+        """A round is over. Returns what its drafts added to it, in V(1): an upper bound by what is known now.
+
+        A round with rows of a prompt, which have no logits, or with rows that are computed again says nothing
+        about V(n).
         """
         load, rows, ms = measured.load, measured.rows, measured.forward_ms
+        lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         self.focus(load.depth, load.decoding)
         self.rounds += bool(measured.outcomes)
         if load.prefill_rows or load.owed:
             self._last_rows, self._first_ms = 0, None
-            return
-        lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+            return self._added(lengths, 0)
         before, self._last_rows = self._last_rows, rows
         if rows > 1:
-            self._learn_size(rows, ms, self.resize * (rows == before), lengths)
-        cost = self.forward_cost(rows, lengths) + self.resize * ((rows != before) - (rows > 1))
+            self._learn_size(rows, ms, self.size_change * (rows == before), lengths)
+        cost = self.forward_cost(rows, lengths) + self.size_change * ((rows != before) - (rows > 1))
         if rows == 1 or (measured.outcomes and not lengths):
             self._plain.append((self.rounds, ms / cost))
-            self._learn_resize(ms, ms / cost, before)
+            self._learn_size_change(ms, ms / cost, before)
         elif not self.known:
-            return
+            return 0.0
         self._single_ms.append(ms / cost)
         self._baseline_ms = None
+        return self._added(lengths, before)
+
+    def _added(self, lengths: Sequence[int], before: int) -> float:
+        """What drafts of these lengths added to a forward that came after one of `before` rows."""
+        plain, count = self._batch_size, sum(lengths) + 1
+        passes = self.passes(max(lengths, default=0) + 1)
+        if passes is not None and any(lengths):
+            return passes.cost(lengths) - passes.base + self.size_change * (before == plain)
+        bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count, before)
+        return bounds[-1] - bounds[0]
 
     def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int]) -> None:
         """A forward of `rows` rows took `ms`, less by `change` V(1) than after one of another size."""
         near = [single for at, single in self._plain if self.rounds - at <= NEAR_ROUNDS]
-        if near:
-            cost = ms / median(near) + change
-        elif self.known and rows > self._curve.largest > 0:  # a rough value is better than none
-            cost = ms / self.baseline_ms + change
-        else:
+        if not near:
             return
+        cost = ms / median(near) + change
         passes = self.passes(max(lengths) + 1) if lengths else None
         if self._pass_curve is None or passes is None:
             self._curve.learn(rows, cost, self.rounds)
@@ -494,29 +483,31 @@ class CostCurve:
             if length > 1:  # one row is taken to cost what it does alone
                 self._pass_curve.learn(length, passes.added[length] * share, self.rounds)
 
-    def _learn_resize(self, ms: float, single_ms: float, before: int) -> None:
+    def _learn_size_change(self, ms: float, single_ms: float, before: int) -> None:
         """A plain forward took `ms`, after one of `before` rows."""
         if before != self._last_rows:
             self._first_ms = ms if before else None
         elif self._first_ms is not None:
-            self._resizes.append((self._first_ms - ms) / max(single_ms, 1e-9))
+            self._size_changes.append((self._first_ms - ms) / max(single_ms, 1e-9))
             self._first_ms = None
-            self.resize = max(median(self._resizes), 0.0)
+            self.size_change = max(median(self._size_changes), 0.0)
 
     # --- what is kept between runs --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is kept between runs: `resize`, and `curve`: milliseconds of one request's forwards by depth
-        and rows, empty before a plain one was measured.
+        """What is kept between runs, as a JSON object; empty before a plain forward was measured.
+
+        Milliseconds of one request's forwards, by depth and rows, and what a change of size costs.
         """
-        curves = {depth_of(band): curve for (batch, band), curve in self._curves.items() if batch == 1}
+        if not self.known:
+            return {}
+        curves = {str(depth_of(band)): it for (batch, band), it in sorted(self._curves.items()) if batch == 1}
         return {
-            "curve": {
-                depth: {rows: cost * self.baseline_ms for rows, cost in curve.known(self.rounds).items()}
-                for depth, curve in sorted(curves.items())
-                if self.known
+            "milliseconds": {
+                depth: {str(rows): cost * self.baseline_ms for rows, cost in it.known(self.rounds).items()}
+                for depth, it in curves.items()
             },
-            "resize": self.resize,
+            "size_change": self.size_change,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -526,17 +517,17 @@ class CostCurve:
         """
         curves = {}
         try:
-            change = float(state.get("resize", 0.0))
-            for depth, sizes in state.get("curve", {}).items():
+            change = float(state.get("size_change", 0.0))
+            for depth, sizes in state.get("milliseconds", {}).items():
                 ms = {int(rows): float(value) for rows, value in sizes.items()}
                 if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
                     raise ValueError(f"no usable costs at a depth of {depth} tokens")
                 costs = {rows: value / ms[1] for rows, value in sorted(ms.items())}
-                curves[1, band_of(int(depth))] = RelativeCosts(stored=costs)
+                curves[1, band_of(int(depth))] = RelativeCosts({}, costs, self.rounds)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"a damaged cost curve: {error}") from None
         if not 0.0 <= change < inf:
             raise ValueError(f"a change of forward size that costs {change}")
         self._curves.update(curves)
         self._curve = self._curves[self._key]
-        self._load_resize(change)
+        self._load_size_change(change)

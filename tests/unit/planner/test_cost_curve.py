@@ -74,8 +74,14 @@ def measured(points: dict[int, float], times: int = FEW, **kept: bool) -> CostCu
 def stored(points: dict[int, float], *, ragged: bool = True) -> CostCurve:
     """A curve that begins with these values as its prior."""
     curve = CostCurve(ragged=ragged)
-    curve.load_state({"curve": {0: {rows: PLAIN_MS * cost for rows, cost in points.items()}}})
+    curve.load_state({"milliseconds": {0: {rows: PLAIN_MS * cost for rows, cost in points.items()}}})
     return curve
+
+
+def added(curve: CostCurve, lengths: Sequence[int]) -> float:
+    """What drafts of these lengths add to the next forward."""
+    passes, costs = curve.passes(max(lengths) + 1), curve.costs(sum(lengths) + 1)
+    return passes.cost(lengths) - passes.plain if passes else costs[-1] - costs[0]
 
 
 def by_rows(curve: CostCurve, most: int = 64) -> list[float]:
@@ -156,7 +162,7 @@ def test_many_sizes_do_not_make_it_large() -> None:
     for rows in range(2, 700):
         play(curve, 1, rows, truth=linear(0.2))
     assert curve.forward_cost(512) == pytest.approx(1 + 0.2 * 511, rel=0.05)
-    assert len(curve.state()["curve"][192]) < 64 + 700 // 16 + 2
+    assert len(curve.state()["milliseconds"]["192"]) < 64 + 700 // 16 + 2
 
 
 # --- little evidence ----------------------------------------------------------------------------------
@@ -300,7 +306,7 @@ def resized(extra: float, *sizes: int) -> CostCurve:
 
 def test_a_change_of_size_is_learnt_apart_from_the_sizes() -> None:
     curve = resized(0.1)
-    assert curve.resize == pytest.approx(0.1)
+    assert curve.size_change == pytest.approx(0.1)
     assert curve.baseline_ms == pytest.approx(PLAIN_MS)
     assert [curve.forward_cost(rows) for rows in (2, 4, 8)] == pytest.approx([1.6, 2.6, 4.6]), "on the way up"
 
@@ -314,14 +320,14 @@ def test_after_a_draft_going_back_costs_and_going_on_with_the_same_size_does_not
     curve = resized(0.1, 4)
     costs = curve.costs(8)
     assert [costs[0], costs[3], costs[7]] == pytest.approx([1.1, 2.6, 4.6 + 0.1])
-    assert curve.draft_cost([3]) == pytest.approx(1.5)
+    assert added(curve, [3]) == pytest.approx(1.5)
     curve.learn(decoding(100.0, [0], prefill=16))
     assert curve.costs(1) == pytest.approx([1.1]), "what follows a prompt is a change, too"
 
 
 def test_where_a_change_costs_nothing_the_curve_is_all() -> None:
     curve = resized(0.0, 4)
-    assert curve.resize == 0.0
+    assert curve.size_change == 0.0
     assert curve.costs(8) == by_rows(curve, 8)
     assert resized(0.1).break_even(1.03) > curve.break_even(1.03)
 
@@ -333,12 +339,20 @@ def test_few_changes_and_single_stalls_are_not_believed() -> None:
         play(curve, 4, truth=linear(0.5))
         play(curve, 1, truth=linear(0.5), slower=first)
         play(curve, 1, truth=linear(0.5))
-    assert curve.resize < 0.2
+    assert curve.size_change < 0.2
     for _ in range(FEW):
         play(curve, 4, truth=linear(0.5))
         play(curve, 1, truth=linear(0.5), slower=1.2)
         play(curve, 1, truth=linear(0.5))
-    assert curve.resize == pytest.approx(0.2)
+    assert curve.size_change == pytest.approx(0.2)
+
+
+def test_what_drafts_added_is_returned_when_they_are_learnt() -> None:
+    curve = resized(0.1, 1)
+    first = curve.learn(decoding(PLAIN_MS * 2.6, [3]))
+    again = curve.learn(decoding(PLAIN_MS * 2.5, [3]))
+    assert [first, again] == pytest.approx([1.6 + 0.1, 1.6 - 0.1]), "there and back; and as large as the last"
+    assert curve.learn(decoding(PLAIN_MS * 1.1)) == 0.0
 
 
 # --- depth and batch size -----------------------------------------------------------------------------
@@ -373,12 +387,12 @@ def test_a_batch_size_has_a_curve_of_its_own() -> None:
     assert curve.per_request == pytest.approx(0.75)
     batch_rounds(curve, ([0, 0], 1.5), ([2, 0], 3.2))
     assert curve.costs(3) == pytest.approx([1.5, 2.35, 3.2])
-    assert curve.draft_cost([1, 1]) == pytest.approx(1.7)
+    assert added(curve, [1, 1]) == pytest.approx(1.7)
     curve.focus(0, 4)
     assert curve.costs(1) == pytest.approx([3.2]), "four requests are like two rather than one"
     curve.focus(0, 1)
     assert curve.costs(4)[3] == pytest.approx(1.8), "and one alone is as it was"
-    assert list(curve.state()["curve"][192]) == [1, 2, 4]
+    assert list(curve.state()["milliseconds"]["192"]) == ["1", "2", "4"]
 
 
 def test_a_plain_forward_of_four_is_not_one_of_three_with_a_draft() -> None:
@@ -430,15 +444,15 @@ def test_each_draft_is_a_pass() -> None:
     curve = in_passes(4)
     assert curve.costs(17)[2] == pytest.approx(1.4 + 1.1)
     assert curve.costs(17)[16] == pytest.approx(1.4 + 3.2)
-    assert curve.draft_cost([2, 0, 4, 0]) == pytest.approx(1.1 + 1.4)
-    assert curve.draft_cost([0, 0, 0, 0]) == 0.0
+    assert added(curve, [2, 0, 4, 0]) == pytest.approx(1.1 + 1.4)
+    assert added(curve, [0, 0, 0, 0]) == 0.0
 
 
 def test_or_all_requests_are_filled_up_where_that_is_cheaper() -> None:
     curve = in_passes(4)
     assert curve.costs(2)[1] == pytest.approx(2.2), "two rows each, not 1.4 + 1.0"
-    assert curve.draft_cost([3, 3, 2, 1]) == pytest.approx(3.2 - 1.4), "four rows each"
-    assert in_passes(16).draft_cost([4] * 16) == pytest.approx(16 * 1.4), "to no more than were measured"
+    assert added(curve, [3, 3, 2, 1]) == pytest.approx(3.2 - 1.4), "four rows each"
+    assert added(in_passes(16), [4] * 16) == pytest.approx(16 * 1.4), "to no more than were measured"
 
 
 def test_what_passes_cost_is_learnt_for_each_of_them() -> None:
@@ -446,13 +460,13 @@ def test_what_passes_cost_is_learnt_for_each_of_them() -> None:
     batch_rounds(curve, ([0] * 4, 1.4), ([2, 8, 0, 0], 1.4 + 2.0 * (1.1 + 2.2)))
     assert curve.costs(9)[0] == pytest.approx(1.4)
     assert curve.costs(9)[8] == pytest.approx(1.4 + 4.4, rel=0.01)
-    assert curve.draft_cost([8, 2]) == pytest.approx(4.4 + 2.2, rel=0.01)
+    assert added(curve, [8, 2]) == pytest.approx(4.4 + 2.2, rel=0.01)
 
 
 def test_what_filled_up_forwards_cost_is_learnt_apart() -> None:
     curve = in_passes(4)
     batch_rounds(curve, ([0] * 4, 1.4), ([3, 3, 3, 1], 4.0))
-    assert curve.draft_cost([3, 3, 3, 1]) == pytest.approx(4.0 - 1.4)
+    assert added(curve, [3, 3, 3, 1]) == pytest.approx(4.0 - 1.4)
     assert curve.costs(4)[3] == pytest.approx(1.4 + 1.2), "a draft alone costs what it did"
 
 
@@ -465,14 +479,16 @@ def test_a_larger_batch_begins_with_what_a_draft_adds_in_a_smaller_one() -> None
 
 def test_the_price_of_passes_has_the_change_of_size() -> None:
     curve = stored(ALONE, ragged=False)
-    curve.load_state({**curve.state(), "resize": 0.2, "curve": {"0": {"1": 10, "2": 11, "8": 40}}})
+    curve.load_state(
+        {**curve.state(), "size_change": 0.2, "milliseconds": {"0": {"1": 10, "2": 11, "8": 40}}}
+    )
     curve.focus(0, 2)
     batch_rounds(curve, ([0, 0], 1.1), times=1)
     passes = curve.passes(8)
     assert passes is not None
     assert passes.plain == passes.base - 0.2, "as large as the last one"
     assert passes.cost([4, 0]) == pytest.approx(passes.base + passes.added[4] + 0.2)
-    assert curve.draft_cost([4]) == pytest.approx(passes.added[4] + 0.4), "there and back"
+    assert added(curve, [4]) == pytest.approx(passes.added[4] + 0.4), "there and back"
 
 
 # --- what drafts must bring ---------------------------------------------------------------------------
@@ -563,13 +579,13 @@ def test_what_is_kept_begins_where_it_ended() -> None:
         assert by_rows(again, 64) == pytest.approx(by_rows(curve, 64))
 
 
-def test_the_resize_is_kept_and_corrected() -> None:
+def test_the_size_change_is_kept_and_corrected() -> None:
     curve = CostCurve()
     curve.load_state(json.loads(json.dumps(resized(0.4).state())))
-    assert curve.resize == pytest.approx(0.4)
+    assert curve.size_change == pytest.approx(0.4)
     play(curve, 1, 1, truth=linear(0.5))
     play(curve, 4, 1, 1, truth=linear(0.5), times=FEW)
-    assert curve.resize == pytest.approx(0.0)
+    assert curve.size_change == pytest.approx(0.0)
 
 
 def test_a_stored_value_counts_where_it_is_cheap_and_is_corrected_where_it_is_dear() -> None:
@@ -582,7 +598,7 @@ def test_a_stored_value_counts_where_it_is_cheap_and_is_corrected_where_it_is_de
 
 
 def test_nothing_is_kept_where_nothing_was_measured() -> None:
-    assert stored(ALONE).state() == {"curve": {}, "resize": 0.0}
+    assert stored(ALONE).state() == {}
     curve = CostCurve()
     curve.load_state({})
     assert by_rows(curve) == by_rows(CostCurve())
@@ -591,25 +607,25 @@ def test_nothing_is_kept_where_nothing_was_measured() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        {"curve": 3},
-        {"curve": {"0": 3}},
-        {"curve": {"0": {}}},
-        {"curve": {"0": {"2": 5.0}}},
-        {"curve": {"x": {"1": 5.0}}},
-        {"curve": {"-1": {"1": 5.0}}},
-        {"curve": {"0": {"1": 5.0, "0": 1.0}}},
-        {"curve": {"0": {"1": 5.0, "2": 0.0}}},
-        {"curve": {"0": {"1": 5.0, "2": float("nan")}}},
-        {"curve": {"0": {"1": 5.0, "2": float("inf")}}},
-        {"curve": {"0": {"1": "much"}}},
-        {"curve": {"0": {"1": None}}},
-        {"resize": -1.0},
-        {"resize": float("nan")},
-        {"resize": []},
+        {"milliseconds": 3},
+        {"milliseconds": {"0": 3}},
+        {"milliseconds": {"0": {}}},
+        {"milliseconds": {"0": {"2": 5.0}}},
+        {"milliseconds": {"x": {"1": 5.0}}},
+        {"milliseconds": {"-1": {"1": 5.0}}},
+        {"milliseconds": {"0": {"1": 5.0, "0": 1.0}}},
+        {"milliseconds": {"0": {"1": 5.0, "2": 0.0}}},
+        {"milliseconds": {"0": {"1": 5.0, "2": float("nan")}}},
+        {"milliseconds": {"0": {"1": 5.0, "2": float("inf")}}},
+        {"milliseconds": {"0": {"1": "much"}}},
+        {"milliseconds": {"0": {"1": None}}},
+        {"size_change": -1.0},
+        {"size_change": float("nan")},
+        {"size_change": []},
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(state: dict[str, object]) -> None:
     curve = CostCurve()
     with pytest.raises(ValueError, match=r"."):
         curve.load_state(state)
-    assert (by_rows(curve), curve.resize) == (by_rows(CostCurve()), 0.0)
+    assert (by_rows(curve), curve.size_change) == (by_rows(CostCurve()), 0.0)
