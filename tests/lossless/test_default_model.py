@@ -9,8 +9,9 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.types import Completion
+from matrix import matrix, nightly
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 
 CONTEXT = 2048
 TOKENS = 48
@@ -91,8 +92,7 @@ def test_the_prompts_are_past_a_thousand_tokens(plain: dict[tuple[str, float], C
     assert plain["prose", 0.0].tokens != plain["prose", 0.8].tokens
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@matrix(strength=1, drafter=DRAFTERS, temperature=[0.0, 0.8])
 def test_deep_in_the_context_every_drafter_leaves_the_tokens_as_they_are(
     engine: Engine, plain: dict[tuple[str, float], Completion], drafter: str, temperature: float
 ) -> None:
@@ -108,8 +108,7 @@ def test_deep_in_the_context_every_drafter_leaves_the_tokens_as_they_are(
         assert drafted > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("drafter", ["suffix;ngram-simple:n=3,m=8", "auto"])
+@matrix(strength=1, drafter=["suffix;ngram-simple:n=3,m=8", "auto"], temperature=[0.0, 0.8])
 def test_in_company_the_tokens_are_those_of_each_alone(
     engine: Engine, plain: dict[tuple[str, float], Completion], drafter: str, temperature: float
 ) -> None:
@@ -123,7 +122,7 @@ def test_in_company_the_tokens_are_those_of_each_alone(
     assert [result.tokens for result in results] == [result.tokens for result in expected]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=nightly), 0.8])
 def test_the_model_drafting_for_itself_is_always_right(
     engine: Engine, plain: dict[tuple[str, float], Completion], model_path: Path, temperature: float
 ) -> None:
@@ -136,7 +135,7 @@ def test_the_model_drafting_for_itself_is_always_right(
     engine.set_speculation("off")
 
 
-@pytest.mark.parametrize("drafter", ["off", "suffix", "auto"])
+@pytest.mark.parametrize("drafter", [pytest.param("off", marks=nightly), "suffix", "auto"])
 def test_the_second_turn_of_a_chat_reuses_the_first_and_is_as_if_computed_afresh(
     engine: Engine, drafter: str
 ) -> None:

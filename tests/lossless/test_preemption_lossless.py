@@ -14,8 +14,9 @@ import pytest
 from foredraft import Engine, SamplingParams
 from foredraft.errors import OutOfKVError
 from foredraft.types import Completion, Logits, Rows
+from matrix import nightly
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 
 TOKENS = 40
 LINE = "Item {}: a grey box in the kitchen, weight {} kg, checked on day {}."
@@ -72,7 +73,7 @@ def answers(engine: Engine, temperature: float) -> list[Completion]:
     return engine.run([engine.add(prompt, params(temperature)) for prompt in PROMPTS])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=nightly), 0.8])
 def test_preempted_answers_are_those_of_requests_alone(engine: Engine, temperature: float) -> None:
     assert engine.model.capabilities.batch_invariant, engine.model.capabilities.invariance_note
     engine.set_speculation("off")

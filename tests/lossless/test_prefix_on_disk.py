@@ -9,7 +9,7 @@ import pytest
 from foredraft import Engine, SamplingParams
 from foredraft.types import Completion
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 
 ROOMS = ("kitchen", "hall", "cellar", "attic", "garage", "library")
 STORY = "Inventory of the house.\n" + "\n".join(

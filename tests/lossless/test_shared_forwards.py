@@ -11,7 +11,7 @@ from foredraft import Engine, SamplingParams
 from foredraft.errors import OutOfKVError
 from foredraft.types import Logits, Rows
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 
 TEXT = "The ferry left the island before sunrise, and only the baker saw it go. He counted {} lamps. "
 PARAMS = SamplingParams(temperature=0.8, seed=11, max_tokens=24, ignore_eos=True)

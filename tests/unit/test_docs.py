@@ -254,7 +254,6 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 @pytest.mark.model
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in EXAMPLES if path.name not in NEEDS_NO_MODEL], ids=lambda path: path.name
 )

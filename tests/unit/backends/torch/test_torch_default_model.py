@@ -17,7 +17,7 @@ from foredraft.registry import create_drafter
 from foredraft.testing import drafter_context
 from torch_cases import greedy, load
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 
 PROMPTS = (
     "The capital of France is",
