@@ -23,6 +23,7 @@ from foredraft.errors import BackendError
 from foredraft.protocols import Model
 from foredraft.testing import assert_lossless
 from foredraft.types import Completion, Rows, SamplingParams
+from matrix import matrix
 from model_cases import prefill, text_tokens
 
 TEXT = text_tokens(20)
@@ -162,9 +163,7 @@ def test_a_llama_cpp_that_goes_on_from_a_wrong_state_is_not_trusted(
 # --- texts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("concurrent", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("name", sorted(WRITERS))
+@matrix(name=sorted(WRITERS), temperature=[0.0, 0.8], concurrent=[False, True])
 def test_speculation_changes_nothing(folder: Path, name: str, temperature: float, concurrent: bool) -> None:
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=60, ignore_eos=True)
     prompts = [text_tokens(count, seed=count) for count in (3, 17, 40)]

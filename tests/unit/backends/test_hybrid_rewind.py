@@ -14,6 +14,7 @@ from foredraft.engine.round import MOST_OWED
 from foredraft.errors import BackendError, OutOfKVError
 from foredraft.testing import ScriptedDrafter, assert_lossless, markov_logits
 from foredraft.types import Logits, Rollback, Rows, SamplingParams
+from matrix import matrix
 from model_cases import fresh, prefill, text_tokens
 from recurrent_double import FakeRecurrentModel
 
@@ -345,9 +346,7 @@ def guesses(seed: int, right: float) -> Callable[[Sequence[int]], list[int]]:
     return script
 
 
-@pytest.mark.parametrize("concurrent", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("bound", [0, 2, 5, 60])
+@matrix(bound=[0, 2, 5, 60], temperature=[0.0, 0.9], concurrent=[False, True])
 def test_speculation_changes_nothing(bound: int, temperature: float, concurrent: bool) -> None:
     inner: list[FakeRecurrentModel] = []
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from foredraft.engine.round import MOST_OWED
+from matrix import nightly
 
 SAVING, RESTORING = 0.05, 0.04
 MOST = 90
@@ -88,7 +89,7 @@ def best_rate(rule: Rule, slope: float, right: float) -> float:
     return max(rate(rule, length, slope, right) for length in (0, 1, 2, 3, 4, 5, 7, 9, 12, LONGEST))
 
 
-@pytest.mark.parametrize("slope", SLOPES)
+@pytest.mark.parametrize("slope", [SLOPES[0], *(pytest.param(slope, marks=nightly) for slope in SLOPES[1:])])
 def test_no_obvious_rule_is_faster_by_more_than_three_percent(slope: float) -> None:
     for right in CHANCES:
         ours = best_rate(IN_USE, slope, right)

@@ -18,6 +18,7 @@ from gguf.quants import dequantize
 
 from foredraft.backends.llamacpp import amx_check, kernels
 from foredraft.backends.llamacpp.amx_check import Ggml
+from matrix import nightly
 
 Floats = npt.NDArray[np.float32]
 LIBRARIES = Path(ggml_python.libggml._name).parent
@@ -209,7 +210,7 @@ with_panels = pytest.mark.skipif(not WIDTH, reason="llama.cpp was built without"
 
 
 @with_panels
-@pytest.mark.parametrize(("inputs", "panels"), [(576, 12), (256, 1), (1536, 21)])
+@pytest.mark.parametrize(("inputs", "panels"), [(576, 12), (256, 1), pytest.param(1536, 21, marks=nightly)])
 def test_products_in_panels(ggml: Ggml, inputs: int, panels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = ggml.buffers(b"CPU_REPACK")
     assert buffers

@@ -15,9 +15,10 @@ from foredraft.config import ModelOptions, Stage
 from foredraft.protocols import Model
 from foredraft.registry import create_drafter
 from foredraft.testing import drafter_context
+from matrix import nightly
 from torch_cases import greedy, load
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, nightly]
 
 PROMPTS = (
     "The capital of France is",

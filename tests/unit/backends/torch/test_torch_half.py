@@ -19,6 +19,7 @@ from foredraft.backends.torch.linear import choose_linear, packed_linear
 from foredraft.protocols import Model
 from foredraft.testing import ScriptedDrafter
 from foredraft.types import Draft
+from matrix import matrix, nightly
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 
@@ -35,7 +36,11 @@ def draw(*shape: int, seed: int = 0, scale: float = 0.02) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-@pytest.fixture(params=[1, 2])
+BORDERS = (*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+"""Numbers of rows at which kernels may change."""
+
+
+@pytest.fixture
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -44,11 +49,17 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @needs_fbgemm
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 576), (576, 96), (1536, 40), (577, 100), (17, 5)])
+@matrix(
+    threads=[1, 2],
+    shape=[(64, 576), (576, 96), (1536, 40), (577, 100), (17, 5)],
+    biased=[False, True],
+    ids={"shape": str, "biased": ["plain", "biased"]},
+    indirect=["threads"],
+)
 def test_rows_have_the_same_bits_in_any_company(
-    threads: int, inputs: int, outputs: int, biased: bool
+    threads: int, shape: tuple[int, int], biased: bool, is_nightly: bool
 ) -> None:
+    inputs, outputs = shape
     weight, bias = draw(outputs, inputs).bfloat16().float(), draw(outputs, seed=1) if biased else None
     rows = draw(250, inputs, seed=2, scale=1)
     made = half_linear(weight, bias)
@@ -56,7 +67,7 @@ def test_rows_have_the_same_bits_in_any_company(
     torch.set_num_threads(1)
     single = torch.cat([made(row[None]) for row in rows])
     torch.set_num_threads(threads)
-    for count in (*range(1, 130), 240, 250):
+    for count in (*(range(1, 130) if is_nightly else BORDERS), 240, 250):
         assert torch.equal(made(rows[:count]), single[:count]), count
         assert torch.equal(made(rows[-count:]), single[-count:]), count
     torch.testing.assert_close(single, torch.nn.functional.linear(rows, weight, bias), atol=1e-4, rtol=1e-5)
@@ -209,7 +220,13 @@ def guess(texts: list[list[int]]) -> ScriptedDrafter:
 
 
 @needs_fbgemm
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gpt2", "gemma3", "falcon_h1", "mamba"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        *("llama", "gpt2", "falcon_h1"),
+        *(pytest.param(name, marks=nightly) for name in ("qwen2", "qwen3", "gemma3", "mamba")),
+    ],
+)
 def test_greedy_text_is_that_of_generate(stored_in_bf16: Make, architecture: str) -> None:
     path = stored_in_bf16(architecture)
     source = reference(path)

@@ -15,7 +15,7 @@ from model_cases import prefill, text_tokens
 from torch_cases import load
 
 Make = Callable[..., Path]
-REQUESTS = 40
+REQUESTS, NIGHTLY_REQUESTS = 12, 200
 
 
 def held() -> int:
@@ -45,12 +45,12 @@ def serve(model: Model, number: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "falcon_h1", "rwkv", "bloom"])
-def test_requests_leave_nothing_behind(folder: Make, architecture: str) -> None:
+def test_requests_leave_nothing_behind(folder: Make, architecture: str, is_nightly: bool) -> None:
     model = load(folder(architecture), sequences=3)
     for number in range(4):
         serve(model, number)
     before = held()
-    for number in range(4, REQUESTS):
+    for number in range(4, NIGHTLY_REQUESTS if is_nightly else REQUESTS):
         serve(model, number)
     assert held() <= before
     model.close()

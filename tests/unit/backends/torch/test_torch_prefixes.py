@@ -15,6 +15,7 @@ from foredraft.config import Dtype
 from foredraft.errors import BackendError
 from foredraft.protocols import Model
 from foredraft.types import Completion
+from matrix import nightly
 from model_cases import fresh, prefill, text_tokens
 from torch_cases import load
 
@@ -42,7 +43,10 @@ def saved(model: Model, seq: int = 0) -> bytearray:
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
     [(name, "fp32") for name in ["llama", *torch_factory.RECURRENT, *OWN_CACHE]]
-    + [(name, "bf16") for name in ["llama", "mamba", "falcon_h1", "lfm2", "qwen3_5", "rwkv", *OWN_CACHE]],
+    + [
+        pytest.param(name, "bf16", marks=nightly)
+        for name in ["llama", "mamba", "falcon_h1", "lfm2", "qwen3_5", "rwkv", *OWN_CACHE]
+    ],
 )
 def test_another_process_goes_on_from_the_same_bits(path: Path, dtype: Dtype) -> None:
     first, second = (load(path, dtype, sequences=3) for _ in range(2))
@@ -115,7 +119,13 @@ def ask(path: Path, cache_dir: Path, prompt: list[int], gigabytes: float, temper
 
 @pytest.mark.parametrize(
     ("architecture", "temperature"),
-    [("llama", 0.8), ("mamba", 0.0), ("rwkv", 0.8), ("falcon_h1", 0.0), (OWN_CACHE[1], 0.0)],
+    [
+        ("llama", 0.8),
+        ("mamba", 0.0),
+        (OWN_CACHE[1], 0.0),
+        pytest.param("rwkv", 0.8, marks=nightly),
+        pytest.param("falcon_h1", 0.0, marks=nightly),
+    ],
 )
 def test_a_restart_finds_the_conversation(path: Path, temperature: float, tmp_path: Path) -> None:
     first = ask(path, tmp_path, TEXT, 1, temperature)

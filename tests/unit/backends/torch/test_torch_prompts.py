@@ -15,6 +15,7 @@ from foredraft.backends.torch.loading import DTYPES
 from foredraft.config import Dtype
 from foredraft.protocols import Model
 from foredraft.types import Rows
+from matrix import nightly
 from model_cases import text_tokens
 from torch_cases import load
 
@@ -35,7 +36,9 @@ def read(model: Model, step: int) -> Any:
     )
 
 
-@pytest.mark.parametrize(("dtype", "threads"), [("fp32", 1), ("bf16", 1), ("bf16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "threads"), [("fp32", 1), ("bf16", 1), pytest.param("bf16", 2, marks=nightly)]
+)
 def test_parts_make_no_difference(folder: Make, dtype: Dtype, threads: int) -> None:
     if choose_linear(DTYPES[dtype], torch.device("cpu")) is not packed_linear:
         pytest.skip("not multiplied so here")

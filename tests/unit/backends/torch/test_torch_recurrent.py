@@ -21,6 +21,7 @@ from foredraft.errors import BackendError
 from foredraft.protocols import Model
 from foredraft.testing import assert_lossless
 from foredraft.types import Rollback, Rows
+from matrix import matrix, nightly
 from model_cases import fresh, prefill, same, text_tokens
 from torch_cases import greedy, load, reference
 
@@ -42,8 +43,7 @@ def inner(model: Model) -> RecurrentModel:
 # --- rejections ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [1, 4, 62])
-@pytest.mark.parametrize("architecture", [*FAMILIES, "falcon_h1", "zamba", "zamba2"])
+@matrix(strength=1, architecture=[*FAMILIES, "falcon_h1", "zamba", "zamba2"], bound=[1, 4, 62])
 def test_a_rejection_at_every_place_leaves_what_was_accepted(
     folder: Make, architecture: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,9 +151,16 @@ def test_logits_in_fp32_do_not_hide_that_a_model_computes_in_bf16(folder: Make, 
 # --- texts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("architecture", [*FAMILIES, *HYBRIDS])
-def test_speculation_changes_nothing(folder: Make, architecture: str, temperature: float) -> None:
+@matrix(
+    strength=1,
+    architecture=[*FAMILIES, *HYBRIDS],
+    temperature=[0.0, 0.8],
+    concurrent=[False, True],
+    ids={"concurrent": ["alone", "concurrent"]},
+)
+def test_speculation_changes_nothing(
+    folder: Make, architecture: str, temperature: float, concurrent: bool
+) -> None:
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=24, ignore_eos=True)
     prompts = [text_tokens(count, seed=count) for count in (3, 17, 40)]
     path = folder(architecture)
@@ -163,16 +170,18 @@ def test_speculation_changes_nothing(folder: Make, architecture: str, temperatur
     def model() -> Model:
         return load(path, sequences=3)
 
-    for concurrent in (False, True):
-        origins = assert_lossless(
-            model, lambda _: [drafted_from(texts, 1)], prompts, params, concurrent=concurrent
-        )
-        assert origins["scripted"] > 15
+    origins = assert_lossless(
+        model, lambda _: [drafted_from(texts, 1)], prompts, params, concurrent=concurrent
+    )
+    assert origins["scripted"] > 15
 
 
 @pytest.mark.parametrize(
     "architecture",
-    ["mamba", "lfm2", "qwen3_5", "falcon_h1", "rwkv", "zamba2", "recurrent_gemma", "xlstm"],
+    [
+        *("mamba", "lfm2", "falcon_h1", "rwkv"),
+        *(pytest.param(name, marks=nightly) for name in ("qwen3_5", "zamba2", "recurrent_gemma", "xlstm")),
+    ],
 )
 def test_a_conversation_goes_on_from_what_is_held(folder: Make, architecture: str) -> None:
     """Also where the next prompt leaves out what followed the last one, as if it were reasoning."""

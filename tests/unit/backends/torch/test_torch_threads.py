@@ -17,11 +17,12 @@ from foredraft.backends.torch import attention, half, linear
 from foredraft.backends.torch.exact_sizes import measured_with_threads, telling_weight
 from foredraft.protocols import Model
 from foredraft.types import Rows
+from matrix import nightly
 from model_cases import text_tokens
 from torch_cases import load
 
 Make = Callable[..., Path]
-TEXT = text_tokens(40)
+TEXT = text_tokens(10)
 
 needs_fbgemm = pytest.mark.skipif(not half._has_halves(), reason="torch without FBGEMM, or not exact here")
 
@@ -99,7 +100,9 @@ def at_once(model: Model) -> Any:
     return model.forward([Rows(0, 0, TEXT, len(TEXT))])
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "falcon_h1"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", *(pytest.param(name, marks=nightly) for name in ("gpt2", "falcon_h1"))]
+)
 def test_a_model_computes_with_its_own_threads_after_another_was_loaded(
     folder: Make, architecture: str
 ) -> None:

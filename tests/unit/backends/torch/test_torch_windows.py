@@ -14,6 +14,7 @@ import transformers
 from foredraft import Engine
 from foredraft.backends.torch.generic import GenericForward
 from foredraft.errors import UnsupportedModelError
+from matrix import nightly
 from model_cases import text_tokens
 from torch_cases import greedy, load, reference
 
@@ -30,6 +31,7 @@ TOLD = {
     "gemma3": WINDOW,
     "gpt_oss": WINDOW,
 }
+OFTEN = ("mistral", "gemma3", "gpt_oss")
 MASKED: dict[str, dict[str, Any]] = {
     "qwen2_moe": WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
     "llama4": {"attention_chunk_size": 16},
@@ -40,7 +42,10 @@ MASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("architecture", "changes", "forward"),
     [
-        *((name, changes, "transformers") for name, changes in TOLD.items()),
+        *(
+            pytest.param(name, changes, "transformers", marks=() if name in OFTEN else nightly)
+            for name, changes in TOLD.items()
+        ),
         *((name, changes, "transformers, with its own cache") for name, changes in MASKED.items()),
     ],
 )
