@@ -538,7 +538,9 @@ def test_without_llguidance_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
 
 
 def test_a_constraint_that_becomes_too_complex_is_an_error_and_not_a_hang() -> None:
-    follower = guide(Constraint("grammar", 'start: a\na: "x" | a a | a a a | a a a a'))
+    names = [f"name{number}" for number in range(8)]
+    rules = "\n".join(f'{name}: "x" | {name} {name}' for name in names)
+    follower = guide(Constraint("grammar", f"start: {' | '.join(names)}\n{rules}"))
     row = np.zeros(384, np.float32)
 
     def go_on() -> None:

@@ -23,6 +23,7 @@ from foredraft.server.tools.history import template_messages
 from foredraft.server.tools.offered import offered_grammar
 from foredraft.testing import FakeTokenizer
 from foredraft.types import Constraint
+from matrix import matrix
 from tool_cases import numbered
 
 FIND = Tool(
@@ -78,8 +79,7 @@ def test_a_call_is_read_however_it_is_cut(form: Form, call: tuple[str, dict[str,
         assert read(form, [text[:place], text[place:]]) == whole, text[:place]
 
 
-@every_form
-@every_call
+@matrix(strength=1, form=FORMS.values(), call=CALLS, ids={"form": [*FORMS]})
 def test_a_call_that_ends_anywhere_shows_no_markup(form: Form, call: tuple[str, dict[str, Any]]) -> None:
     text = form.write([call])
     written = read(form, [text]).calls[0].arguments
@@ -92,8 +92,7 @@ def test_a_call_that_ends_anywhere_shows_no_markup(form: Form, call: tuple[str, 
             assert part.whole == (part.arguments == written), text[:place]
 
 
-@every_form
-@every_call
+@matrix(strength=1, form=FORMS.values(), call=CALLS, ids={"form": [*FORMS]})
 def test_what_an_answer_held_is_taken_back(form: Form, call: tuple[str, dict[str, Any]]) -> None:
     """Wherever it was cut: its calls, with a result for each, are a history."""
     text = form.write([CALLS[0], call])
