@@ -19,7 +19,6 @@ from foredraft.bench.curves import find_curve
 from foredraft.cli import profile as module
 from foredraft.installation import add_extra
 from foredraft.planner.profile import Profile, ProfileStore, files
-from matrix import nightly
 
 LITTLE = Plan((1, 2, 4, 8), (16, 64), repeats=3, seconds=0.5)
 
