@@ -8,13 +8,13 @@ import pytest
 
 import gguf_factory
 from command_line import Command
-from foredraft.engine import heap
+from foredraft.engine import loading
 
 
 @pytest.fixture(autouse=True)
 def _no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands collect garbage after loading (unit/engine/test_heap.py): half of the time of a test here."""
-    monkeypatch.setattr(heap, "freeze_heap", lambda: None)
+    """Commands collect garbage after loading (unit/engine/test_frozen_heap.py): half of the time of a test here."""
+    monkeypatch.setattr(loading, "freeze_heap", lambda: None)
 
 
 @pytest.fixture
