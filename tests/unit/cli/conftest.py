@@ -13,7 +13,7 @@ from foredraft.engine import loading
 
 @pytest.fixture(autouse=True)
 def _no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands collect garbage after loading (unit/engine/test_frozen_heap.py): half of the time of a test here."""
+    """Commands collect garbage after loading (test_frozen_heap.py): half of the time of a test here."""
     monkeypatch.setattr(loading, "freeze_heap", lambda: None)
 
 
