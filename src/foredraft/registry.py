@@ -29,7 +29,13 @@ from foredraft.protocols import Backend, Drafter, DrafterContext, DrafterFactory
 
 DRAFTERS = "foredraft.drafters"
 BACKENDS = "foredraft.backends"
-EXTRAS = {"llama_cpp": "llamacpp", "huggingface_hub": "hub", "torch": "torch", "transformers": "torch"}
+EXTRAS = {
+    "huggingface_hub": "hub",
+    "llama_cpp": "llamacpp",
+    "matplotlib": "bench",
+    "torch": "torch",
+    "transformers": "torch",
+}
 
 _added: dict[str, DrafterFactory] = {}
 

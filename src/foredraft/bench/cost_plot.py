@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from foredraft.bench.cost_report import setting_text, to_curve
 from foredraft.bench.curves import Curve
-from foredraft.bench.extras import needed
+from foredraft.bench.plots import check_plotting
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
 from foredraft.planner.profile import Profile
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = (".png", ".svg")
-PURPOSE = "Drawing a plot"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by the colour-blind (Okabe and Ito 2008)."""
@@ -34,7 +33,7 @@ def check_plot_file(path: Path) -> None:
         raise ConfigError(f"{path} is no kind of picture known here.", hint="Name a .png or .svg file.")
     if not path.parent.is_dir():
         raise ConfigError(f"There is no folder {path.parent}.", hint="Make it, or name another one.")
-    needed("matplotlib.figure", PURPOSE)
+    check_plotting()
 
 
 def write_plot(profile: Profile, path: Path) -> None:
@@ -43,10 +42,12 @@ def write_plot(profile: Profile, path: Path) -> None:
     Raises MissingDependencyError; ConfigError where the file cannot be written.
     """
     drawn = figure(profile)
+    from matplotlib import rc_context
+
     kind = path.suffix.lower().lstrip(".")
     content = io.BytesIO()
     # Text stays text in an SVG; without date and random names the same profile is the same bytes.
-    with needed("matplotlib", PURPOSE).rc_context({"svg.fonttype": "none", "svg.hashsalt": "foredraft"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "foredraft"}):
         drawn.savefig(content, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
     try:
         write_output(path, content.getvalue(), mode=0o644)
@@ -56,7 +57,10 @@ def write_plot(profile: Profile, path: Path) -> None:
 
 def figure(profile: Profile) -> Figure:
     """The picture, as an object of matplotlib. Raises MissingDependencyError."""
-    drawn: Figure = needed("matplotlib.figure", PURPOSE).Figure(figsize=_INCHES, layout="constrained")
+    check_plotting()
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=_INCHES, layout="constrained")
     axes = drawn.subplots()
     curves = {depth: to_curve(profile, depth) for depth in sorted(profile.curve)}
     most = max(rows for curve in curves.values() for rows in curve.points)

@@ -6,11 +6,12 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from foredraft.bench.extras import needed
 from foredraft.bench.report import Report
 from foredraft.bench.results import ALL
+from foredraft.registry import missing_dependency
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +80,12 @@ def main_plot(report: Report) -> str:
 
 def check_plotting() -> None:
     """Raises MissingDependencyError if nothing can be drawn: better before hours of measuring than after."""
-    needed("matplotlib", "Drawing plots")
+    try:
+        import_module("matplotlib")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise missing_dependency("matplotlib", "Drawing plots") from None
 
 
 # --- what is drawn -------------------------------------------------------------------------------------

@@ -7,13 +7,18 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from pathlib import Path
 
-from foredraft.bench.plots import main_plot
+from jinja2 import Environment
+
+from foredraft.bench import figures
+from foredraft.bench.plots import main_plot, plots
 from foredraft.bench.report import Report, report_dict, row_dict
-from foredraft.bench.report_html import report_html
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
+
+TEMPLATE = "report.html.jinja"
 
 READABLE = 0o644
 """A report is for others too."""
@@ -34,6 +39,16 @@ def csv_text(report: Report) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def report_html(report: Report) -> str:
+    """One HTML file: no other file, no script, nothing fetched; light and dark. Raises MissingDependencyError
+    without matplotlib.
+    """
+    source = files("foredraft.bench").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    # Everything is escaped but the plots: they are SVG of our own, in which matplotlib escaped every text.
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
+    return template.render(report=report, figures=figures, plots=plots(report))
 
 
 WRITERS: Mapping[str, Callable[[Report], str]] = {

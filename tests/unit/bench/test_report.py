@@ -18,8 +18,7 @@ from rich.console import Console
 from bench_rows import row, two_settings
 from foredraft.bench.plots import check_plotting, main_plot, plots
 from foredraft.bench.report import Report, Timeline, live_report, report_dict
-from foredraft.bench.report_files import WRITERS, check_file, csv_text, json_text, write_report
-from foredraft.bench.report_html import report_html
+from foredraft.bench.report_files import WRITERS, check_file, csv_text, json_text, report_html, write_report
 from foredraft.bench.report_text import LEAST_NAME, report_text
 from foredraft.bench.results import Run, Score
 from foredraft.errors import ConfigError, MissingDependencyError
