@@ -1,4 +1,4 @@
-"""Is `auto` of one source tree as fast as that of another? Replays in virtual time, asking charged.
+"""Is `auto` of one source tree as fast as that of another? Replays in virtual time, attempts charged.
 
 For each shipped curve and each order of the traces both trees replay the shipped traces: one request after
 the other, and several at once, on a model that verifies drafts of different lengths in one forward (ragged)
@@ -48,7 +48,7 @@ class Found:
 
     speedup: float
     worst: float
-    asking: float
+    attempts: float
 
 
 def fingerprint(tree: Path) -> str:
@@ -89,10 +89,10 @@ def replay(tree: Path, mark: str, job: Job, cache: Path | None) -> dict[str, Any
 
 
 def summary(replays: Iterable[Mapping[str, Any]]) -> Found:
-    """Geometric mean over answers and orders, the worst answer in any order, the mean share of asking."""
+    """Geometric mean over answers and orders, the worst answer in any order, the mean share of attempts."""
     replays = list(replays)
     speedups = [value for found in replays for value in found["speedups"].values()]
-    return Found(geometric_mean(speedups), min(speedups), fmean(found["asking"] for found in replays))
+    return Found(geometric_mean(speedups), min(speedups), fmean(found["attempts"] for found in replays))
 
 
 def compare(trees: Sequence[Path], args: argparse.Namespace) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def compare(trees: Sequence[Path], args: argparse.Namespace) -> dict[str, Any]:
     with ThreadPoolExecutor(args.jobs) as pool:
         done = pool.map(lambda job: replay(trees[job[0]], marks[job[0]], job[1], args.cache), jobs)
         print(
-            f"{'curve':<10}{'requests':<14}{'old':>7}{'new':>7}{'ratio':>8}{'worst':>8}{'':>7}{'asking':>8}"
+            f"{'curve':<10}{'requests':<14}{'old':>7}{'new':>7}{'ratio':>8}{'worst':>8}{'':>7}{'attempts':>10}"
         )
         ratios: dict[str, dict[str, float]] = {}
         for curve, requests, ragged in lines:
@@ -118,7 +118,7 @@ def compare(trees: Sequence[Path], args: argparse.Namespace) -> dict[str, Any]:
             ratios.setdefault(way, {})[curve] = round(new.speedup / old.speedup, 4)
             print(
                 f"{curve:<10}{way:<14}{old.speedup:>7.3f}{new.speedup:>7.3f}{new.speedup / old.speedup:>8.3f}"
-                f"{old.worst:>8.3f}{new.worst:>7.3f}{old.asking:>8.3f}{new.asking:>7.3f}",
+                f"{old.worst:>8.3f}{new.worst:>7.3f}{old.attempts:>10.3f}{new.attempts:>7.3f}",
                 flush=True,
             )
     means = {way: round(geometric_mean(by_curve.values()), 4) for way, by_curve in ratios.items()}

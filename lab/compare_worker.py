@@ -1,8 +1,8 @@
 """One replay of the shipped traces in virtual time, in whichever source tree PYTHONPATH names.
 
 It uses little of the tree, so that it runs in old and new ones: the engine, the replay model, the curves and
-the traces. Asking is charged from outside: a wrapper around each drafter and one around the planner move the
-clock. Prints one JSON object.
+the traces. Attempts to draft are charged from outside: a wrapper around each drafter and one around the
+planner move the clock. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Meter:
 class Wrapper:
     """Stands for another object in all that it does not do itself."""
 
-    def __init__(self, inner: Any, meter: Meter, asking: Any) -> None:
+    def __init__(self, inner: Any, meter: Meter, cost: Any) -> None:
         self._inner = inner
         self._meter = meter
-        self._asking = asking
+        self._cost = cost
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -66,7 +66,7 @@ class ChargedDrafter(Wrapper):
     """A drafter that takes virtual time."""
 
     def draft(self, requests: Sequence[Any]) -> Any:
-        self._meter.charge(self._asking.of(self._inner.name), len(requests))
+        self._meter.charge(self._cost.of(self._inner.name), len(requests))
         return self._inner.draft(requests)
 
 
@@ -74,26 +74,26 @@ class ChargedPlanner(Wrapper):
     """A planner of which every round, and choosing where there is something to choose from, takes time."""
 
     def rests(self, *args: Any) -> Any:
-        self._meter.charge(round_ms(self._asking), 1)
+        self._meter.charge(round_ms(self._cost), 1)
         return self._inner.rests(*args)
 
     def limits(self, *args: Any) -> Any:
         if not hasattr(self._inner, "rests"):
-            self._meter.charge(round_ms(self._asking), 1)
+            self._meter.charge(round_ms(self._cost), 1)
         return self._inner.limits(*args)
 
     def choose(self, requests: Sequence[Any], candidates: Sequence[Any], load: Any) -> Any:
-        self._meter.charge(self._asking.choosing, sum(map(bool, candidates)))
+        self._meter.charge(self._cost.choosing, sum(map(bool, candidates)))
         return self._inner.choose(requests, candidates, load)
 
 
-def charge(engine: Any, model: Any, asking: Any) -> Meter:
-    """Charge what an engine asks from now on."""
+def charge(engine: Any, model: Any, cost: Any) -> Meter:
+    """Charge an engine's attempts from now on."""
     meter = Meter(model)
     drafters = engine.setup.drafters._drafters
     for name, drafter in drafters.items():
-        drafters[name] = ChargedDrafter(drafter, meter, asking)
-    planner = ChargedPlanner(engine.setup.planner, meter, asking)
+        drafters[name] = ChargedDrafter(drafter, meter, cost)
+    planner = ChargedPlanner(engine.setup.planner, meter, cost)
     engine._runner.setup = replace(engine.setup, planner=planner)
     return meter
 
@@ -106,7 +106,7 @@ def params_of(trace: Any, longest: int, ends: frozenset[int]) -> SamplingParams:
 
 
 def one_by_one(traces: Any, curve: Any) -> dict[str, Any]:
-    """The speedup of each answer, and the share of the time that went into asking."""
+    """The speedup of each answer, and the share of the time that attempts took."""
     model = ReplayModel(traces, curve)
     speedups: dict[str, float] = {}
     with Engine(model, clock=model.clock) as engine:
@@ -123,13 +123,13 @@ def one_by_one(traces: Any, curve: Any) -> dict[str, Any]:
             speedups[trace.id] = plain_s / (model.seconds - began)
         share = meter.seconds / (model.seconds - whole)
         check_notes(engine.notes)
-    return {"speedups": speedups, "asking": share}
+    return {"speedups": speedups, "attempts": share}
 
 
 def at_once(traces: Any, curve: Any, level: int, *, ragged: bool) -> dict[str, Any]:
     """The speedup of all answers together with `level` requests at a time."""
     seconds: dict[str, float] = {}
-    asking = 0.0
+    share = 0.0
     for speculation in ("off", "auto"):
         model = ReplayModel(traces, curve, sequences=level, ragged=ragged)
         ends = model.tokenizer.end_tokens
@@ -148,9 +148,9 @@ def at_once(traces: Any, curve: Any, level: int, *, ragged: bool) -> dict[str, A
             for trace, done in zip(traces.traces, engine.run(requests), strict=True):
                 check(trace, done.tokens)
             seconds[speculation] = model.seconds - began
-            asking = meter.seconds / seconds[speculation]
+            share = meter.seconds / seconds[speculation]
             check_notes(engine.notes if speculation == "auto" else ())
-    return {"speedups": {"all": seconds["off"] / seconds["auto"]}, "asking": asking}
+    return {"speedups": {"all": seconds["off"] / seconds["auto"]}, "attempts": share}
 
 
 def check(trace: Any, tokens: Sequence[int]) -> None:
