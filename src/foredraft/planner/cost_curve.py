@@ -201,7 +201,8 @@ class RelativeCosts:
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
         values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
-        if expected / ODD_FACTOR < cost < expected * ODD_FACTOR:
+        least = expected / ODD_FACTOR if size or rows in self._stored else 0.0  # drafts may turn out cheap
+        if least < cost < expected * ODD_FACTOR:
             values.append(cost)
         else:
             odd.append(cost)
