@@ -376,6 +376,11 @@ class CostCurve:
                 costs[before - plain] -= change
         return costs
 
+    @property
+    def in_passes(self) -> bool:
+        """Whether drafts of several requests are computed in passes of their own."""
+        return self._pass_curve is not None
+
     def passes(self, count: int, extra_rows: int = 0) -> Passes | None:
         """What drafts of up to `count` - 1 tokens each cost where those of several requests are computed in
         passes of their own; None elsewhere.

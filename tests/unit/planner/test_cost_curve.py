@@ -438,6 +438,7 @@ def test_one_request_and_ragged_models_have_no_passes(batch_size: int, *, ragged
     curve = stored(ALONE, ragged=ragged)
     curve.focus(100, batch_size)
     assert curve.passes(8) is None
+    assert not curve.in_passes
 
 
 def test_each_draft_is_a_pass() -> None:
