@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 import ssl
 import sys
@@ -35,9 +36,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C is heard by the tests of it even in a suite started in the background, where shells drop it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        keep_to_one_processor(int(worker.removeprefix("gw")))
     nightly = config.getoption("--nightly")
     hypothesis.settings.register_profile("foredraft", SLOW_MACHINES, max_examples=200 if nightly else 20)
     hypothesis.settings.load_profile("foredraft")
+
+
+def keep_to_one_processor(number: int) -> None:
+    """Processes that compute side by side, each with a thread for every processor, wait for one another."""
+    if hasattr(os, "sched_setaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[number % len(allowed)]})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
