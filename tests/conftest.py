@@ -64,10 +64,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
+def pytest_collection() -> None:
+    """Nothing that is imported is garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Full collections of garbage need not look at what importing and collecting have made."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

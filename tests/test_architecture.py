@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "foredraft"
-TEXTS = {
-    str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))
-}
-MODULES = {name: ast.parse(text) for name, text in TEXTS.items()}
 FILE_LINES = 600
 FUNCTION_LINES = 60
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Every file of the source, by its path below the package."""
+    files = sorted(SOURCE.rglob("*.py"))
+    return {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    return {name: ast.parse(text) for name, text in texts().items()}
 
 
 def below_the_command_line(name: str) -> bool:
@@ -27,11 +36,11 @@ def below_the_command_line(name: str) -> bool:
 
 
 def test_the_source_is_found() -> None:
-    assert {"types.py", "protocols.py", "errors.py", "config.py", "isolation/pool.py"} <= set(TEXTS)
+    assert {"types.py", "protocols.py", "errors.py", "config.py", "isolation/pool.py"} <= set(texts())
 
 
 def test_files_are_short() -> None:
-    lines = {name: len(text.splitlines()) for name, text in TEXTS.items()}
+    lines = {name: len(text.splitlines()) for name, text in texts().items()}
     long = {name: count for name, count in lines.items() if count > FILE_LINES}
     assert not long, f"over {FILE_LINES} lines: a file this long usually holds two ideas"
 
@@ -39,7 +48,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     long = {
         f"{name}: {node.name}": node.end_lineno - node.lineno + 1
-        for name, module in MODULES.items()
+        for name, module in modules().items()
         for node in ast.walk(module)
         if isinstance(node, Function) and node.end_lineno is not None
         if node.end_lineno - node.lineno + 1 > FUNCTION_LINES
@@ -48,14 +57,14 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_have_docstrings() -> None:
-    bare = [name for name, module in MODULES.items() if module.body and not ast.get_docstring(module)]
+    bare = [name for name, module in modules().items() if module.body and not ast.get_docstring(module)]
     assert not bare, "a module says what it is about"
 
 
 def test_what_modules_export_has_docstrings() -> None:
     bare = [
         f"{name}: {node.name}"
-        for name, module in MODULES.items()
+        for name, module in modules().items()
         for node in module.body
         if isinstance(node, Function | ast.ClassDef)
         if not node.name.startswith("_") and ast.get_docstring(node) is None
@@ -78,7 +87,7 @@ def test_only_the_command_line_prints_and_reads_the_environment() -> None:
     forbidden = {"print()", "input()", "os.environ", "os.getenv", "os.putenv"}
     used = {
         name: found
-        for name, module in MODULES.items()
+        for name, module in modules().items()
         if below_the_command_line(name) and (found := forbidden.intersection(names_used(module)))
     }
     assert not used
