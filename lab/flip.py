@@ -147,13 +147,18 @@ def made_up(texts: int) -> list[FlippingText]:
     return made
 
 
-def replayed(texts: Sequence[FlippingText], curve: Curve, speculation: str) -> list[list[float]]:
-    """For each text what its phases take, in plain rounds; one engine answers one text after the other."""
+def replayed(
+    texts: Sequence[FlippingText], curve: Curve, speculation: str, *, charged: bool = True
+) -> list[list[float]]:
+    """For each text what its phases take, in plain rounds; one engine answers one text after the other.
+    `charged`: attempts to draft take time.
+    """
     traces = [Trace(str(i), "flip", text.prompt, text.output) for i, text in enumerate(texts)]
     model = ReplayModel(TraceSet("made up", VOCABULARY, "made up", (), traces), curve)
     with Engine(model, clock=model.clock) as engine:
         engine.set_speculation(speculation)
-        charge(engine, model, choosing=speculation == AUTO)
+        if charged:
+            charge(engine, model, choosing=speculation == AUTO)
         v1_s = curve.v1_ms / 1e3
         return [[s / v1_s for s in whole(Phases(engine, text, model.clock))] for text in texts]
 
