@@ -182,7 +182,7 @@ def test_half_a_character_is_refused_wherever_it_stands(
 ) -> None:
     reply = post(http, path, {**body, "stream": stream})
     assert fault(reply, path) is None
-    assert "half a character" in reply.json()["error"]["message"]
+    assert "lone surrogate" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])

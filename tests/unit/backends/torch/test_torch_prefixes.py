@@ -24,6 +24,7 @@ TEXT, OTHER = text_tokens(100), text_tokens(9, seed=1)
 OWN = "own cache, "
 OWN_CACHE = [f"{OWN}{name}" for name in ("bloom", "kimi_linear", "zamba")]
 """Computed by transformers over its own cache, as if there were no kernels for them."""
+OFTEN = ["llama", "mamba", "falcon_h1", "lfm2", "qwen3_5", "rwkv", *OWN_CACHE]
 
 
 @pytest.fixture
@@ -42,11 +43,11 @@ def saved(model: Model, seq: int = 0) -> bytearray:
 
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
-    [(name, "fp32") for name in ["llama", *torch_factory.RECURRENT, *OWN_CACHE]]
-    + [
-        pytest.param(name, "bf16", marks=nightly)
-        for name in ["llama", "mamba", "falcon_h1", "lfm2", "qwen3_5", "rwkv", *OWN_CACHE]
-    ],
+    [
+        pytest.param(name, "fp32", marks=() if name in OFTEN else nightly)
+        for name in ["llama", *torch_factory.RECURRENT, *OWN_CACHE]
+    ]
+    + [pytest.param(name, "bf16", marks=nightly) for name in OFTEN],
 )
 def test_another_process_goes_on_from_the_same_bits(path: Path, dtype: Dtype) -> None:
     first, second = (load(path, dtype, sequences=3) for _ in range(2))
