@@ -123,7 +123,7 @@ def history(*contents: Any) -> dict[str, Any]:
             {"tools": [{**NOW, "input_schema": {"type": "object", "properties": []}}]},
             "properties is not an obj",
         ),
-        ({"tools": [NOW, NOW]}, "two functions named 'now'"),
+        ({"tools": [NOW, NOW]}, "two functions are named 'now'"),
         ({"tools": [{**NOW, "name": f"f{index}"} for index in range(129)]}, "tools: .*at most 128"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type: .*'auto', 'any', 'tool' or 'none'"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice: a name is required for the type 'tool'"),

@@ -129,7 +129,7 @@ def test_a_strict_function_of_a_schema_that_the_form_cannot_hold_is_refused(
     with speaking(monkeypatch, "glm", "x") as running:
         reply = httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 400
-    assert "cannot be followed in the form" in reply.json()["error"]["message"]
+    assert "cannot be enforced in the form" in reply.json()["error"]["message"]
 
 
 PHI = """{% for message in messages %}

@@ -188,7 +188,7 @@ HUGE = function(properties={"a": {"enum": ["x" * 70_000]}})
     ("options", "message"),
     [
         ({"tools": [{"type": "function"}]}, "function is missing"),
-        ({"tools": [WEATHER, WEATHER]}, "two functions named 'get_weather'"),
+        ({"tools": [WEATHER, WEATHER]}, "two functions are named 'get_weather'"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "'fly'"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": openai.NOT_GIVEN, "tool_choice": "required"}, "there are no tools"),
@@ -198,7 +198,7 @@ HUGE = function(properties={"a": {"enum": ["x" * 70_000]}})
             {"tool_choice": "required", "extra_body": {"grammar": 'start: "a"'}},
             "A grammar cannot be combined",
         ),
-        ({"tools": [UNUSABLE]}, "parameters of the function 'f' cannot be followed"),
+        ({"tools": [UNUSABLE]}, "parameters of the function 'f' cannot be enforced"),
         ({"tools": [UNUSABLE], "tool_choice": "required"}, "parameters of the function 'f' cannot be"),
         ({"tools": [HUGE]}, "schemas of all functions together exceed 65536 bytes"),
     ],

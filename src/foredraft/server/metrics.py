@@ -1,6 +1,6 @@
 """Metrics for Prometheus, counted from each request's events as its client gets them, and GET /metrics.
 
-Names of metrics are vLLM's where it has them, with `foredraft_` in front. The request log describes an answer
+Names of metrics are vLLM's where it has them, with the prefix `foredraft_`. The request log describes an answer
 by the same figures.
 """
 
@@ -52,7 +52,7 @@ ENGINE_WAIT_S = 0.25
 
 @dataclass(slots=True)
 class _Watch:
-    """One request as it runs: times are `perf_counter` seconds."""
+    """A running request: times are `perf_counter` seconds."""
 
     began: float
     first: float | None = None
@@ -88,42 +88,42 @@ class Metrics:
         self._load = {
             name: Gauge(f"foredraft_{name}", text, model, registry=registry)
             for name, text in (
-                ("num_requests_running", "Requests that are read or answered"),
-                ("num_requests_waiting", "Requests that wait for a place"),
-                ("kv_cache_tokens", "Tokens that running requests hold in the KV cache"),
-                ("prefix_cache_tokens", "Tokens that ended requests have left in the KV cache"),
-                ("preemptions", "Times that a request had to give its place up"),
+                ("num_requests_running", "Requests in prefill or decoding"),
+                ("num_requests_waiting", "Requests in the queue"),
+                ("kv_cache_tokens", "Tokens of running requests in the KV cache"),
+                ("prefix_cache_tokens", "Tokens of finished requests in the KV cache"),
+                ("preemptions", "Requests preempted because the KV cache was full"),
             )
         }
         self._memory = Gauge(
             "foredraft_memory_bytes",
-            "What a model takes: weights and, at most, KV cache and room to compute",
+            "Memory of a model: weights, and at most KV cache and compute buffers",
             [*model, "part"],
             registry=registry,
         )
         ProcessCollector(registry=registry)
-        self._requests = counter("requests", "Requests by how they ended", [*model, "finished_reason"])
+        self._requests = counter("requests", "Requests by finish reason", [*model, "finished_reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
         self._generated = counter("generation_tokens", "Tokens generated", model)
-        self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified", drafter)
-        self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens that were verified", drafter)
+        self._drafts = counter("spec_decode_num_drafts", "Drafts verified", drafter)
+        self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens verified", drafter)
         self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", drafter)
         self._positions = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted", [*model, "position"]
         )
-        self._rounds = counter("rounds", "Forwards of the target that decoded", model)
-        self._time = counter("round_seconds", "Where rounds spent their time", [*model, "part"])
+        self._rounds = counter("rounds", "Target forwards that decoded", model)
+        self._time = counter("round_seconds", "Time of rounds by part", [*model, "part"])
         self._first = Histogram(
             "foredraft_time_to_first_token_seconds",
-            "From the request to its first token",
+            "Time from the request to its first token",
             model,
             buckets=FIRST_TOKEN_BUCKETS,
             registry=registry,
         )
         self._gap = Histogram(
             "foredraft_inter_token_latency_seconds",
-            "Between two tokens of a request",
+            "Time between two tokens of a request",
             model,
             buckets=GAP_BUCKETS,
             registry=registry,
@@ -134,7 +134,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def tokens(self, model: str) -> int:
-        """Tokens generated since the server began, those of answers that still run included."""
+        """Tokens generated since the server started, including those of running answers."""
         return self._tokens.get(model, 0)
 
     def loaded(self, model: str, load: Mapping[str, int], memory: Mapping[str, int]) -> None:
@@ -155,7 +155,7 @@ class Metrics:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
         watch, end, entry = _Watch(perf_counter()), None, current()
-        gaps: Histogram | None = None  # looked up once, and not listed before there is one
+        gaps: Histogram | None = None  # looked up once, and only listed once it has a value
         self._running.labels(model).inc()
         try:
             async with aclosing(answer):

@@ -1,10 +1,10 @@
-"""The models a server has: each on a worker of its own, loaded when it is first asked for.
+"""The server's models: each on its own worker, loaded on first use.
 
-With a memory budget the model that was not used for longest makes room. A model that answers somebody just
-now is never unloaded for another.
+With a memory budget, the least recently used model is unloaded to make room. A model that is answering
+requests is never unloaded for another.
 
-Whoever uses a model holds it: with `Served.hold` it is not unloaded for another, and what `Served.prepare`
-runs has ended before it is freed at all.
+A user of a model holds it: while `Served.hold` is entered it is not unloaded for another model, and work in
+`Served.prepare` ends before it is freed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 
 Load = Callable[[ModelSettings], Engine]
 Measure = Callable[[ModelSettings], int]
-"""How many bytes a model will take, as far as can be told before it is loaded."""
+"""Estimates a model's memory use in bytes before it is loaded."""
 
 PREPARING = 4
-"""Threads that prepare requests, of all models together: they share the processor with the forwards."""
+"""Threads that prepare requests, for all models together: they share the processor with the forwards."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Served:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the model from being unloaded for another, or because it is idle."""
+        """Keep the model from being unloaded for another, or for being idle."""
         self.holders += 1
         try:
             yield
@@ -67,8 +67,8 @@ class Served:
             self.last_used = time.monotonic()
 
     async def prepare(self, work: Callable[[], Result]) -> Result:
-        """What `work` makes of the tokenizer: on another thread, for a long text takes long. Raises what it
-        raises.
+        """Run `work`, which uses the tokenizer, on another thread, because long texts take time. Raises what
+        it raises.
         """
         future = self.threads.submit(work)
         self._preparing.add(future)
@@ -83,17 +83,17 @@ class Served:
                     yield events
 
     async def close(self) -> None:
-        """End its requests and free the model. Work that its caller left behind ends first."""
+        """End the model's requests and free it. Pending preparations end first."""
         if self._preparing:
             await asyncio.to_thread(wait, list(self._preparing))
         await self.worker.close()
 
 
 class ModelPool:
-    """The models of `settings`, whose engines `load` makes. What they do is counted by `metrics`.
+    """The models of `settings`, whose engines are created by `load`. `metrics` counts what they do.
 
-    `measure` tells a model's size before it is loaded; without it the budget may be passed for as long as
-    loading takes.
+    `measure` estimates a model's size before it is loaded; without it the budget may be exceeded while a
+    model loads.
     """
 
     def __init__(
@@ -114,26 +114,26 @@ class ModelPool:
 
     @property
     def names(self) -> list[str]:
-        """Every model that can be asked for."""
+        """The names of all models."""
         return list(self.settings.models)
 
     @property
     def loaded(self) -> Mapping[str, Served]:
-        """Those in memory."""
+        """The models in memory."""
         return dict(self._loaded)
 
     def resolve(self, name: str | None) -> str:
-        """The model of a name, an alias, or None for the default. Raises ModelNotFoundError."""
+        """The model with this name or alias, or the default for None. Raises ModelNotFoundError."""
         found = self.settings.find_model(name)
         if found is None:
             raise ModelNotFoundError(
-                f"There is no model {name!r} here.", hint=f"Available: {', '.join(self.names) or 'none'}."
+                f"There is no model {name!r}.", hint=f"Available: {', '.join(self.names) or 'none'}."
             )
         return found
 
     async def get(self, name: str | None = None) -> Served:
-        """The model that answers to a name, loaded if need be. Raises ModelNotFoundError, CapacityError, and
-        what loading raises.
+        """The model with this name, loaded if needed. Raises ModelNotFoundError, CapacityError, and what
+        loading raises.
         """
         found = self.settings.answering(name) or self.resolve(name)
         if not self._usable(found):
@@ -146,7 +146,7 @@ class ModelPool:
         return served
 
     def _usable(self, name: str) -> bool:
-        """Whether a model is loaded, and its engine has not ended on its own since."""
+        """Whether a model is loaded and its engine has not failed since."""
         return name in self._loaded and self._loaded[name].worker.alive
 
     async def _start(self, name: str) -> Served:
@@ -171,7 +171,7 @@ class ModelPool:
         return engine.model
 
     async def _make_room(self, size: int) -> None:
-        """Unload what was not used for longest, until a model of so many bytes fits the budget."""
+        """Unload the least recently used models until one of `size` bytes fits the budget."""
         budget = self.settings.memory_budget_bytes
         if budget is None:
             return
@@ -183,10 +183,10 @@ class ModelPool:
             if not served.settings.pinned and not served.holders:
                 leaving.append(served)
                 used -= served.info.size_bytes
-        if used + size > budget:  # then nobody has to leave for nothing
+        if used + size > budget:  # fails before anything is unloaded in vain
             raise _no_room()
         for served in leaving:
-            if served.holders:  # since we began
+            if served.holders:  # taken meanwhile
                 raise _no_room()
             await self._stop(served)
 
@@ -198,7 +198,7 @@ class ModelPool:
         self.metrics.unloaded(served.name)
 
     async def unload(self, name: str) -> bool:
-        """Free a model; requests that run end with an error. Returns whether it was loaded."""
+        """Free a model; its running requests end with an error. Returns whether it was loaded."""
         found = self.resolve(name)
         async with self._changing:
             served = self._loaded.get(found)
@@ -207,7 +207,7 @@ class ModelPool:
         return served is not None
 
     async def sweep(self) -> None:
-        """Unload models that nobody has asked for long, and those that new settings have changed."""
+        """Unload models that have been idle for too long, and those whose settings have changed."""
         async with self._changing:
             for served in list(self._loaded.values()):
                 if not served.holders and (self._forgotten(served) or self._outdated(served)):
@@ -220,8 +220,8 @@ class ModelPool:
         return time.monotonic() - served.last_used > timeout
 
     def use(self, settings: ServerSettings) -> None:
-        """New settings, from the next request on. A model that has to be loaded anew for them is unloaded by
-        the next `sweep` that finds it idle, and answers as before until then.
+        """Apply new settings from the next request on. A model that has to be reloaded for them is unloaded
+        by the next `sweep` that finds it idle, and answers with its old settings until then.
         """
         self.settings = settings
         for name, served in self._loaded.items():
@@ -242,21 +242,21 @@ class ModelPool:
 
 
 def look_at_template(name: str, tokenizer: Tokenizer) -> None:
-    """Find out what a model's chat template can do, and tell in the log if it cannot be used, or writes calls
-    of tools in a form that is not known.
+    """Determine the abilities of a model's chat template, and log a warning if it is unusable, or writes tool
+    calls in an unknown form.
     """
     known, note = True, ""
     try:
         traits = tokenizer.template_traits
         error = traits.error
         known, note = describe_tools(tokenizer.chat_template or "", traits.variables)
-    except ForedraftError as failed:  # of the child process, not of the template: requests will tell
+    except ForedraftError as failed:  # an error of the child process, not of the template: requests report it
         error = failed.message
     if not known:
         logger.warning("Tools of %s: %s", name, note)
     if error is not None:
         logger.warning(
-            "The chat template of %s cannot be used, so the model takes prompts, but no messages. %s",
+            "The chat template of %s cannot be used, so the model only accepts prompts without messages. %s",
             name,
             error,
         )
@@ -264,5 +264,5 @@ def look_at_template(name: str, tokenizer: Tokenizer) -> None:
 
 def _no_room() -> CapacityError:
     return CapacityError(
-        "The models in use leave no room for this one.", hint="Try again later, or unload one."
+        "Not enough memory for this model beside those in use.", hint="Try again later, or unload a model."
     )

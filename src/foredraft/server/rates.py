@@ -1,6 +1,6 @@
-"""How often a key may ask: a token bucket and a count of running requests for each caller.
+"""Rate limits: a token bucket and a count of running requests for each caller.
 
-One event loop uses it: nothing here waits, so nothing needs a lock.
+Used by one event loop: nothing here waits, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from foredraft.server.auth import Caller
 MINUTE = 60.0
 
 ROUNDING = 1e-6
-"""Of a request: whoever waits as long as they were told is not refused for arithmetic."""
+"""Tolerance, in requests: a client that waits exactly as long as told is not refused because of rounding."""
 
 BUSY_RETRY_S = 1.0
-"""When to try again while other requests of the key run: nobody knows when they end."""
+"""Seconds to wait if other requests of the key are running, whose end is unknown."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """What is known of one caller: `spent` of its requests at the time `at`, and how many are running."""
+    """State of one caller: the requests `spent` from its bucket at the time `at`, and the number running."""
 
     at: float
     spent: float = 0.0
     running: int = 0
 
     def check_room(self, most: int | None, more: int) -> None:
-        """Raises RateLimitError where so many more would be too many at once."""
+        """Raises RateLimitError if `more` further answers would exceed the limit."""
         if most is not None and self.running + more > most:
             raise RateLimitError(
-                f"{self.running} requests of this key are running, and at most {most} may.",
+                f"{self.running} requests with this key are running; the limit is {most}.",
                 retry_after=BUSY_RETRY_S,
-                hint="Wait until one of them has ended.",
+                hint="Wait until one of them has finished.",
             )
 
 
 class Permit:
-    """Leave to run one request. Give it back once it has ended: `release`, or leave the `with` block.
+    """Permission to run one request. Return it when the request has ended, by `release` or by leaving the
+    `with` block.
 
-    `most`: how many of its caller may run at once, None is no limit.
+    `most`: maximum running requests of the caller, None for no limit.
     """
 
     __slots__ = ("_account", "_count", "_most")
@@ -55,22 +56,22 @@ class Permit:
         account.running += 1
 
     def grow(self, more: int) -> None:
-        """The request has so many more parts that run at once. Raises RateLimitError, and RequestError where
+        """Count `more` further answers of the request as running. Raises RateLimitError, or RequestError if
         waiting would not help.
         """
         if self._account is None:
             return
         if self._most is not None and self._count + more > self._most:
             raise RequestError(
-                f"{self._count + more} answers at once are more than the {self._most} this key may have.",
-                hint="Ask for fewer in one request.",
+                f"{self._count + more} answers at once exceed this key's limit of {self._most}.",
+                hint="Request fewer answers at once.",
             )
         self._account.check_room(self._most, more)
         self._account.running += more
         self._count += more
 
     def release(self) -> None:
-        """The request has ended. Again: nothing."""
+        """The request has ended. Calling it again has no effect."""
         if self._account is not None:
             self._account.running -= self._count
             self._account = None
@@ -87,9 +88,10 @@ class Permit:
 class RateLimiter:
     """Admits requests within each caller's limits.
 
-    The bucket of a caller with N requests a minute holds N and gets one back every 60/N seconds: N at once
-    after a pause, N a minute in the long run. A request that is refused costs nothing. Memory: one small
-    record for each caller with a request running or within the last minute. `clock`: seconds, never back.
+    The bucket of a caller with N requests a minute has room for N and regains one every 60/N seconds: N at
+    once after a pause, N a minute in the long run. A refused request does not count. Memory: one small record
+    for each caller with a request that is running or started within the last minute. `clock` returns
+    monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,7 +103,7 @@ class RateLimiter:
         return len(self._accounts)
 
     def admit(self, caller: Caller) -> Permit:
-        """Leave to run a request of this caller. Raises RateLimitError with the seconds to wait."""
+        """A permit for a request of this caller. Raises RateLimitError with the seconds to wait."""
         now = self._clock()
         self._sweep(now)
         account = self._accounts.get(caller.name) or _Account(now)
@@ -112,23 +114,23 @@ class RateLimiter:
         return Permit(account, caller.max_concurrent)
 
     def _spent(self, account: _Account, per_minute: int | None, now: float) -> float:
-        """What the caller will have spent with this request. Raises RateLimitError."""
+        """The caller's spent requests including this one. Raises RateLimitError."""
         if per_minute is None:
             return 0.0
         spent = max(0.0, account.spent - (now - account.at) * per_minute / MINUTE)
-        # The limit may have been lowered since: nobody waits for more than an empty bucket.
+        # The limit may have been lowered: never wait for more than an empty bucket to refill.
         over = min(spent, per_minute) + 1 - per_minute
         if over > ROUNDING:
             wait = over * MINUTE / per_minute
             raise RateLimitError(
-                f"This key may send {per_minute} requests a minute.",
+                f"This key is limited to {per_minute} requests a minute.",
                 retry_after=wait,
                 hint=f"Try again in {wait:.1f} seconds.",
             )
         return spent + 1
 
     def _sweep(self, now: float) -> None:
-        """Once a minute, forget who has nothing running and, after a minute, a full bucket."""
+        """Once a minute, remove callers without running requests whose bucket is full again."""
         if now - self._swept < MINUTE:
             return
         self._swept = now

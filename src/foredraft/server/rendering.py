@@ -1,7 +1,7 @@
-"""Whole answers as JSON, without holding anybody up: large ones in pieces, on another thread.
+"""Complete answers as JSON without blocking: large ones are encoded in pieces, on another thread.
 
-An answer with log-probabilities can be a million values. Python's encoder would hold the interpreter for all
-of it, and with it the event loop and the engine.
+An answer with log-probabilities can have a million values. Encoding it at once would hold the interpreter
+lock, and so block the event loop and the engine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from fastapi.responses import Response
 
 FEW = 2000
-"""Values that are encoded in one go: a millisecond."""
+"""Maximum values that are encoded at once, in about a millisecond."""
 
 SLICE = 64
-"""Items of a list that are encoded in one go, if they are small."""
+"""Maximum list items that are encoded at once, if they are small."""
 
 
 async def json_response(value: Any) -> Response:
-    """The answer to a request: this object."""
+    """The response with this object as JSON."""
     if _is_small(value):
         content = "".join(pieces(value)).encode()
     else:
@@ -30,7 +30,7 @@ async def json_response(value: Any) -> Response:
 
 
 def pieces(value: Any) -> Iterator[str]:
-    """The JSON text of a value, in pieces that take a millisecond or two each."""
+    """The JSON text of a value, in pieces that each take a millisecond or two."""
     if _is_small(value) or not isinstance(value, dict | list):
         yield _dumps(value)
     elif isinstance(value, dict):
@@ -57,7 +57,7 @@ def _dumps(value: Any) -> str:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a value holds few others, all levels counted; looks at few in any case."""
+    """Whether a value contains only a few values on all levels; stops counting early."""
     seen, left = 0, [value]
     while left:
         part = left.pop()

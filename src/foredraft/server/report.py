@@ -1,4 +1,4 @@
-"""What is reported of a finished request beside its `usage`: timings and speculation (docs/server.md)."""
+"""Statistics of a finished request beside its `usage`: timings and speculation (docs/server.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def speculation(stats: SpeculationStats) -> dict[str, Any]:
 
 def extras(ends: Sequence[FinishEvent]) -> dict[str, Any]:
     """`timings` and `speculation` of the first answer, as they are added to a response; and why an answer
-    ended early, where one did.
+    ended early, if one did.
     """
     notices = [end.notice for end in ends if end.notice]
     return {

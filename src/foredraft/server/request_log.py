@@ -1,7 +1,8 @@
-"""One line for each request, answered or refused, in the logger `foredraft.requests`; and the request's id.
+"""The request log: one line for each request, answered or refused, in the logger `foredraft.requests`; and
+request ids.
 
-A line holds what a log needs and nothing of what was said: no text, no key, no query. Values of clients (a
-path, the message of an error) are written so that they cannot end the line or colour a terminal.
+Lines contain no text, no key and no query. Values from clients (a path, an error message) are escaped so that
+they cannot end the line or control a terminal.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ logger = logging.getLogger("foredraft.requests")
 
 ID, ANTHROPIC_ID, IGNORED = "x-request-id", "request-id", "x-foredraft-ignored"
 SHOWN = (ID, ANTHROPIC_ID, IGNORED, "retry-after")
-"""Headers of answers that a browser's page may read, too."""
+"""Response headers that a web page may read."""
 
 POLLED = ("/health", "/metrics", "/v1/speculation")
-"""Asked again and again by machines: no line a time, unless they are refused."""
+"""Paths that programs poll: logged only if refused."""
 
 MOST_PATH = 200
 MOST_ERROR = 300
 MOST_NAMES = 20
 MOST_NAME = 80
-"""Characters of a path, of an error's message, and how many ignored names, each with so many characters."""
+"""Maximum characters of a path and of an error message; maximum number and length of ignored names."""
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
-"""Ends of lines, what terminals obey, and what turns the direction of text."""
+"""Line ends, terminal control characters, and characters that change the text direction."""
 
 _OF_TRACES = {code: text for code, text in _CONTROL.items() if chr(code) not in "\n\t"}
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is found out about a request on its way. `caller`: the name of its key. `ignored`: fields of its
-    body that changed nothing. `answers`: what the log says of each, as `metrics` describes it. `code` and
+    """Facts about a request, collected while it is handled. `caller`: the name of its key. `ignored`: fields
+    of its body without effect. `answers`: the log's description of each answer, from `metrics`. `code` and
     `error`: why it was refused, or why its answer broke off.
     """
 
@@ -64,7 +65,7 @@ class Entry:
     error: str | None = None
 
     def failed(self, code: str | None, message: str) -> None:
-        """It was refused, or broke off."""
+        """Note that the request was refused or broke off."""
         self.code, self.error = code, message[:MOST_ERROR]
 
 
@@ -72,12 +73,12 @@ _current: ContextVar[Entry | None] = ContextVar("entry", default=None)
 
 
 def current() -> Entry:
-    """The entry of the request that this code runs for; one that nobody reads where there is none."""
+    """The entry of the current request; outside of requests one that is not logged."""
     return _current.get() or Entry("")
 
 
 class RequestLog:
-    """ASGI middleware around all others: it sees what they refuse."""
+    """ASGI middleware around all others, so that it also sees what they refuse."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -98,10 +99,10 @@ class RequestLog:
 
 
 class _Answer:
-    """Passes an answer on with the request's headers, and keeps what the log says of it."""
+    """Sends an answer with the request's headers, and keeps the facts for the log."""
 
     def __init__(self, entry: Entry, send: Send, *, anthropic: bool) -> None:
-        self.status = 499  # as nginx: the client left before there was one
+        self.status = 499  # as in nginx: the client left before the answer
         self._entry = entry
         self._send = send
         self._anthropic = anthropic
@@ -115,9 +116,11 @@ class _Answer:
             if self._anthropic:
                 headers[ANTHROPIC_ID] = self._entry.id
             if self._entry.ignored:
-                names = _cut(self._entry.ignored)  # without what headers cannot hold
+                names = _cut(self._entry.ignored)  # without characters that headers cannot contain
                 headers[IGNORED] = ", ".join(json.dumps(name)[1:-1] for name in names)
-        elif self.status >= 400 and self._entry.error is None:  # the framework's own, which are plain text
+        elif (
+            self.status >= 400 and self._entry.error is None
+        ):  # errors of the framework, which are plain text
             self._entry.failed(None, message.get("body", b"").decode("utf-8", "replace"))
         self._whole = self._whole or not message.get("more_body", message["type"] == "http.response.start")
         await self._send(message)
@@ -144,17 +147,17 @@ class _Answer:
 
 
 def log(facts: Mapping[str, Any]) -> None:
-    """Write one line. The record has the facts, too, for formatters that write them otherwise."""
+    """Write one line. The record also has the facts, for other formatters."""
     logger.info("%s", line_of(facts), extra={"facts": facts})
 
 
 def refused(status: int, client: tuple[str, int] | None) -> None:
-    """Write the line of what was refused before it was a request."""
+    """Write the line of a connection that was refused before it sent a complete request."""
     log({"client": client[0] if client else None, "method": None, "path": None, "status": status})
 
 
 def line_of(facts: Mapping[str, Any]) -> str:
-    """Method, path, status and time, then the rest by its names; nothing of what is not known."""
+    """Method, path, status and time, then the other known facts by name."""
     known = {name: value for name, value in facts.items() if value not in (None, {}, ())}
     head = [str(known.pop(name)) for name in ("client", "method", "path", "status") if name in known]
     if (duration := known.pop("duration_ms", None)) is not None:
@@ -163,13 +166,13 @@ def line_of(facts: Mapping[str, Any]) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """The time, and the line; for warnings and errors also that they are."""
+    """Formats the time and the line; warnings and errors with their level."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, more only of a stack trace."""
+        """One line, or more with a stack trace."""
         text = super().format(record).translate(_OF_TRACES)
         if record.levelno <= logging.INFO:
             return text
@@ -178,10 +181,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Every record as one JSON object in one line."""
+    """Formats every record as one JSON object in one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's facts; of one without any its level and message, and the stack trace."""
+        """The record's facts; for a record without facts its level, message and stack trace."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", None)
         if facts is None:
@@ -192,13 +195,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def _id_of(given: str | None) -> str:
-    """The client's own id, where it can stand in a log and a header."""
+    """The client's own request id, if it is safe for logs and headers."""
     return given if given and _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
 def _polled(scope: Scope, headers: Headers, status: int) -> bool:
-    """Whether it is one of many that no reader of a log looks for: what monitors, browsers and our own pages
-    ask by themselves, and get.
+    """Whether it is a successful routine request that would flood the log: polling by monitors, browsers and
+    our own pages.
     """
     if status >= 400 or scope["method"] not in ("GET", "HEAD", "OPTIONS"):
         return False
@@ -217,6 +220,6 @@ def _asked(scope: Scope) -> dict[str, Any]:
 
 
 def _cut(names: Sequence[str]) -> list[str]:
-    """So many names, each cut, and how many more there are."""
+    """Limit the number and length of names, and add how many were left out."""
     shown, more = [name[:MOST_NAME] for name in names[:MOST_NAMES]], len(names) - MOST_NAMES
     return [*shown, f"and {more} more"] if more > 0 else shown

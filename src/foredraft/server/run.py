@@ -1,4 +1,4 @@
-"""Running the application until it is told to stop."""
+"""Runs the application until it is stopped."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
 
 POLL_S = 0.1
-"""Seconds between two looks at whether the server was told to stop while it loads."""
+"""Seconds between checks for a stop signal while the model loads."""
 
 
 class _Server(uvicorn.Server):
-    """Loads the first model before it listens, and then says where. A signal meanwhile is not kept waiting:
-    the loading goes on in its thread, and the process may end before it does.
+    """Loads the first model before it listens. A signal during loading ends the process at once, even if the
+    loading thread has not finished.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
             self._watching.cancel()
 
     def _watch(self, patience: Patience, every_s: float = 1.0) -> None:
-        """End connections whose clients take longer, from now on."""
+        """Close connections whose clients exceed the time limits, from now on."""
         if self._watching is not None:
             self._watching.cancel()
         self._watching = asyncio.create_task(watch(self.server_state.connections, patience, every_s))
@@ -83,12 +83,12 @@ def run_server(
     loaded: Callable[[Engine], None] | None = None,
     other_programs: OtherPrograms | None = None,
 ) -> None:
-    """Serve until interrupted; `listening` hears of the first model's name and of the URL, without a path.
-    What is running then is finished first; a second interrupt ends it. `reload` gives new settings while it
-    runs. `loaded` gets every engine before it answers anything, on its own thread. `other_programs`: as for
-    `Engine.load`.
+    """Serve until interrupted; then running requests are finished first, and a second interrupt ends them.
+    `listening` is called with the first model's name and the URL without a path. `reload` returns changed
+    settings. `loaded` is called with every new engine on its own thread, before its first request.
+    `other_programs` as in `Engine.load`.
 
-    Raises what loading the first model raises, CapacityError if the port is taken.
+    Raises what loading the first model raises, and CapacityError if the port is in use.
     """
     host, port = settings.host, settings.port
     _check_free(host, port)
@@ -107,7 +107,9 @@ def loader(
     loaded: Callable[[Engine], None] | None = None,
     other_programs: OtherPrograms | None = None,
 ) -> Callable[[ModelSettings], Engine]:
-    """How a server with these settings loads a model. `loaded` may refuse an engine by raising."""
+    """The function that loads a model of a server with these settings. `loaded` may reject an engine by
+    raising.
+    """
 
     def load(model: ModelSettings) -> Engine:
         options = model.engine_options()
@@ -130,14 +132,14 @@ def loader(
 def size_on_disk(
     settings: ServerSettings, other_programs: OtherPrograms | None = None
 ) -> Callable[[ModelSettings], int]:
-    """What is known of a model's size before it is loaded: that of its files, 0 if they cannot be found."""
+    """An estimate of a model's size before it is loaded: its files' size, or 0 if they cannot be found."""
 
     def measure(model: ModelSettings) -> int:
         try:
             kept = model_options({"cache_dir": settings.cache_dir, "other_programs": other_programs})
             return size_of(resolve(model.path, models_dir(kept.cache_dir), kept.model.other_programs))
         except (ForedraftError, OSError):
-            return 0  # loading it says what is wrong
+            return 0  # loading it reports the error
 
     return measure
 
@@ -152,5 +154,7 @@ def _check_free(host: str, port: int) -> None:
             free_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
             raise CapacityError(
                 f"Cannot listen on {host}:{port}: {error.strerror or error}.",
-                hint="Choose another --port." if free_port else "--host must be an address of this machine.",
+                hint="Choose another --port."
+                if free_port
+                else "Choose a --host that is an address of this machine.",
             ) from None

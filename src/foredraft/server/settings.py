@@ -1,7 +1,7 @@
-"""The server's settings, their defaults (nowhere else), and what each may be.
+"""The server's settings, their defaults (nowhere else) and their valid values.
 
-Values are checked when they are made: a settings object that exists is valid. docs/server-settings.md says
-the same for people who write the file.
+Values are validated on creation: an existing settings object is valid. docs/server-settings.md documents the
+settings for users.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from foredraft.types import SamplingParams
 LOCAL_CALLER = "local"
 ADMIN_CALLER = "admin"
 RESERVED_NAMES = (LOCAL_CALLER, ADMIN_CALLER)
-"""Callers that are no key of the file: logs and metrics must not mix them up with one."""
+"""Reserved caller names: keys must not be confused with them in logs and metrics."""
 
 DRAFT_MODEL = "draft-model"
 MIB = 1 << 20
 PRIORITIES = 1_000_000
-"""The highest priority; the lowest is as far below zero."""
+"""The highest priority; the lowest is its negative."""
 
 _LOADING = ModelOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one request may ask for, and how many may wait. None: no limit but the model's own.
+    """Limits on single requests and on the queue. None: limited only by the model.
 
     `max_waiting`: requests of one model that may queue before the next gets 429. `max_prompt_tokens` and
-    `max_completion_tokens`: of one answer, beside the context. `max_n`: answers to one prompt. `max_stop`:
-    stop strings. `max_logit_bias`: biased tokens. `max_schema_bytes`: a JSON schema, grammar or regular
-    expression, as sent. `request_timeout_s`: from arrival to the last token, in seconds.
+    `max_completion_tokens`: tokens of one answer, in addition to the context's limit. `max_n`: answers to one
+    prompt. `max_stop`: stop strings. `max_logit_bias`: biased tokens. `max_schema_bytes`: size of a JSON
+    schema, grammar or regular expression, as sent. `request_timeout_s`: seconds from arrival to the last
+    token.
     """
 
     max_waiting: int = 64
@@ -66,7 +67,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """What a request gets that does not say. None: what the API it uses has as its default."""
+    """Default sampling values for requests. None: the default of the API that is used."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -81,19 +82,18 @@ class SamplingDefaults:
         validate_params(SamplingParams(**self.given()), vocab_size=1)
 
     def given(self) -> dict[str, Any]:
-        """Only what is set: keywords for `SamplingParams`."""
+        """The values that are set, as keyword arguments for `SamplingParams`."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One model: where it is, how it is loaded, and what its requests get.
+    """One model: its file, how it is loaded, and the defaults of its requests.
 
-    `path`: a file, or the name of a pulled model. `aliases`: other names that clients may ask for.
-    `draft_model`: a stage `draft-model:model=…` beside those of `speculate`. `sequences`: requests that
-    run at once, each with `context_length` tokens. `pinned`: never unloaded to make room or for idleness.
-    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory`, `kv_type` and `dtype` are those of
-    `config.ModelOptions`.
+    `path`: a file, or the name of a pulled model. `aliases`: other names that clients may use. `draft_model`:
+    a stage `draft-model:model=…` in addition to `speculate`. `sequences`: requests that run at once, each
+    with `context_length` tokens. `pinned`: never unloaded, neither to make room nor for being idle.
+    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory`, `kv_type` and `dtype` as in `config.ModelOptions`.
     """
 
     path: str
@@ -127,9 +127,9 @@ class ModelSettings:
         model_options(self.engine_options())
 
     def speculation(self) -> Speculation:
-        """What drafts for this model: `speculate`, and `draft_model` if one is named.
+        """The model's speculation: `speculate`, with the stage of `draft_model` if there is one.
 
-        Raises ConfigError where the two contradict each other, SpeculationStringError for a bad string.
+        Raises ConfigError if they contradict each other, SpeculationStringError for an invalid string.
         """
         chosen = parse_speculation(self.speculate)
         if self.draft_model is None:
@@ -138,12 +138,12 @@ class ModelSettings:
             raise ConfigError(
                 f"draft_model={quoted(self.draft_model)} and speculate={quoted(self.speculate)} contradict "
                 "each other.",
-                hint="Leave draft_model out, or take 'off' and 'draft-model' out of speculate.",
+                hint="Remove draft_model, or remove 'off' and 'draft-model' from speculate.",
             )
         return replace(chosen, stages=(*chosen.stages, Stage(DRAFT_MODEL, {"model": self.draft_model})))
 
     def engine_options(self) -> EngineOptions:
-        """Keywords for `Engine.load`."""
+        """Keyword arguments for `Engine.load`."""
         return {
             "context_length": self.context_length,
             "sequences": self.sequences,
@@ -157,7 +157,7 @@ class ModelSettings:
         }
 
     def loads_like(self, other: ModelSettings) -> bool:
-        """Whether a model loaded with `other` can go on under these settings."""
+        """Whether a model loaded with `other` can be kept under these settings."""
         return (self.path, self.speculation(), self.engine_options()) == (
             other.path,
             other.speculation(),
@@ -167,11 +167,11 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySettings:
-    """One API key: only its hash is kept (`auth.hash_key`).
+    """One API key, of which only the hash is stored (`auth.hash_key`).
 
-    `scope`: whose past texts its requests learn and draft from; None is the key's own name. Keys with the
-    same scope share. `requests_per_minute` and `max_concurrent`: None is no limit; each answer of `n` counts
-    as one that runs. `max_priority`: the highest priority that its requests may ask for.
+    `scope`: its requests learn from and draft with past texts of this scope; None is the key's name. Keys
+    with the same scope share it. `requests_per_minute` and `max_concurrent`: None is no limit; each of `n`
+    answers counts as a running one. `max_priority`: the highest priority that its requests can set.
     """
 
     name: str
@@ -184,7 +184,7 @@ class KeySettings:
     def __post_init__(self) -> None:
         checks.key_name("name", self.name)
         if self.name in RESERVED_NAMES:
-            raise checks.wrong("name", self.name, "another name: this one has a meaning in logs and metrics")
+            raise checks.wrong("name", self.name, "another name: this one is reserved in logs and metrics")
         checks.key_hash("hash", self.hash)
         if self.scope is not None:
             checks.scope("scope", self.scope)
@@ -200,16 +200,15 @@ class KeySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Everything about a server. `models`: by the name that clients ask for.
+    """All settings of a server. `models`: by the name that clients use.
 
-    `port` 0 is any free one. `default_model`: for requests that name none; None is the first of `models`.
-    `any_model_name`: a server of one model answers whatever name it is asked by; None where only this
-    computer reaches it.
-    `admin_key_hash`: the hash of the key for loading and unloading. `cors_origins`: web pages that may
-    call; none by default. `memory_budget_bytes`: for all loaded models together, None is no bound.
-    `idle_timeout_s`: seconds without a request after which a model that is not pinned is unloaded; None
-    keeps it. `cache_dir`: as for `Engine.load`. `remember`: read and write the store of past outputs.
-    `prefix_cache_gb`: of conversations kept on the disk, for all models together.
+    `port` 0 is any free one. `default_model`: used for requests without a model; None is the first of
+    `models`. `any_model_name`: a server with one model accepts any model name; None: only if the server is
+    not reachable from other computers. `admin_key_hash`: hash of the key for loading and unloading.
+    `cors_origins`: web origins that may use the server; none by default. `memory_budget_bytes`: for all
+    loaded models together, None is no limit. `idle_timeout_s`: seconds without a request after which a model
+    that is not pinned is unloaded; None keeps it. `cache_dir`: as for `Engine.load`. `remember`: read and
+    write the store of past outputs. `prefix_cache_gb`: disk space for conversations, for all models together.
     """
 
     host: str = "127.0.0.1"
@@ -235,7 +234,9 @@ class ServerSettings:
         self._check_keys()
 
     def find_model(self, name: str | None) -> str | None:
-        """The key in `models` of a name or an alias; of None the default's. None where there is none."""
+        """The key in `models` for a name or an alias, or for None of the default. None if there is no such
+        model.
+        """
         if name is None:
             name = self.default_model or next(iter(self.models), None)
         if name is None or name in self.models:
@@ -243,7 +244,7 @@ class ServerSettings:
         return next((key for key, model in self.models.items() if name in model.aliases), None)
 
     def answering(self, name: str | None) -> str | None:
-        """The key in `models` of the model that answers to what a client calls it; None: none does."""
+        """The key in `models` of the model that answers requests for this name; None if there is none."""
         found = self.find_model(name)
         if found is not None or len(self.models) != 1:
             return found
@@ -275,7 +276,7 @@ class ServerSettings:
         names = [*self.models, *(alias for model in self.models.values() for alias in model.aliases)]
         for twice in _repeated(names):
             raise ConfigError(
-                f"Two models are called {quoted(twice)}.", hint="Each name and alias may be used once."
+                f"Two models are named {quoted(twice)}.", hint="Use each name and alias only once."
             )
         if self.default_model is not None and (
             not isinstance(self.default_model, str) or self.find_model(self.default_model) is None
@@ -291,11 +292,11 @@ class ServerSettings:
         hashes = [key.hash for key in self.keys]
         for twice in _repeated(hashes):
             names = " and ".join(key.name for key in self.keys if key.hash == twice)
-            raise ConfigError(f"{names} have the same key.", hint="Make another with 'foredraft keys new'.")
+            raise ConfigError(f"{names} have the same key.", hint="Create another with 'foredraft keys new'.")
         if self.admin_key_hash in hashes:
             raise ConfigError(
-                f"{self.keys[hashes.index(self.admin_key_hash)].name} has the admin key.",
-                hint="The admin key is apart: make another with 'foredraft keys admin'.",
+                f"{self.keys[hashes.index(self.admin_key_hash)].name} uses the admin key.",
+                hint="The admin key must be a separate one: create another with 'foredraft keys admin'.",
             )
 
 

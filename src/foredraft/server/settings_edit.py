@@ -1,7 +1,7 @@
-"""Changing one thing in the settings file and leaving the rest, comments included, as it is.
+"""Edits of the settings file that keep everything else, comments included.
 
-The text is edited as text, because TOML is read here by the standard library, which cannot write it. Then
-the result is read again: unless exactly the intended values differ, nothing is written.
+The file is edited as text, because the standard library can read TOML but not write it. The result is then
+parsed: unless exactly the intended values differ, nothing is written.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ADMIN_LINE = re.compile(rf"""[ \t]*(?:{ADMIN}|"{ADMIN}"|'{ADMIN}')[ \t]*=""")
 
 
 def add_key(path: Path, key: KeySettings) -> None:
-    """Append a key; a file that does not exist is made. Raises ConfigError, also for a name that is taken."""
+    """Append a key; the file is created if needed. Raises ConfigError, also for a name that is in use."""
     text, data = _current(path)
     names = [entry.get("name") for entry in _entries(data)]
     if key.name in names:
         raise ConfigError(
-            f"{path} has a key named {quoted(key.name)} already.",
+            f"{path} already has a key named {quoted(key.name)}.",
             hint=f"Choose another name, or remove it first: foredraft keys remove {key.name}",
         )
     plain = KeySettings(name=key.name, hash=key.hash)
@@ -49,9 +49,9 @@ def add_key(path: Path, key: KeySettings) -> None:
 
 
 def remove_key(path: Path, name: str) -> int:
-    """Take a key out, with the comments inside its table; returns how many are left.
+    """Remove a key, with the comments inside its table; returns the number of remaining keys.
 
-    Raises ConfigError where there is none of that name.
+    Raises ConfigError if there is no key of that name.
     """
     text, data = _current(path, must_exist=True)
     names = [entry.get("name") for entry in _entries(data)]
@@ -78,7 +78,7 @@ def set_admin_key(path: Path, key_hash: str | None) -> None:
     """Set, replace or (None) remove the hash of the admin key. Raises ConfigError."""
     text, data = _current(path, must_exist=key_hash is None)
     if key_hash is None and ADMIN not in data:
-        raise ConfigError(f"{path} has no admin key.", hint="'foredraft keys list' shows what there is.")
+        raise ConfigError(f"{path} has no admin key.", hint="'foredraft keys list' shows the keys.")
     lines = text.splitlines(keepends=True)
     first_table = next((at for at, line in enumerate(lines) if _HEADER.match(line)), len(lines))
     line = [] if key_hash is None else [f"{ADMIN} = {_toml(key_hash)}{_line_end(text)}"]
@@ -96,7 +96,7 @@ def set_admin_key(path: Path, key_hash: str | None) -> None:
 
 
 def _current(path: Path, *, must_exist: bool = False) -> tuple[str, dict[str, Any]]:
-    """The file's text and values. A file that is wrong is not edited: raises ConfigError."""
+    """The file's text and values. Raises ConfigError for an invalid file, which is not edited."""
     text = read_text(path) if must_exist or path.exists() else ""
     parse_settings(text, path)
     return text, parse_toml(text, path)
@@ -108,7 +108,7 @@ def _entries(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _end_of_table(lines: list[str], start: int) -> int:
-    """The line after a table's last value, and after one blank line if there is one."""
+    """The line after a table's last value, and after one following blank line."""
     end = next((at for at in range(start + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
@@ -120,7 +120,7 @@ def _line_end(text: str) -> str:
 
 
 def _toml(value: str | int) -> str:
-    """A number, or a string without control characters (checked before), as TOML has it."""
+    """TOML for a number, or for a string without control characters (checked before)."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -131,12 +131,12 @@ def _write(path: Path, text: str, wanted: dict[str, Any]) -> None:
         fits = False
     if not fits:
         raise ConfigError(
-            f"{path} is written in a way that cannot be edited here. Nothing was changed.",
-            hint="Edit it by hand: each key is a [[keys]] table of its own (docs/server-settings.md).",
+            f"{path} has a form that cannot be edited automatically. Nothing was changed.",
+            hint="Edit it by hand: each key is its own [[keys]] table (docs/server-settings.md).",
         )
     parse_settings(text, path)
     try:
-        # The file itself, where the path is a link to it.
+        # Write to the file itself if the path is a link to it.
         write_atomically(path.resolve(), text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error

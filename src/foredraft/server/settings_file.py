@@ -1,7 +1,7 @@
-"""The settings file: TOML to `ServerSettings`, what an edit changes, and reading it again while serving.
+"""The settings file: reading it as `ServerSettings`, detecting changes, and reloading it while serving.
 
-Keys are the fields of the settings' dataclasses (docs/server-settings.md). A key that is not one of them is
-an error: a misspelt limit must not pass for no limit.
+Keys are the fields of the settings' dataclasses (docs/server-settings.md). An unknown key is an error: a
+misspelt limit must not count as no limit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from foredraft.errors import ConfigError, quoted
 from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
 
 FILE_NAME = "foredraft.toml"
-"""The settings file where none is named, in the current folder."""
+"""The default settings file, in the current folder."""
 
 TOP = "the top level"
 
 NEEDS_RESTART = (
     "host", "port", "cache_dir", "remember", "prefix_cache_gb", "cors_origins", "log_format", "metrics",
 )  # fmt: skip
-"""Settings that are read once, when the server starts."""
+"""Settings that are only read when the server starts."""
 
 HINTS = {
     ModelSettings: "path is a file, or the name of a pulled model.",
     KeySettings: "'foredraft keys new' writes the whole table.",
 }
-"""What to do about a key that a table cannot do without."""
+"""Hints for a missing required key, by table."""
 
 Table = TypeVar("Table", Limits, ModelSettings, SamplingDefaults, KeySettings, ServerSettings)
 
@@ -39,12 +39,14 @@ Table = TypeVar("Table", Limits, ModelSettings, SamplingDefaults, KeySettings, S
 
 
 def read_settings(path: Path) -> ServerSettings:
-    """The settings in a file. Raises ConfigError naming the file, the table, the key and what is valid."""
+    """Read the settings from a file. Raises ConfigError naming the file, the table, the key and what is
+    valid.
+    """
     return parse_settings(read_text(path), path)
 
 
 def read_text(path: Path) -> str:
-    """The file's text, line ends as they are. Raises ConfigError."""
+    """The file's text, with its line ends unchanged. Raises ConfigError."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -59,18 +61,18 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """TOML as plain values. Raises ConfigError with line and column."""
+    """Parse TOML into plain values. Raises ConfigError with line and column."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a plain ValueError for a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(
-            f"{path} is not valid TOML: {reason}.", hint="Strings need quotes; see docs/server-settings.md."
+            f"{path} is not valid TOML: {reason}.", hint="Put strings in quotes; see docs/server-settings.md."
         ) from None
 
 
 def parse_settings(text: str, path: Path) -> ServerSettings:
-    """The settings in a file's text. Relative paths count from the file's folder. Raises ConfigError."""
+    """The settings in a file's text. Relative paths are relative to the file's folder. Raises ConfigError."""
     return _Reader(path).settings(parse_toml(text, path))
 
 
@@ -116,34 +118,36 @@ class _Reader:
             raise self._error(where, error) from None
 
     def _known(self, kind: type[Any], data: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """A table's values, lists as tuples. Raises ConfigError for a key that it does not have."""
+        """A table's values, with lists as tuples. Raises ConfigError for an unknown key."""
         valid = [field.name for field in fields(kind)]
         for key in data:
             if key not in valid:
                 near = difflib.get_close_matches(key, valid, n=1)
                 guess = f"Did you mean {quoted(near[0])}? " if near else ""
                 error = ConfigError(
-                    f"there is no key {quoted(key)}.", hint=f"{guess}Valid are: {', '.join(valid)}."
+                    f"there is no key {quoted(key)}.", hint=f"{guess}Valid keys: {', '.join(valid)}."
                 )
                 raise self._error(where, error)
         return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
     def _table(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            error = ConfigError(f"{quoted(value)} is not a table.", hint=f"Write {where} and keys below it.")
+            error = ConfigError(
+                f"{quoted(value)} is not a table.", hint=f"Write {where}, with its keys below."
+            )
             raise self._error(where, error)
         return value
 
     def _tables(self, value: object, where: str) -> tuple[object, ...]:
         if not isinstance(value, tuple | list):
             error = ConfigError(
-                f"{quoted(value)} is not a list of tables.", hint=f"Write {where} above each one's keys."
+                f"{quoted(value)} is not a list of tables.", hint=f"Write {where} above the keys of each."
             )
             raise self._error(where, error)
         return tuple(value)
 
     def _anchored(self, value: Any) -> Any:
-        """A path beside the file becomes absolute; everything else may be the name of a pulled model."""
+        """An existing path relative to the file becomes absolute; any other value may be a model's name."""
         if not isinstance(value, str) or not value or "\0" in value:
             return value
         near = self._folder / value
@@ -153,7 +157,7 @@ class _Reader:
             return value
 
     def _directory(self, value: Any) -> Any:
-        """A folder's path, or what the check of the settings refuses."""
+        """A folder's path, or a value that the settings' validation refuses."""
         if not isinstance(value, str) or not value:
             return value
         try:
@@ -170,10 +174,10 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """What differs between two settings, each a tuple of names in the new order.
+    """Differences between two settings, each a tuple of names in the new order.
 
-    `added`, `removed`, `changed`: models. `reload`: those of `changed` that must be loaded anew. `live`:
-    other settings that take effect at once. `restart`: settings that only a restart can change.
+    `added`, `removed`, `changed`: models. `reload`: those of `changed` that must be loaded again. `live`:
+    other settings that take effect at once. `restart`: settings that require a restart.
     """
 
     added: tuple[str, ...] = ()
@@ -188,7 +192,7 @@ class SettingsChange:
 
 
 def diff(old: ServerSettings, new: ServerSettings) -> SettingsChange:
-    """What an edit of the settings file changed."""
+    """Compare the settings before and after an edit of the file."""
     changed = [name for name, model in new.models.items() if name in old.models and old.models[name] != model]
     names = [field.name for field in fields(ServerSettings) if field.name != "models"]
     others = [name for name in names if getattr(old, name) != getattr(new, name)]
@@ -208,21 +212,20 @@ _Stamp: TypeAlias = tuple[int, ...]
 
 
 class SettingsWatcher:
-    """Reads the settings file and notices edits. `current` is what was read last and was right.
+    """Reads the settings file and detects edits. `current` is the last valid version.
 
-    An edit counts when the file has looked the same at two polls: editors that empty a file before they
-    write it would otherwise be read in between, and an empty file is valid. Making a watcher reads the file
-    and raises ConfigError.
+    An edit counts when the file is unchanged between two polls: some editors empty a file before writing it,
+    and an empty file is valid. Creating a watcher reads the file and raises ConfigError.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Before the file is read: an edit in between is then seen as one.
+        # Taken before the file is read, so that an edit in between is detected.
         self._read = self._seen = _stamp(path)
         self.current = read_settings(path)
 
     def poll(self) -> ServerSettings | ConfigError | None:
-        """New settings, why an edit cannot be used (said once), or None. Reads one file; does not raise."""
+        """New settings, an invalid edit's error (returned once), or None. Reads one file; never raises."""
         stamp = _stamp(self._path)
         settled, self._seen = stamp == self._seen, stamp
         if not settled or stamp == self._read:
@@ -239,16 +242,16 @@ class SettingsWatcher:
         return new
 
     def _check_still_closed(self, new: ServerSettings) -> None:
-        """Without keys everybody may come in. That takes more than a file that lost its end."""
+        """Raises ConfigError if no key is left: a truncated file must not open the server to everyone."""
         if self.current.keys and not new.keys:
             raise ConfigError(
-                f"{self._path} has no keys any more: without them everybody could use this server.",
-                hint="The old keys stay valid. Restart the server if that is what you want.",
+                f"{self._path} no longer has any keys: without keys everyone could use this server.",
+                hint="The old keys stay valid. To remove all keys, restart the server.",
             )
 
 
 def _stamp(path: Path) -> _Stamp:
-    """What changes when a file is written, replaced, or given another mode; empty where there is none."""
+    """Values that change if a file is written, replaced, or given another mode; empty without a file."""
     try:
         found = path.stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Server-sent events, and giving up a stream whose client has gone."""
+"""Server-sent events, and cancelling a stream when its client disconnects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DONE = "[DONE]"
 
 
 _BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""What is a line's end to Unicode, and so to many clients, but neither to JSON nor to events. It escapes the
-others (RFC 8259, 7); these only inside strings can be, so they are escaped wherever they stand.
+"""Unicode line separators that many clients treat as line ends, unlike JSON and server-sent events. JSON
+escapes the other ones (RFC 8259, 7); these can only be inside strings, so they are escaped everywhere.
 """
 
 
 def sse(data: Any, event: str | None = None) -> str:
-    """One event: JSON, in one line whoever counts them, or text as it is."""
+    """One event: JSON without line ends, or text unchanged."""
     if isinstance(data, str):
         text = data
     else:
@@ -35,8 +35,8 @@ def sse(data: Any, event: str | None = None) -> str:
 
 
 def stream_response(events: AsyncIterator[str]) -> StreamingResponse:
-    """Answer with a stream of events, each piece of it written at once: it goes through every layer of the
-    application to a system call, and wakes a client. An error becomes a last event, in OpenAI's form.
+    """A response that streams events and writes each piece at once: each write passes all layers of the
+    application, makes a system call and wakes a client. An error becomes a last event, in OpenAI's form.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(_guarded(events), media_type="text/event-stream", headers=headers)
@@ -49,12 +49,12 @@ async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
                 yield text
     except ForedraftError as error:
         yield sse(of_error(error))
-    except Exception as error:  # noqa: BLE001 - the status line is long gone: say it in the stream
+    except Exception as error:  # noqa: BLE001 - the status line is already sent: report it in the stream
         yield sse(unexpected(error))
 
 
 async def begun(request: Request, events: AsyncGenerator[Result, None]) -> AsyncGenerator[Result, None]:
-    """The same events, once the first is there: what goes wrong before it is an error answer like any other.
+    """The same events, after waiting for the first one: an error before it is an ordinary error response.
 
     Raises ClientGoneError, and what the first event raises.
     """
@@ -69,7 +69,7 @@ async def _chained(first: Result, events: AsyncGenerator[Result, None]) -> Async
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    """The result of `work`, which is cancelled when the client goes away. Raises ClientGoneError."""
+    """The result of `work`, which is cancelled if the client disconnects. Raises ClientGoneError."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_gone(request))
     try:

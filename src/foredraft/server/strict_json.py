@@ -1,7 +1,7 @@
-"""Bodies as JSON, bounded before they are parsed, and read off the event loop where they are large.
+"""Parsing of request bodies: limited in size beforehand, and off the event loop if large.
 
-An object that has a key twice is an error: the last would win in silence. So is a body of more values than
-any request needs: reading them takes far longer than receiving them, and nothing else runs meanwhile.
+A repeated key in an object is an error: JSON parsers would silently use the last. So is a body with more
+values than any request needs: parsing takes far longer than receiving it, and blocks everything else.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from foredraft.server.openai.schemas import Body
 from foredraft.server.request_log import current
 
 MOST_VALUES = 1 << 18
-"""Values in one body, those in lists and objects counted: 262,144, enough for a long prompt of token ids."""
+"""Maximum values in one body, including nested ones: 262,144, enough for a long prompt of token ids."""
 
 LARGE = 1 << 13
-"""Bytes of a body that is read on a thread of its own: a smaller one takes a millisecond or two."""
+"""Size in bytes from which a body is parsed on another thread; a smaller one takes a millisecond or two."""
 
 _thread = ThreadPoolExecutor(1, "foredraft-body")
-"""One thread: large bodies that come together are read one after another, on one processor."""
+"""One thread: large bodies are parsed one after another, on one processor."""
 
 
 class RepeatedKeyError(ValueError):
@@ -41,7 +41,7 @@ class RepeatedKeyError(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of its keys and values. Raises RepeatedKeyError."""
+    """Build an object from its members. Raises RepeatedKeyError."""
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
@@ -53,18 +53,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_values(text: str, most: int = MOST_VALUES) -> None:
-    """Raises RequestError for JSON of more than `most` values, keys counted, without parsing it: outside of
-    strings there is a comma or a colon between any two. Takes some 10 ms for 8 MB, whatever is in them.
+    """Raises RequestError for JSON with more than `most` values, keys included, without parsing it: outside
+    of strings a comma or colon separates any two. Takes about 10 ms for 8 MB.
     """
     if text.count(",") + text.count(":") < most:
         return
     bare = text.replace("\\\\", "").replace('\\"', "")
-    if bare.count('"') < 2 * most:  # else it has too many strings
+    if bare.count('"') < 2 * most:  # otherwise it has too many strings
         outside = "".join(bare.split('"')[::2])
         if outside.count(",") + outside.count(":") < most:
             return
     raise RequestError(
-        f"The body has more than {most} values; that is the most of one request.",
+        f"The body has more than {most} values, the maximum for one request.",
         hint="Send prompts as text instead of token ids, or in several requests.",
     )
 
@@ -77,13 +77,13 @@ def parse(body: bytes) -> Any:
 
 
 class _StrictRequest(Request):
-    """A request that reads its body once: parsed, within bounds, and as the model that its route takes."""
+    """A request whose body is read once: parsed within the limits, and validated as its route's model."""
 
     takes: TypeAdapter[Any] | None = None
     _ignored: tuple[str, ...] = ()
 
     async def json(self) -> Any:
-        """The body, as `takes` makes it. Raises what `parse` raises, and RequestValidationError."""
+        """The body, converted by `takes`. Raises what `parse` raises, and RequestValidationError."""
         if not hasattr(self, "_read"):
             body = await self.body()
             if len(body) < LARGE:
@@ -101,7 +101,7 @@ class _StrictRequest(Request):
             made = self.takes.validate_python(
                 given, from_attributes=True, context=set()
             )  # see `unknown_fields`
-            if isinstance(made, Body):  # each name once, however many messages have it
+            if isinstance(made, Body):  # each name once, even if many messages have it
                 self._ignored = tuple(dict.fromkeys(made.passed_over()))
             return made
         except ValidationError as error:
@@ -111,10 +111,10 @@ class _StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read so."""
+    """A route that parses its body strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own, with another request."""
+        """FastAPI's handler, with a strict request."""
         handle = super().get_route_handler()
         field = self.body_field
         kind: Any = None if field is None else field.field_info.annotation
@@ -129,5 +129,5 @@ class StrictRoute(APIRoute):
 
 
 def strict_router() -> APIRouter:
-    """A router of such routes."""
+    """A router of strict routes."""
     return APIRouter(route_class=StrictRoute)

@@ -1,7 +1,8 @@
-"""What a request says to the chat template: whether and how much to reason, and the template's own variables.
+"""Settings of a request for the chat template: whether and how much to reason, and the template's own
+variables.
 
-A wish is judged by the loaded model's template: its variable is set, or where it cannot be honoured, and the
-model does reason, it is refused. A template that knows nothing of reasoning has none to turn on or off.
+A setting is checked against the loaded model's template: its variable is set; a setting that cannot be
+honoured is refused if the model does reason. A template without reasoning has nothing to turn on or off.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _checked(given: object) -> object:
         raise ValueError(f"{len(given)} variables are too many; at most {MOST_VARIABLES} are allowed")
     for name in given:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError("a variable's name has 1 to 64 letters, digits and '_', a letter first")
+            raise ValueError(
+                "a variable's name must have 1 to 64 letters, digits and '_', starting with a letter"
+            )
         if name in _TAKEN or name.endswith("_token"):
             raise ValueError(f"the variable {name!r} is set by the server")
     try:
@@ -65,13 +68,13 @@ def _checked(given: object) -> object:
 
 
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_checked)]
-"""Variables of the chat template, as vLLM and llama.cpp's server take them."""
+"""Variables of the chat template, in the form of vLLM and llama.cpp's server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a request says. `thinks`: reasoning turned on or off; None: nothing is said of it. `effort` and
-    `budget`, in tokens, say how much. `variables` go to the template by their names and win.
+    """A request's settings. `thinks`: reasoning turned on or off; None: not set. `effort` and `budget` (in
+    tokens): the amount. `variables` are passed to the template by name and take precedence.
     """
 
     thinks: bool | None = None
@@ -81,13 +84,13 @@ class Wishes:
 
 
 def template_variables(traits: TemplateTraits, wishes: Wishes) -> dict[str, Any]:
-    """The variables of the template that these wishes set. Raises RequestError for one that it cannot honour
-    and that matters.
+    """The template variables for these settings. Raises RequestError for a setting that matters and cannot be
+    honoured.
     """
     given = dict(wishes.variables or {})
     thinks = wishes.thinks if wishes.effort is None else wishes.effort != "none"
     if wishes.thinks is not None and thinks is not wishes.thinks:
-        raise RequestError("The request turns reasoning on and off at once.", hint="Say one of both.")
+        raise RequestError("The request turns reasoning both on and off.", hint="Use only one of them.")
     if thinks is None and any(given.get(name) is False for name in SWITCHES):
         thinks = False
     found: dict[str, Any] = {}
@@ -111,13 +114,13 @@ def _turned_off(traits: TemplateTraits) -> dict[str, Any]:
         found[EFFORT] = "none"
     if not found and (traits.thinks or EFFORT in traits.variables):
         raise RequestError(
-            "This model always reasons: its chat template has nothing that turns it off.",
-            hint="Leave the wish out (reasoning_effort, thinking), or use a model that can answer at once.",
+            "This model always reasons: its chat template cannot turn reasoning off.",
+            hint="Remove the setting (reasoning_effort, thinking), or use a model that can answer directly.",
         )
     return found
 
 
 @lru_cache(maxsize=256)
 def _note_unread(name: str) -> None:
-    """Once for each name: clients send the same with every request."""
-    logger.info("chat_template_kwargs: %r is not read by the chat template it was sent for", name)
+    """Log it once for each name: clients send the same variables with every request."""
+    logger.info("chat_template_kwargs: the model's chat template does not use %r", name)

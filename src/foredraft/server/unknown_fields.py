@@ -1,9 +1,9 @@
-"""Fields of a body that this server does not have: which are ignored, and which are refused.
+"""Fields of a body that this server does not have: some are ignored, others refused.
 
-Clients are written for many servers and send each what only some of them know. What says nothing about the
-answer is ignored, and named in the answer's header `x-foredraft-ignored` and in the log. Refused is what
-would make another answer of it (an image, a sampler that is not here), and what looks like one of our own
-fields misspelt: a `max_token` that is ignored is worse than an error.
+Clients support many servers and send fields that only some of them have. A field that does not affect the
+answer is ignored, and listed in the response header `x-foredraft-ignored` and in the log. Refused are fields
+that would change the answer (an image, an unsupported sampler), and probable misspellings of our own fields:
+an ignored `max_token` is worse than an error.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 REFUSED, MISSPELT, TOO_MANY = "refused_field", "misspelt_field", "too_many_fields"
-"""The types of pydantic's errors."""
+"""Types of pydantic's errors."""
 
 MOST_KEYS = 100
-"""Keys of one object: no API's has as many fields."""
+"""Maximum keys of one object: no API has as many fields."""
 
 MOST_UNKNOWN = 64
-"""Unknown names in one body, each once for a kind of object: to compare one with ours takes 50 µs."""
+"""Maximum unknown names in one body, each counted once per kind of object: comparing one takes 50 µs."""
 
 LONGEST_NAME = 64
-"""Characters of a name that is compared with ours."""
+"""Maximum length of a name that is compared with ours."""
 
 ALIKE = 0.84
-"""Of difflib's ratio: `max_token`, `temprature` and `presence_penality` are above it for ours."""
+"""Minimum of difflib's ratio for a misspelling: `max_token`, `temprature`, `presence_penality` exceed it."""
 
 
 NOTHING: tuple[object, ...] = (False, 0, "", [], {})
-"""Values that turn nearly everything off."""
+"""Values that turn nearly any field off."""
 
 
 class Refused(NamedTuple):
-    """Why a field is refused, and the values that change nothing."""
+    """Why a field is refused, and its values without effect."""
 
     why: str
     off: tuple[object, ...] = NOTHING
 
 
-_TEXT = Refused("this engine reads and writes text only; leave it out")
+_TEXT = Refused("this engine only reads and writes text; remove it")
 _TOOLS = Refused(
-    "there are no searches and servers to ask here; send functions of your own as tools", (False, 0, "", [])
+    "searches and other servers are not available; send your own functions as tools", (False, 0, "", [])
 )
-_BODY = Refused("what is in it belongs into the body itself")
-_PROMPT = Refused("the prompt is made of the messages alone here; leave it out")
-_PREFIX = Refused("only /v1/messages continues a last message of the assistant; leave it out")
+_BODY = Refused("put its content into the body itself")
+_PROMPT = Refused("the prompt is built from the messages alone; remove it")
+_PREFIX = Refused("only /v1/messages continues a last message of the assistant; remove it")
 _FORM = Refused("use response_format, a grammar or a regex")
 _BANNED = Refused("use logit_bias, a grammar or a regex")
 
 
 def _sampler(*off: object) -> Refused:
-    return Refused("this way to choose tokens does not exist here; leave it out", (*NOTHING, *off))
+    return Refused("this sampling method is not supported; remove it", (*NOTHING, *off))
 
 
 def _other_api(*off: object) -> Refused:
-    return Refused("this path has no such field; /v1/chat/completions has", (*NOTHING, *off))
+    return Refused("this path does not have this field, unlike /v1/chat/completions", (*NOTHING, *off))
 
 
 MEANING: Mapping[str, Refused] = {
@@ -80,13 +80,13 @@ MEANING: Mapping[str, Refused] = {
     **dict.fromkeys(("banned_strings", "logits_processors", "sequence_bias"), _BANNED),
     **dict.fromkeys(("typical_p", "typ_p", "tfs", "tfs_z", "length_penalty", "guidance_scale"), _sampler(1)),
     "num_beams": _sampler(1),
-    "do_sample": Refused("a temperature of 0 takes the likeliest token", (True,)),
+    "do_sample": Refused("use a temperature of 0 for greedy decoding", (True,)),
     "add_generation_prompt": Refused(_PROMPT.why, (True,)),
     **dict.fromkeys(("mirostat", "mirostat_mode", "top_a", "dry_multiplier", "smoothing_factor"), _sampler()),
     **dict.fromkeys(("xtc_probability", "dynatemp_range", "epsilon_cutoff", "eta_cutoff"), _sampler()),
     **dict.fromkeys(("use_beam_search", "no_repeat_ngram_size", "penalty_alpha"), _sampler()),
     **dict.fromkeys(("top_n_sigma", "adaptive_target"), _sampler(-1)),
-    **dict.fromkeys(("lora", "lora_request", "lora_adapters"), Refused("models are served as they are here")),
+    **dict.fromkeys(("lora", "lora_request", "lora_adapters"), Refused("adapters are not supported")),
     **dict.fromkeys(("n", "best_of", "repetition_penalty", "repeat_penalty"), _other_api(1)),
     **dict.fromkeys(("logit_bias", "min_p", "presence_penalty", "frequency_penalty"), _other_api()),
     **dict.fromkeys(("min_tokens", "ignore_eos", "stop_token_ids", "grammar", "regex"), _other_api()),
@@ -94,11 +94,11 @@ MEANING: Mapping[str, Refused] = {
     "suffix": Refused("only /v1/completions fills gaps"),
     "format": Refused("send it as response_format"),
     "echo": Refused("only /v1/completions repeats the prompt"),
-    "moderation": Refused("nothing is moderated here; leave it out"),
+    "moderation": Refused("moderation is not supported; remove it"),
     "functions": Refused("send functions as tools"),
     "function_call": Refused("send it as tool_choice, and functions as tools"),
 }
-"""What would make another answer, wherever it stands in a body."""
+"""Fields that would change the answer, wherever they are in a body."""
 
 ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "messages": ("input", "prompt"),
@@ -117,7 +117,7 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "response_format": ("text", "output_config"),
     "schema": ("response_format",),
 }
-"""What other APIs call ours: it is not passed over where a client has mixed them up."""
+"""Other APIs' names for our fields: not ignored, because a client has confused the APIs."""
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "store": (False,),
@@ -129,29 +129,29 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "prompt_cache_retention": ("in_memory",),
     "include_obfuscation": (False,),
 }
-"""Values that ask for what is done anyway: nothing is said of them."""
+"""Values that request the existing behaviour: ignored without notice."""
 
 PEERS = ("models", "reasoning_format", "speed")
-"""Fields of other servers that are too much like ours in their names to be told from slips."""
+"""Fields of other servers whose names are too similar to ours to be treated as misspellings."""
 
 
 Shape = Collection[str] | Mapping[str, Any]
-"""The names of an object's fields; as a mapping, with the shapes of the objects in them, or None."""
+"""The names of an object's fields; as a mapping, with the shapes of nested objects, or None."""
 
 
 Passed = set[tuple[str, frozenset[str]]]
-"""The unknown names of a body that may be ignored, each with the names that are known in its place."""
+"""The unknown names of a body that may be ignored, each with the known names at its place."""
 
 
 def check(
     given: Mapping[str, Any], shape: Shape, passed: Passed | None = None, at: tuple[str | int, ...] = ()
 ) -> None:
-    """Raises ValidationError for a key that must not be ignored, at its place, and for too many keys.
-    `passed` goes from one object of a body to the next.
+    """Raises ValidationError for a key that must not be ignored, with its place, and for too many keys.
+    `passed` collects the ignored names over all objects of a body.
     """
     passed = set() if passed is None else passed
     if len(given) > MOST_KEYS:
-        why = f"an object with {len(given)} keys is none that is known here"
+        why = f"an object with {len(given)} keys is not part of this API"
         raise _error(TOO_MANY, at, None, why=why)
     for name, value in given.items():
         if name not in shape:
@@ -161,7 +161,7 @@ def check(
 
 
 def ignored(given: Mapping[str, Any], shape: Shape, at: str = "") -> Iterator[str]:
-    """The keys that are ignored, with the way that leads to them; not those that change nothing anywhere."""
+    """The paths of ignored keys, except those that have no effect anywhere."""
     for name, value in given.items():
         if name not in shape:
             if value is not None and name not in MEANING and value not in WITHOUT_EFFECT.get(name, ()):
@@ -174,7 +174,7 @@ def _check_unknown(
     name: str, value: object, known: frozenset[str], passed: Passed, at: tuple[str | int, ...]
 ) -> None:
     refused = MEANING.get(name)
-    if value is None or (name, known) in passed:  # clients write null for what they leave out
+    if value is None or (name, known) in passed:  # clients send null for omitted fields
         return
     if refused is not None:
         if value not in refused.off:
@@ -189,7 +189,7 @@ def _check_unknown(
 
 
 def _meant(name: str, known: frozenset[str]) -> str | None:
-    """The field of ours that this name is a slip for, or another API's name of."""
+    """Our field that this name misspells, or that another API calls by this name."""
     for ours in ELSEWHERE.get(name, ()):
         if ours in known:
             return ours
@@ -208,7 +208,7 @@ def _bares(known: frozenset[str]) -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    """The letters of a name: `maxTokens`, `max-tokens` and `max_tokens` have the same."""
+    """The letters of a name, the same for `maxTokens`, `max-tokens` and `max_tokens`."""
     return "".join(char for char in name.lower() if char.isalnum())
 
 

@@ -1,7 +1,7 @@
-"""One engine on a thread of its own: async callers on one side, rounds on the other.
+"""Runs one engine on its own thread for async callers.
 
-The engine is synchronous and belongs to its thread. Callers hand in work and get events back through their
-event loop; all events of a round cross over in one go, and those of short rounds together (`frames.py`).
+The engine is synchronous and belongs to its thread. Callers submit work and receive events through their
+event loop; all events of a round are handed over at once, and those of short rounds together (`frames.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 Work = Callable[[Engine | None], None]
-"""Something for the engine's thread; None instead of an engine says that it is gone."""
+"""Work for the engine's thread; it is called with None if the engine has stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A request for the engine: token ids and everything `Engine.add` takes beside them."""
+    """A request for the engine: token ids and the other arguments of `Engine.add`."""
 
     prompt: Sequence[int]
     params: SamplingParams
@@ -44,23 +44,23 @@ class Job:
 
 @dataclass(slots=True)
 class _Sink:
-    """Where a request's events go, in its caller's event loop, until they are read."""
+    """A request's events on their way to its caller's event loop."""
 
     loop: asyncio.AbstractEventLoop
     events: list[Event] = field(default_factory=list)
     failed: ForedraftError | None = None
-    """What ended the request in place of its last event."""
+    """The error that ended the request instead of its last event."""
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     request: int | None = None
-    """Set by the engine's thread, which alone knows for certain whether the request was added."""
+    """Set by the engine's thread when the request was added."""
     begun: bool = False
-    """Whether anything was delivered; the engine's thread alone looks at it."""
+    """Whether any event was delivered; only used by the engine's thread."""
 
 
 class EngineWorker:
-    """Runs an engine that `load` makes. Nothing here blocks the event loop. `clock` gives seconds.
+    """Runs an engine created by `load`, without blocking the event loop. `clock` returns seconds.
 
-    `start` before use, `close` at the end. Any number of `stream` and `call` at once.
+    Call `start` first and `close` last. Any number of `stream` and `call` can run at once.
     """
 
     def __init__(self, load: Callable[[], Engine], clock: Callable[[], float] = perf_counter) -> None:
@@ -74,7 +74,7 @@ class EngineWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine still takes requests; False after `close`, or once it is beyond repair."""
+        """Whether the engine accepts requests; False after `close` or a fatal error."""
         return self._thread is not None and not self._ended
 
     async def start(self) -> None:
@@ -85,17 +85,17 @@ class EngineWorker:
         try:
             await asyncio.wrap_future(ready)
         except asyncio.CancelledError:
-            self._inbox.put(None)  # nobody will use what is still being loaded
+            self._inbox.put(None)  # the model that is still loading is not needed
             raise
 
     async def close(self) -> None:
-        """Abort what is running, each request with its finish event, and free the model. Safe to repeat."""
+        """Abort running requests, each with its finish event, and free the model. May be called twice."""
         if self._thread is not None:
             self._inbox.put(None)
             await asyncio.to_thread(self._thread.join)
 
     async def call(self, ask: Callable[[Engine], Result]) -> Result:
-        """Have the engine's thread do something between two rounds. Raises what that raises."""
+        """Run `ask` on the engine's thread between two rounds. Raises what it raises."""
         answer: Future[Result] = Future()
 
         def work(engine: Engine | None) -> None:
@@ -106,17 +106,18 @@ class EngineWorker:
                 return
             try:
                 answer.set_result(ask(engine))
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
                 answer.set_exception(error)
 
         self._post(work)
         return await asyncio.wrap_future(answer)
 
     async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of a new request, as many at a time as are there, at least one; the last is a
-        FinishEvent. Left early, the request is aborted and its KV cells are free before the next round.
+        """The events of a new request, in groups of those available, at least one; the last is a FinishEvent.
+        If the generator is closed early, the request is aborted and its KV cells are free before the next
+        round.
 
-        Raises RequestError and CapacityError before the first event, BackendError if the engine is gone.
+        Raises RequestError and CapacityError before the first event, BackendError if the engine has stopped.
         """
         sink = _Sink(asyncio.get_running_loop())
         over = False
@@ -138,7 +139,7 @@ class EngineWorker:
             while not over:
                 await sink.filled.wait()
                 sink.filled.clear()
-                while sink.events:  # more may have come while its reader was busy, and a failure after it
+                while sink.events:  # more events, and a failure after them, may have come meanwhile
                     events, sink.events = sink.events, []
                     over = isinstance(events[-1], FinishEvent)
                     yield events
@@ -149,7 +150,7 @@ class EngineWorker:
                 self._abort(sink)
 
     def _abort(self, sink: _Sink) -> None:
-        """Also right for a caller that left while `add` was under way: this comes after it in the inbox."""
+        """Abort a request, even one whose `add` is still in the inbox: this comes after it."""
 
         def work(engine: Engine | None) -> None:
             if engine is not None and sink.request is not None:
@@ -160,7 +161,7 @@ class EngineWorker:
             self._post(work)
 
     def _post(self, work: Work) -> None:
-        with self._posting:  # what is put after the end would never be done, and its caller wait for ever
+        with self._posting:  # work added after the end would never run, and its caller would wait forever
             if not self.alive:
                 raise _not_loaded()
             self._inbox.put(work)
@@ -171,7 +172,7 @@ class EngineWorker:
         ready.set_running_or_notify_cancel()
         try:
             engine = self._load()
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever started us
+        except BaseException as error:  # noqa: BLE001 - raised in `start`
             self._ended = True
             ready.set_exception(error)
             return
@@ -180,18 +181,18 @@ class EngineWorker:
             while self._work(engine):
                 if not engine.idle:
                     events = self._step(engine)
-                    waited_for = not self._inbox.empty()  # perhaps a prompt, whose first round is long
+                    waited_for = not self._inbox.empty()  # possibly a new prompt, whose first round is long
                     fresh = {request for request, sink in self._sinks.items() if not sink.begun}
                     self._deliver(self._frames.due(events, fresh, hurry=waited_for))
         except Exception:
-            logger.exception("The engine cannot go on.")
+            logger.exception("The engine has failed and cannot continue.")
         finally:
             with self._posting:
                 self._ended = True
             self._end(engine)
 
     def _work(self, engine: Engine) -> bool:
-        """Do what was handed in; waits for something when the engine is idle. False at the end."""
+        """Run submitted work; waits for some if the engine is idle. Returns False at the end."""
         while True:
             try:
                 work = self._inbox.get(block=engine.idle)
@@ -228,7 +229,7 @@ class EngineWorker:
                 del self._sinks[request]
 
     def _end(self, engine: Engine) -> None:
-        """Whatever fails here, everybody who waits gets an answer."""
+        """End all requests and free the model; whatever fails here, every waiting caller gets an answer."""
         self._deliver(self._frames.rest())
         for request, sink in list(self._sinks.items()):
             try:
@@ -271,5 +272,5 @@ def _fail(sink: _Sink, error: ForedraftError) -> None:
 
 
 def _soon(sink: _Sink, do: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # its event loop is closed: nobody reads any more
+    with suppress(RuntimeError):  # its event loop is closed
         sink.loop.call_soon_threadsafe(do)

@@ -98,7 +98,7 @@ def test_whether_the_form_of_tool_calls_is_known(
     path = gguf_factory.tiny_llama(tmp_path / "tools.gguf", chat_template=template)
     value = as_json(foredraft, path)["tools"]
     assert value["known"] is known
-    assert ("mistral" if known else "no form that is known") in value["note"]
+    assert ("mistral" if known else "an unknown form") in value["note"]
     assert value["note"] in " ".join(foredraft("doctor", path, "-t", 1).out.split())
 
 

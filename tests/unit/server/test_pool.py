@@ -67,7 +67,7 @@ def test_a_form_of_tool_calls_that_is_not_known_is_said_once(
     run(scenario)
     found = [record.getMessage() for record in caplog.records if "Tools of" in record.getMessage()]
     assert len(found) == said
-    assert all("small" in line and "no form that is known" in line for line in found)
+    assert all("small" in line and "an unknown form" in line for line in found)
 
 
 def test_a_model_whose_engine_ended_is_loaded_again() -> None:
@@ -192,5 +192,5 @@ def test_a_template_that_cannot_be_used_is_told_when_the_model_is_loaded(
 
     asyncio.run(main())
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    start = "The chat template of m cannot be used, so the model takes prompts, but no messages. "
+    start = "The chat template of m cannot be used, so the model only accepts prompts without messages. "
     assert warnings == [start + line for line in told]

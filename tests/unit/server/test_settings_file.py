@@ -316,7 +316,7 @@ def test_losing_every_key_takes_a_restart(file: File, watcher: SettingsWatcher, 
     file.write(text)
     error = settled(watcher)
     assert isinstance(error, ConfigError)
-    assert "no keys any more" in error.message
+    assert "no longer has any keys" in error.message
     assert watcher.current.keys
     file.write(KEY.replace("alice", "bob"))
     new = settled(watcher)

@@ -1,6 +1,6 @@
-"""A call's arguments as a model may write them: an object, a JSON string that holds an object, or null.
+"""A call's arguments as models write them: an object, a JSON string that contains an object, or null.
 
-And as they come back in a conversation's history, where those of a call that was cut short are no JSON.
+Also the arguments in a conversation's history, which are invalid JSON if the call was cut off.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _SPACE: Final = " \t\n\r"
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """The object that the JSON text of arguments says; of one cut short what is complete. None: it is none.
+    """Parse the JSON text of arguments as an object; of truncated JSON the complete part. None: not an
+    object.
 
-    Answers end where they are cut, and hold what models write: what nobody can read (hundreds of levels,
-    numbers without bound, half characters) is one argument, the text itself, for templates want an object.
+    Answers can be cut off and contain anything a model writes: text that cannot be parsed (hundreds of
+    levels, unbounded numbers, lone surrogates) becomes one argument, because templates need an object.
     """
     text = text.strip()
     if not text:
@@ -39,12 +40,11 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 
 class Arguments:
-    """Turns the runs of the arguments' value into JSON text that may be shown.
+    """Converts the runs of the arguments' value into JSON text that can be shown.
 
-    `begun` becomes true at the object's opening brace: from then on the call is worth announcing. `complete`:
-    the object is all there. When `take`
-    sets `failed`, `taken` says how much of that piece was still good, and `unread` what was taken earlier
-    but neither shown nor good.
+    `begun` becomes true at the object's opening brace: from then on the call can be announced. `complete`:
+    the object has ended. When `take` sets `failed`, `taken` is the number of valid characters of that piece,
+    and `unread` the earlier text that was taken but neither shown nor valid.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class Arguments:
 
     @property
     def unread(self) -> str:
-        """Raw text taken that has not been shown: half an escape."""
+        """Raw text that was taken but not shown: an incomplete escape."""
         return self._inside.unread if self._inside else ""
 
     @property
     def complete(self) -> bool:
-        """Whether the object has begun and ended."""
+        """Whether the object has started and ended."""
         return self._inside.complete if self._inside else self.begun and not self._depth
 
     def take(self, piece: str, run: Run) -> str:
@@ -80,7 +80,7 @@ class Arguments:
             self.taken = self._inside.taken
             return shown
         if run is Run.SCALAR and not self.begun:
-            return ""  # null: the scanner sees to its spelling
+            return ""  # null: the scanner checks its spelling
         self.begun = True
         if run is Run.PUNCTUATION:
             self._depth += (piece in ("{", "[")) - (piece in ("}", "]"))
@@ -88,7 +88,7 @@ class Arguments:
 
 
 class _InsideString:
-    """The object inside a JSON string: decoded, and scanned a second time."""
+    """The object inside a JSON string: unescaped, and scanned again."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -109,14 +109,15 @@ class _InsideString:
         text = self._decoder.flush() if closing else self._decoder.feed(piece)
         shown, good = self._scan(text)
         self.failed = good < len(text) or (closing and self.begun and not self._scanner.complete)
-        # A piece that belongs to no escape is its own decoding, so it can be cut where it went wrong. An
-        # escape goes wrong as a whole (nothing can be wrong right after half a pair: that is in a string).
+        # A piece without escapes is unchanged by decoding, so it can be cut where it became invalid. An
+        # escape is invalid as a whole (half a pair is followed by text inside a string, where nothing is
+        # invalid).
         self.taken = good
         self.unread = before if good < len(text) else self._decoder.held
         return shown
 
     def _scan(self, text: str) -> tuple[str, int]:
-        """The text to show, and how much of `text` was taken."""
+        """The text to show, and the number of characters taken."""
         shown: list[str] = []
         at = 0
         while at < len(text):

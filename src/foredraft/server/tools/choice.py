@@ -1,7 +1,7 @@
-"""The `tools` and `tool_choice` of a request, checked: nothing unknown, nothing accepted and ignored.
+"""Validation of a request's `tools` and `tool_choice`: everything is either understood or refused.
 
-OpenAI's two APIs write them differently: chat completions keep a function's fields in an object of its own,
-`{"type": "function", "function": {"name": …}}`; responses have them `flat`, beside the type.
+OpenAI's two APIs differ: chat completions have a function's fields in an object of their own, `{"type":
+"function", "function": {"name": …}}`; responses have them `flat`, beside the type.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, TypeAlias
 from foredraft.errors import RequestError
 
 MAX_TOOLS: Final = 128
-"""As in OpenAI's API."""
+"""OpenAI's limit."""
 
 MAX_SCHEMA_DEPTH: Final = 64
-"""Levels of nesting in a parameter schema: far beyond any real one, well within Python's recursion limit."""
+"""Maximum nesting of a parameter schema: more than real ones need, and within Python's recursion limit."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-_CHOICES: Final = "It can be 'auto', 'none', 'required', {} or {}."
+_CHOICES: Final = "Use 'auto', 'none', 'required', {} or {}."
 _NAMED: Final = '{"type": "function", "function": {"name": …}}'
 _ALLOWED: Final = '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}'
 _NAMED_FLAT: Final = '{"type": "function", "name": …}'
@@ -38,7 +38,7 @@ class Tool:
     strict: bool = False
 
     def as_message(self) -> dict[str, Any]:
-        """The tool as chat templates expect it: OpenAI's own form, without what is not for the model."""
+        """The tool for chat templates: OpenAI's form, without fields that the model does not need."""
         function: dict[str, Any] = {"name": self.name}
         if self.description:
             function["description"] = self.description
@@ -50,10 +50,10 @@ Mode: TypeAlias = Literal["none", "auto", "required", "function"]
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether the model may (auto), must (required, function) or must not (none) call.
+    """Whether the model may (auto), must (required, function) or must not (none) call a tool.
 
-    `name` is the function to call where `mode` is "function". `parallel`: more than one call is allowed
-    (a named function is always called once). `allowed`: the functions to choose from; None: all of them.
+    `name`: the function to call if `mode` is "function". `parallel`: several calls are allowed (a named
+    function is always called once). `allowed`: the functions to choose from; None: all of them.
     """
 
     mode: Mode = "auto"
@@ -63,7 +63,7 @@ class ToolChoice:
 
     @property
     def forced(self) -> bool:
-        """Whether the answer has to be a call."""
+        """Whether the answer must be a call."""
         return self.mode in ("required", "function")
 
     @property
@@ -72,7 +72,7 @@ class ToolChoice:
         return self.mode == "function" or not self.parallel
 
     def callable(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """The tools that this choice lets the model call."""
+        """The tools that the model may call."""
         if self.mode == "none":
             return ()
         names = frozenset({self.name}) if self.mode == "function" else self.allowed
@@ -80,9 +80,10 @@ class ToolChoice:
 
 
 def check_tools(tools: object, *, flat: bool = False) -> tuple[Tool, ...]:
-    """The request's `tools` (None: none). A function is strict if it says so; `flat`: unless it says no.
+    """Validate the request's `tools` (None: none). A function is strict if it says so; with `flat`, unless it
+    says no.
 
-    Raises RequestError that says which one is wrong, and how.
+    Raises RequestError with the tool at fault and the reason.
     """
     if tools is None:
         return ()
@@ -95,8 +96,8 @@ def check_tools(tools: object, *, flat: bool = False) -> tuple[Tool, ...]:
     for index, tool in enumerate(checked):
         if tool.name in seen:
             raise RequestError(
-                f"{_where(index, flat=flat)}.name: there are two functions named {tool.name!r}.",
-                hint="Give every function its own name.",
+                f"{_where(index, flat=flat)}.name: two functions are named {tool.name!r}.",
+                hint="Give every function a different name.",
             )
         seen.add(tool.name)
     return checked
@@ -105,7 +106,7 @@ def check_tools(tools: object, *, flat: bool = False) -> tuple[Tool, ...]:
 def check_choice(
     choice: object, tools: Sequence[Tool], *, parallel: bool = True, flat: bool = False
 ) -> ToolChoice:
-    """The request's `tool_choice` (None: auto where there are tools). Raises RequestError."""
+    """Validate the request's `tool_choice` (None: auto if there are tools). Raises RequestError."""
     if choice is None or choice in ("auto", "none"):
         return ToolChoice("auto" if tools and choice != "none" else "none", parallel=parallel)
     if choice == "required":
@@ -119,7 +120,7 @@ def check_choice(
     name = _named(choice, flat=flat)
     if name is None:
         raise RequestError(
-            "'tool_choice' is an object that does not name a function.", hint=_CHOICES.format(*forms)
+            "'tool_choice' is an object without a function's name.", hint=_CHOICES.format(*forms)
         )
     _needs_tools(tools)
     _check_offered("names", name, tools)
@@ -127,14 +128,14 @@ def check_choice(
 
 
 def _allowed(choice: Mapping[Any, Any], tools: Sequence[Tool], *, parallel: bool, flat: bool) -> ToolChoice:
-    """The functions to choose from: the others are as if they had not been sent."""
+    """A choice among the listed functions; the others are treated as if they were not sent."""
     given = _fields(choice, "allowed_tools", flat=flat)
     mode, listed = given.get("mode"), given.get("tools")
     names = [_named(tool, flat=flat) for tool in listed] if isinstance(listed, list) else []
     if set(given) != {"mode", "tools"} or mode not in ("auto", "required") or not names or None in names:
         raise RequestError(
             "'tool_choice' is of type 'allowed_tools' and does not list functions.",
-            hint=f"It looks like {_ALLOWED_FLAT if flat else _ALLOWED}, with the mode 'auto' or 'required' "
+            hint=f"Use {_ALLOWED_FLAT if flat else _ALLOWED}, with the mode 'auto' or 'required' "
             "and at least one function by its name.",
         )
     _needs_tools(tools)
@@ -153,7 +154,7 @@ def _named(choice: object, *, flat: bool) -> str | None:
 
 
 def _fields(choice: Mapping[Any, Any], key: str, *, flat: bool) -> Mapping[Any, Any]:
-    """What stands beside the type: the fields themselves, or one object of them under `key`."""
+    """The fields beside the type: directly in the object, or in one object under `key`."""
     if flat:
         return {name: value for name, value in choice.items() if name != "type"}
     fields = choice.get(key)
@@ -164,15 +165,15 @@ def _check_offered(what: str, name: str | None, tools: Sequence[Tool]) -> None:
     if name not in {tool.name for tool in tools}:
         raise RequestError(
             f"'tool_choice' {what} the function {name!r}, which is not among the tools.",
-            hint=f"The functions are: {', '.join(tool.name for tool in tools)}.",
+            hint=f"Available functions:  {', '.join(tool.name for tool in tools)}.",
         )
 
 
 def _needs_tools(tools: Sequence[Tool]) -> None:
     if not tools:
         raise RequestError(
-            "'tool_choice' asks for a call, but there are no tools.",
-            hint="Send 'tools' too, or leave 'tool_choice' out.",
+            "'tool_choice' requires a call, but there are no tools.",
+            hint="Send 'tools' too, or remove 'tool_choice'.",
         )
 
 
@@ -187,12 +188,12 @@ def _tool(tool: object, index: int, *, flat: bool) -> Tool:
     if tool.get("type") != "function":
         raise RequestError(
             f"{where}.type is {_shown(tool.get('type'))}; only 'function' is supported.",
-            hint="Built-in and custom tools of other services do not exist here.",
+            hint="Other services' built-in and custom tools are not available.",
         )
     if flat and "function" in tool:
         raise RequestError(
-            f"{where}.function: the name of a function, and all else, stand beside its type in this API.",
-            hint='It looks like {"type": "function", "name": "…", "parameters": {…}}.',
+            f"{where}.function: in this API a function's name and other fields are beside its type.",
+            hint='Use {"type": "function", "name": "…", "parameters": {…}}.',
         )
     if flat:
         return _function({key: value for key, value in tool.items() if key != "type"}, where, strict=True)
@@ -200,7 +201,7 @@ def _tool(tool: object, index: int, *, flat: bool) -> Tool:
 
 
 def _function(function: object, where: str, *, strict: bool) -> Tool:
-    """A function by its fields. `strict`: whether it is unless it says so."""
+    """A function from its fields. `strict`: the default of its `strict` field."""
     if not isinstance(function, Mapping):
         raise RequestError(f"{where} is missing or not an object.")
     description, said = function.get("description"), function.get("strict")
@@ -220,7 +221,7 @@ def _name(name: object, where: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise RequestError(
             f"{where} is {_shown(name)}.",
-            hint="A function's name has 1 to 64 characters out of a-z, A-Z, 0-9, '_' and '-'.",
+            hint="A function's name must have 1 to 64 characters from a-z, A-Z, 0-9, '_' and '-'.",
         )
     return name
 
@@ -231,7 +232,7 @@ def _parameters(parameters: object, where: str) -> Mapping[str, Any]:
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
         raise RequestError(
             f"{where} is not a JSON schema of type object.",
-            hint='The arguments are an object: {"type": "object", "properties": {…}}.',
+            hint='The arguments must be an object: {"type": "object", "properties": {…}}.',
         )
     if not isinstance(parameters.get("properties", {}), Mapping):
         raise RequestError(f"{where}.properties is not an object.")

@@ -1,5 +1,5 @@
 """Command R7B and A: `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": …, "parameters": {…}}, …]` and
-`<|END_ACTION|>`. What the model thinks and what it says stand between markers of their own.
+`<|END_ACTION|>`. Reasoning and text are between markers of their own.
 """
 
 from __future__ import annotations

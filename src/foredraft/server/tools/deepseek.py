@@ -1,9 +1,9 @@
-"""DeepSeek: a list of calls between markers, and each between markers of its own.
+"""DeepSeek: a list of calls between markers, each call between markers of its own.
 
-A call is `name<｜tool▁sep｜>{…}` since V3.1. In V3 and R1 it is `function<｜tool▁sep｜>name`, and then
-the arguments in a fence.
+A call is `name<｜tool▁sep｜>{…}` since V3.1. In V3 and R1 it is `function<｜tool▁sep｜>name`, followed by the
+arguments in a code fence.
 
-Both are read whatever the template says; the template decides which one is asked for when a call is forced.
+Both forms are parsed with any template; the template determines the form of forced calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LAYOUT: Final = Layout(
 
 @dataclass(frozen=True, slots=True)
 class DeepSeek:
-    """See Dialect. `fenced`: the older form, with the arguments in a fence."""
+    """See Dialect. `fenced`: the older form, with the arguments in a code fence."""
 
     name: str = "deepseek"
     fenced: bool = False
@@ -66,7 +66,7 @@ class DeepSeek:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. The answer begins with the first call's head."""
+        """See Dialect. The answer starts with the first call's head."""
         if not choice.forced:
             return None
         rules = self._rules("start", choice.callable(tools), control, once=choice.once)
@@ -74,7 +74,7 @@ class DeepSeek:
 
     @property
     def _before(self) -> str:
-        """What stands before a function's name."""
+        """The text before a function's name."""
         return f"function{SEPARATOR}" if self.fenced else ""
 
     def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
@@ -87,7 +87,7 @@ class DeepSeek:
         return f'"function" {control.spelled(SEPARATOR)}' if self.fenced else ""
 
     def _rules(self, rule: str, tools: Sequence[Tool], control: ControlTokens, *, once: bool) -> list[str]:
-        """Lark rules for calls behind the first one's `_before`."""
+        """Lark rules for calls after the first one's `_before`."""
         separator, begin, end = (control.spelled(marker) for marker in (SEPARATOR, CALL, CALL_END))
         calls = [self._call(tool, f"arguments_{index}", separator) for index, tool in enumerate(tools)]
         between = f'"\\n"? {begin} {self._spelled_before(control)} call {end}'
@@ -105,7 +105,7 @@ class DeepSeek:
         return f"{json.dumps(tool.name)} {separator} {arguments}"
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 

@@ -1,4 +1,4 @@
-"""What a tool parser gives: pieces of text and of calls, in order, and the answer they add up to."""
+"""The output of a tool parser: pieces of text and of calls in order, and the answer that they form."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer's text. Never empty."""
+    """A piece of the answer's text. Never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thinks before it answers, where its form sets that apart. Never empty."""
+    """A piece of the model's reasoning before it answers, if its format separates it. Never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call begins. `index` counts the answer's calls from 0."""
+    """The start of a call. `index` counts the answer's calls from 0."""
 
     index: int
     id: str
@@ -33,7 +33,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of the JSON text of a call's arguments. Never empty."""
+    """A piece of the JSON text of a call's arguments. Never empty."""
 
     index: int
     json_text: str
@@ -41,7 +41,7 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """A call is whole: its arguments are all of a JSON object. One that breaks or is cut short has no end."""
+    """The end of a call with complete arguments. A call that is malformed or cut off has no end."""
 
     index: int
 
@@ -51,7 +51,7 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | Cal
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call; `arguments` is JSON text, as in OpenAI's API. Not `whole`: it broke or was cut."""
+    """A call; `arguments` is JSON text, as in OpenAI's API. Not `whole`: malformed or cut off."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All deltas of an answer added up."""
+    """The sum of all deltas of an answer."""
 
     text: str
     calls: tuple[Call, ...]
@@ -69,7 +69,7 @@ class Answer:
 
 
 def joined(deltas: Iterable[Delta]) -> list[Delta]:
-    """The same, neighbours of a kind as one."""
+    """The same deltas, with adjacent ones of a kind merged."""
     whole: list[Delta] = []
     for _, neighbours in groupby(deltas, _kind):
         first, *others = neighbours
@@ -96,7 +96,7 @@ def _piece(delta: Delta) -> str:
 
 
 def collect(deltas: Iterable[Delta]) -> Answer:
-    """The answer that a stream of deltas adds up to."""
+    """Collect a stream of deltas into an answer."""
     text: list[str] = []
     reasoning: list[str] = []
     starts: list[CallStart] = []
@@ -123,7 +123,7 @@ def collect(deltas: Iterable[Delta]) -> Answer:
 
 
 class DeltaLog:
-    """Deltas on their way out: numbers the calls and joins neighbours that are one."""
+    """Buffer of outgoing deltas: numbers the calls and merges adjacent deltas."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -131,30 +131,30 @@ class DeltaLog:
         self.calls = 0
 
     def text(self, text: str) -> None:
-        """Add text; the empty string is nothing."""
+        """Add text; an empty string has no effect."""
         if text:
             self._waiting.append(TextDelta(text))
 
     def reasoning(self, text: str) -> None:
-        """Add to what the model thinks; the empty string is nothing."""
+        """Add reasoning; an empty string has no effect."""
         if text:
             self._waiting.append(ReasoningDelta(text))
 
     def start(self, name: str) -> None:
-        """Begin the next call."""
+        """Start the next call."""
         self._waiting.append(CallStart(self.calls, self._new_id(), name))
         self.calls += 1
 
     def arguments(self, json_text: str) -> None:
-        """Add to the arguments of the call begun last."""
+        """Add to the arguments of the latest call."""
         if json_text:
             self._waiting.append(ArgumentsDelta(self.calls - 1, json_text))
 
     def end(self) -> None:
-        """The call begun last is whole."""
+        """End the latest call, which is complete."""
         self._waiting.append(CallEnd(self.calls - 1))
 
     def drain(self) -> list[Delta]:
-        """Everything since the last time, neighbours of a kind joined."""
+        """Return and clear the deltas, with adjacent ones of a kind merged."""
         waiting, self._waiting = self._waiting, []
         return joined(waiting)

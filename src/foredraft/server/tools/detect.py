@@ -1,4 +1,4 @@
-"""Which dialect a model speaks, by what its chat template says: names of models and files are no evidence."""
+"""Selects a model's tool-call dialect by its chat template; names of models and files are not reliable."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _MARKS: Final[tuple[tuple[tuple[str, ...], Dialect], ...]] = (
     ((pythonic.LFM_OPEN,), pythonic.LFM),
     ((pythonic.FENCE,), pythonic.PYTHONIC),
 )
-"""What a template has to hold, all of it, and the dialect it then speaks: the first that fits. `<tool_call>`
-stands before Mistral's and Llama's because fine-tunes of those bring it with them.
+"""Texts that a template must contain, and its dialect; the first match counts. `<tool_call>` comes before
+Mistral and Llama because their fine-tunes add it.
 """
 
 
 def known_dialect(chat_template: str) -> Dialect | None:
-    """The dialect whose markers the template writes; None if it writes none that is known."""
+    """The dialect whose markers the template writes; None if it writes no known ones."""
     for marks, dialect in _MARKS:
         if all(mark in chat_template for mark in marks):
             return dialect
@@ -67,19 +67,19 @@ def dialect_for(chat_template: str) -> Dialect:
 
 
 def tools_in_message(chat_template: str) -> bool:
-    """Whether the template's code reads the tools off the system message, where they are JSON text."""
+    """Whether the template reads the tools from the system message, as JSON text."""
     return any(_IN_MESSAGE.search(block) for block in _CODE.findall(_COMMENT.sub("", chat_template)))
 
 
 def text_arguments(chat_template: str) -> bool:
-    """Whether the template prints the arguments of earlier calls as they are: then they have to be text."""
+    """Whether the template prints the arguments of earlier calls unchanged, so that they must be text."""
     code = _COMMENT.sub("", chat_template)
     return bool(_RAW_ARGUMENTS.search(code)) and not _TAKEN_APART.search(code)
 
 
 def spoken_dialect(chat_template: str, variables: Set[str]) -> Dialect:
-    """The dialect that answers are written in: where the template takes no tools, that of our own words for
-    them, unless the model's answers have structure without any. `variables`: what the template reads.
+    """The dialect of answers: if the template does not support tools, that of our own tool prompt, unless the
+    model's answers have structure without tools. `variables`: the template's input variables.
     """
     dialect = dialect_for(chat_template)
     told = "tools" in variables or tools_in_message(chat_template)
@@ -87,10 +87,10 @@ def spoken_dialect(chat_template: str, variables: Set[str]) -> Dialect:
 
 
 def describe_tools(chat_template: str, variables: Set[str]) -> tuple[bool, str]:
-    """Whether calls are read in the template's own form, and what to say of it (it reads `variables`)."""
+    """Whether calls are parsed in the template's own form, and a description (it reads `variables`)."""
     known = known_dialect(chat_template)
     if "tools" not in variables and not tools_in_message(chat_template):
-        return True, "the chat template takes none: they are described in the prompt (hermes)"
+        return True, "the chat template does not support tools: they are described in the prompt (hermes)"
     if known is None:
-        return False, "the chat template writes calls in no form that is known: those of hermes are read"
-    return True, f"calls are read as the chat template writes them ({known.name})"
+        return False, "the chat template writes calls in an unknown form: calls in the hermes form are parsed"
+    return True, f"calls are parsed in the form of the chat template ({known.name})"

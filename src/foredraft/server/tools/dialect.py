@@ -1,4 +1,4 @@
-"""The seam of tool calling: what each dialect (Hermes, Llama 3, Mistral, …) has to offer."""
+"""The interface of tool-call dialects (Hermes, Llama 3, Mistral, …)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from foredraft.server.tools.deltas import Delta
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """How to make the model call: a constraint on its answer, and how the answer begins.
+    """A constraint that forces the model to call, and the start of the answer.
 
-    `prefix` goes at the end of the prompt, where special tokens in it are recognised; the parser has to be
-    fed it before the answer. `source` is a JSON schema as JSON text, a regular expression, or a grammar in
-    llguidance's Lark, and describes the answer after the prefix.
+    `prefix` is appended to the prompt, where its special tokens are recognised; the parser must be fed it
+    before the answer. `source` describes the answer after the prefix: a JSON schema as JSON text, a regular
+    expression, or a grammar in llguidance's Lark.
     """
 
     kind: Literal["json_schema", "regex", "grammar"]
@@ -28,16 +28,16 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class ControlTokens:
-    """The control tokens of a vocabulary: they have no text, so a grammar names them by their numbers.
+    """The control tokens of a vocabulary: they have no text, so a grammar refers to them by number.
 
-    `markers`: those that are a dialect's markers; `others`: the rest, without those that end a text.
+    `markers`: those that are markers of a dialect; `others`: the rest, except those that end a text.
     """
 
     markers: Mapping[str, int] = field(default_factory=dict)
     others: tuple[int, ...] = ()
 
     def spelled(self, marker: str) -> str:
-        """The marker in a Lark grammar: as its token where it has one."""
+        """The marker in a Lark grammar: its token if it has one, else its text."""
         token = self.markers.get(marker)
         return json.dumps(marker) if token is None else f"<[{token}]>"
 
@@ -49,11 +49,11 @@ ANY_TEXT: Final = "/(?s:.*)/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """Calls as the rules of a Lark grammar, to stand in an answer where the model may call, but need not.
+    """Calls as rules of a Lark grammar, for an answer in which the model may call but need not.
 
-    `calls` in `rules` is what follows the `marker`; `once`: only one of them. `bare`: rules for calls that
-    begin without a marker, in an answer that is JSON else; `bare_in_text`, with `text_rules` for them, in one
-    that is text else. `text`: the terminal for text outside calls. `layout`: markers that may stand in text.
+    `calls` in `rules` follows the `marker`; `once`: only one call. `bare`: rules for calls without a marker
+    in an answer that is otherwise JSON; `bare_in_text`, with its `text_rules`, in an answer that is otherwise
+    text. `text`: the terminal for text outside calls. `layout`: markers that may occur in text.
     """
 
     marker: str
@@ -67,28 +67,28 @@ class Calls:
 
 
 class ToolParser(Protocol):
-    """Takes an answer apart while it is written. Feeding it in other pieces gives the same in all."""
+    """Splits an answer into deltas while it is written. The total does not depend on how the text is cut."""
 
     def feed(self, text: str) -> list[Delta]:
-        """What the next piece of text makes certain."""
+        """The deltas that are certain after the next piece of text."""
         ...
 
     def finish(self, *, cut: bool = False) -> list[Delta]:
-        """What was still held back. To be called once, at the end. `cut`: the answer was cut short there, so
-        what may have become a call is not text.
+        """The deltas that were held back. Must be called once, at the end. `cut`: the answer was cut off, so
+        text that could be the start of a call is not shown.
         """
         ...
 
 
 class Dialect(Protocol):
-    """How one family of chat templates writes calls."""
+    """The form in which a family of chat templates writes calls."""
 
     @property
     def name(self) -> str: ...
     @property
     def markers(self) -> tuple[str, ...]:
-        """What stands for the structure of calls. Where the vocabulary has one of them as a control token,
-        its text has to reach the parser.
+        """Texts that form the structure of calls. If one of them is a control token in the vocabulary, its
+        text must be passed to the parser.
         """
         ...
 
@@ -99,7 +99,7 @@ class Dialect(Protocol):
 
     @property
     def always_read(self) -> bool:
-        """Whether answers have structure, such as channels, even where nothing can be called."""
+        """Whether answers have structure, such as channels, even without tools."""
         ...
 
     def parser(self, tools: Sequence[Tool], new_id: Callable[[], str] = ...) -> ToolParser:
@@ -109,15 +109,15 @@ class Dialect(Protocol):
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = ...
     ) -> Forced | None:
-        """What forces the calls that the choice asks for; None where it leaves them to the model."""
+        """The constraint for the calls that the choice requires; None if it requires none."""
         ...
 
     def calls(self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens) -> Calls:
-        """Calls of these functions in an answer where the choice leaves them to the model."""
+        """Optional calls of these functions in an answer."""
         ...
 
     def template_id(self, call_id: str) -> str:
-        """A call's id as the dialect's templates accept it. The same id always gives the same."""
+        """A call's id in the form that the templates accept. Deterministic."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Gemma 4 and FunctionGemma: `call:NAME{key:value,…}` between markers.
 
-Texts stand between `<|"|>` or `<escape>`. Keys stand bare, and so do numbers, `true` and `false`.
+Texts are quoted by `<|"|>` or `<escape>`. Keys, numbers, `true` and `false` are unquoted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD: Final = Head(sequence(literal("call:"), NAME, SPACE))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma:
-    """See Dialect. `quote` stands around texts; `channel` around what the model thinks, behind its name."""
+    """See Dialect. `quote` encloses texts; `channel` encloses reasoning, after its name."""
 
     name: str
     opening: str
@@ -64,7 +64,7 @@ class Gemma:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. The answer begins behind the first marker."""
+        """See Dialect. The answer starts after the first marker."""
         if not choice.forced:
             return None
         rules = NotationRules(self.quote, control)
@@ -85,7 +85,7 @@ class Gemma:
         return " | ".join(f"{json.dumps(f'call:{tool.name}')} {rules.arguments(tool)}" for tool in tools)
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 

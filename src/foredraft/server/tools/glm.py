@@ -1,4 +1,4 @@
-"""GLM 4.5 and later: `<tool_call>NAME`, then `<arg_key>…</arg_key>`, `<arg_value>…</arg_value>` in turn."""
+"""GLM 4.5 and later: `<tool_call>NAME`, then `<arg_key>…</arg_key>` and `<arg_value>…</arg_value>` pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}, …]`, without an end. (Granite 4 speaks Hermes.)"""
+"""Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}, …]`. Granite 4 uses Hermes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Harmony, the form of gpt-oss: messages of an answer stand on channels, and those to a function are calls.
+"""Harmony, the format of gpt-oss: an answer's messages are on channels, and messages to a function are calls.
 
 `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`; a call is
 `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>`, or has the function before
-the channel. The prompt ends with `<|start|>assistant`. What is on the channel `analysis` is what the model
-thinks; `final`, and `commentary` to nobody, are text.
+the channel. The prompt ends with `<|start|>assistant`. The channel `analysis` is reasoning; `final`, and
+`commentary` without a recipient, are text.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Harmony:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. One call, whose head the prompt begins."""
+        """See Dialect. One call, whose head starts in the prompt."""
         if not choice.forced:
             return None
         rules = _rules("start", choice.callable(tools), control)
@@ -98,12 +98,12 @@ class Harmony:
         return Calls(marker=TO, rules=_rules("calls", tools, control), once=True, layout=_INSIDE)
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 
 def _rules(rule: str, tools: Sequence[Tool], control: ControlTokens) -> list[str]:
-    """Lark rules for one call behind `TO`."""
+    """Lark rules for one call after `TO`."""
     channel, constrain, message = (control.spelled(marker) for marker in (CHANNEL, CONSTRAIN, MESSAGE))
     middle = f'(" "? {channel} "commentary")? (" "? {constrain} "json" | " json" | " code")? {message}'
     calls = [f'"{tool.name}" {middle} arguments_{index}' for index, tool in enumerate(tools)]

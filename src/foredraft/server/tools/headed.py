@@ -1,4 +1,6 @@
-"""Calls that begin with a head, in which the function's name stands, before the object of arguments."""
+"""Calls that start with a head containing the name of the function, followed by the arguments as an
+object.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a head as regular expressions: `whole`, and what may be the `begun` part."""
+    """A part of a head as regular expressions: `whole`, and `begun` for an incomplete part."""
 
     whole: str
     begun: str
@@ -28,7 +30,7 @@ def literal(text: str) -> Part:
 
 
 def sequence(*parts: Part) -> Part:
-    """These parts, one after the other."""
+    """These parts in order."""
     whole = [part.whole for part in parts]
     begun = ("".join(whole[:place]) + part.begun for place, part in enumerate(parts))
     return Part("".join(whole), f"(?:{'|'.join(begun)})")
@@ -48,14 +50,14 @@ def optional(*parts: Part) -> Part:
 
 
 NAME: Final = Part("([a-zA-Z0-9_-]{1,64})", "[a-zA-Z0-9_-]{0,64}")
-"""A function's name. Only one of them in a head may be there."""
+"""A function's name. A head contains exactly one."""
 
 SPACE: Final = Part(r"\s{0,8}", r"\s{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the arguments of a call; one part of it is the name."""
+    """The text before the arguments of a call; one part of it is the name."""
 
     part: Part
     _whole: re.Pattern[str] = field(init=False)
@@ -66,18 +68,18 @@ class Head:
         object.__setattr__(self, "_begun", re.compile(self.part.begun))
 
     def begins(self, text: str) -> bool:
-        """Whether a head may begin with this text."""
+        """Whether a head may start with this text."""
         return self._begun.fullmatch(text) is not None
 
     def name(self, text: str, names: Collection[str]) -> str | None:
-        """Which of the functions this head calls."""
+        """The function that this head calls, or None."""
         found = self._whole.fullmatch(text)
         name = next((group for group in found.groups() if group), None) if found else None
         return name if name in names else None
 
 
 class HeadedCall:
-    """A call by such a head, and the arguments as a JSON object."""
+    """Reads a call with such a head, and its arguments as a JSON object."""
 
     def __init__(self, tools: Mapping[str, object], log: DeltaLog, head: Head) -> None:
         self.started = False

@@ -44,7 +44,7 @@ class Hermes:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. The answer begins inside the first tag."""
+        """See Dialect. The answer starts inside the first tag."""
         if not choice.forced:
             return None
         schema = embedded(call_schema(choice.callable(tools), arguments="arguments"))
@@ -60,7 +60,7 @@ class Hermes:
         return Calls(marker=OPEN, rules=rules, once=choice.once)
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 

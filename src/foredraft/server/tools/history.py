@@ -1,8 +1,8 @@
-"""Earlier calls and their results, from OpenAI's messages to what chat templates expect.
+"""Earlier calls and their results, converted from OpenAI's messages for chat templates.
 
-OpenAI keeps a call's arguments as JSON text; templates want the object (with text, most would write it quoted
-and escaped, which the model never saw in training). They also test for the key `tool_calls`, not its value.
-All messages here are `normalised` already.
+OpenAI's messages have a call's arguments as JSON text; templates need the object (most would write text
+quoted and escaped, a form not seen in training). They also test for the key `tool_calls`, not its value. All
+messages here are already `normalised`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from foredraft.types import Message
 def template_messages(
     messages: Sequence[Message], dialect: Dialect, *, text_arguments: bool = False
 ) -> list[dict[str, Any]]:
-    """The messages for a template that supports tools; `text_arguments`: it prints a call's arguments as they
-    are. Raises RequestError.
+    """The messages for a template that supports tools; `text_arguments`: it prints a call's arguments
+    unchanged. Raises RequestError.
     """
     prepared: list[dict[str, Any]] = []
     for message in _checked(messages):
@@ -34,16 +34,16 @@ def template_messages(
             if text_arguments:
                 call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
         if message.get("tool_calls") and not message["content"] and "reasoning_content" in message:
-            message["thinking"] = message["reasoning_content"]  # the name that the templates of Harmony have
+            message["thinking"] = message["reasoning_content"]  # the name in Harmony's templates
         prepared.append(message)
     return _one_call_a_message(prepared) if dialect.one_call_a_message else prepared
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The messages for a template that knows no tools: calls and results become text. Raises RequestError.
+    """The messages for a template without tool support: calls and results become text. Raises RequestError.
 
-    Results are told by the user, in one message with the user's own next words, since such templates often
-    insist on taking turns.
+    Results become part of a user message, together with the user's next text, since such templates often
+    require alternating roles.
     """
     plain: list[dict[str, Any]] = []
     results: list[str] = []
@@ -75,7 +75,7 @@ def _with_system(messages: list[dict[str, Any]], addition: str) -> list[dict[str
 
 
 def _one_call_a_message(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each call in a message of its own, followed by its result."""
+    """Put each call into its own message, followed by its result."""
     apart: list[dict[str, Any]] = []
     answered: set[int] = set()
     for at, message in enumerate(messages):
@@ -107,7 +107,7 @@ def _results_after(messages: Sequence[Mapping[str, Any]], at: int) -> list[int]:
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages with arguments as objects and results named by their function."""
+    """Copies of the messages with arguments as objects, and results named by their function."""
     names: dict[str, str] = {}
     checked: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
@@ -126,8 +126,8 @@ def _result(message: dict[str, Any], names: Mapping[str, str], where: str) -> di
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str) or call_id not in names:
         raise RequestError(
-            f"{where}.tool_call_id is {call_id!r}, which is no call of an earlier message.",
-            hint="A message with role 'tool' answers a call in the assistant message before it.",
+            f"{where}.tool_call_id is {call_id!r}, but no earlier message has this call.",
+            hint="A message with role 'tool' must follow the assistant message with its call.",
         )
     return {**message, "name": message.get("name") or names[call_id]}
 
@@ -144,7 +144,7 @@ def _call(call: object, names: dict[str, str], where: str) -> dict[str, Any]:
         raise RequestError(f"{where} is not a function call.")
     call_id, name = call.get("id"), function.get("name")
     if not isinstance(call_id, str) or not isinstance(name, str):
-        raise RequestError(f"{where} lacks an id or a function name.")
+        raise RequestError(f"{where} has no id or no function name.")
     names[call_id] = name
     arguments = _arguments(function.get("arguments"), f"{where}.function.arguments")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -159,6 +159,6 @@ def _arguments(arguments: object, where: str) -> dict[str, Any]:
     if value is None:
         raise RequestError(
             f"{where} is not a JSON object.",
-            hint="Send back the arguments as the answer had them, as JSON text.",
+            hint="Send the arguments as JSON text, as they were in the answer.",
         )
     return value

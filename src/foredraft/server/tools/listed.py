@@ -1,7 +1,7 @@
-"""Calls as a JSON list behind a marker: `MARKER[{"name": …, "arguments": {…}}, …]CLOSING`.
+"""Calls as a JSON list after a marker: `MARKER[{"name": …, "arguments": {…}}, …]CLOSING`.
 
-What Phi 4, Granite 3 and Command share; their files say how they differ. One call without the list's brackets
-is read too, and the closing marker may be missing.
+Shared by Phi 4, Granite 3 and Command; their files define the differences. A single call without the list's
+brackets is also parsed, and the closing marker may be missing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from foredraft.server.tools.schema import call_schema, embedded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """See Dialect. `extra`: members of a call beside name and arguments, as the model was taught to write
-    them; `thinking` and `saying`: the pairs of markers around what the model thinks, and around its text.
+    """See Dialect. `extra`: further members of a call that the model was trained to write; `thinking` and
+    `saying`: the pairs of markers around reasoning and around text.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Listed:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. The answer begins behind the marker."""
+        """See Dialect. The answer starts after the marker."""
         if not choice.forced:
             return None
         rules = self._rules("start", choice.callable(tools), control, once=choice.once)
@@ -93,5 +93,5 @@ class Listed:
         return [f"{rule}: /[ \\t\\r\\n]{{0,4}}/ array{end}", f"array: %json {embedded(schema)}"]
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id

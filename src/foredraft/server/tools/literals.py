@@ -1,7 +1,7 @@
-"""Arguments written as members in a notation of their own, as JSON: `(city='Oslo', days=[1, 2])`.
+"""Arguments written as members in a notation of their own, converted to JSON: `(city='Oslo', days=[1, 2])`.
 
-What the forms of Gemma and of calls in Python share: `Notation` says how they differ. A comma too many at the
-end of a list is no fault, as in Python.
+Shared by Gemma and by calls in Python; `Notation` defines the differences. A trailing comma is allowed, as in
+Python.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How members are written: the bracket that opens them, what parts key and value (within a value it is a
-    colon), and what stands around texts; where that is one character, a backslash escapes. `bare`: a text may
-    also stand without.
+    """How members are written: the opening bracket, the separator of key and value (inside a value a colon),
+    and the quotes of texts; in one-character quotes a backslash escapes. `bare`: texts may also be unquoted.
     """
 
     opening: str
@@ -38,15 +37,15 @@ class Notation:
 
 class _Expect(Enum):
     KEY = "a key"
-    SEPARATOR = "what parts key and value"
+    SEPARATOR = "the separator of key and value"
     VALUE = "a value"
     END = "a comma or the closing bracket"
 
 
 class Members:
-    """Takes members a character at a time, from behind their opening bracket on, and gives JSON.
+    """Reads members character by character after their opening bracket, and produces JSON.
 
-    `begun`: the first key has ended, or there is none. `complete`: the bracket is closed.
+    `begun`: the first key has ended, or there is none. `complete`: the closing bracket was read.
     """
 
     def __init__(self, notation: Notation) -> None:
@@ -56,24 +55,24 @@ class Members:
         self._json = ["{"]
         self._open = [notation.opening]
         self._expect = _Expect.KEY
-        self._comma = False  # to be written before what comes next
+        self._comma = False  # a comma is due before the next item
         self._word = ""
-        self._quote = ""  # what ends the text that is being read
-        self._part = ""  # what may be part of that, or of an opening quote
+        self._quote = ""  # the end of the current text
+        self._part = ""  # a possible part of that end, or of an opening quote
         self._escape = ""
 
     @property
     def pending(self) -> str:
-        """What was taken and has given no JSON yet."""
+        """Text that was taken but has produced no JSON yet."""
         return self._word + self._part + self._escape
 
     def drain(self) -> str:
-        """The JSON since the last time."""
+        """Return and clear the JSON produced so far."""
         given, self._json = "".join(self._json), []
         return given
 
     def take(self, char: str) -> bool:
-        """Take the next character. False if it cannot stand there."""
+        """Take the next character. Returns False if it is invalid there."""
         if self._quote:
             return self._in_text(char)
         if self._part:
@@ -91,14 +90,14 @@ class Members:
         return self._mark(char)
 
     def _begin(self, char: str) -> bool:
-        """A key or a value begins, and not with a bracket."""
+        """Start a key or a value other than a bracket."""
         if any(quote.startswith(char) for quote in self._notation.quotes):
             return self._in_opening_quote(char)
         self._word = char
         return self._in_word(char)
 
     def _say(self, json_text: str) -> None:
-        """The beginning of a key or a value."""
+        """Write the start of a key or a value."""
         self._json.append(f", {json_text}" if self._comma else json_text)
         self._comma = False
 
@@ -123,7 +122,7 @@ class Members:
         return self._close(char)
 
     def _close(self, char: str) -> bool:
-        """The end of a list, or of the members: also where the next of them would be expected."""
+        """End a list or the members, also in place of the next item."""
         expected = _Expect.VALUE if self._open[-1] == "[" else _Expect.KEY
         if char != _CLOSING[self._open[-1]] or self._expect not in (_Expect.END, expected):
             return False
@@ -198,13 +197,13 @@ class Members:
         return True
 
     def _write(self, said: str) -> None:
-        """Show a piece of a text. Half a character stays an escape: no UTF-8 text can hold it."""
+        """Write a piece of a text. A lone surrogate stays an escape: UTF-8 text cannot contain it."""
         half = any("\ud800" <= char <= "\udfff" for char in said)
         self._json.append(json.dumps(said, ensure_ascii=half)[1:-1])
 
 
 class MembersCall:
-    """A call by its head, and its arguments as members; see CallReader."""
+    """Reads a call with a head, and its arguments as members; see CallReader."""
 
     def __init__(self, tools: Mapping[str, object], log: DeltaLog, head: Head, notation: Notation) -> None:
         self.started = False

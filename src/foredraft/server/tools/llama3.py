@@ -1,8 +1,9 @@
-"""Llama 3.1 and 3.2: a bare JSON object `{"name": …, "parameters": {…}}` as the answer, several apart by `;`.
+"""Llama 3.1 and 3.2: a bare JSON object `{"name": …, "parameters": {…}}` as the answer, several separated by
+`;`.
 
-The object stands at the very start of the answer or, anywhere, after `<|python_tag|>`. Code for the built-in
-interpreter, which the same tag announces, is text here, except where a strict function is offered: then what
-follows the tag is a call, and so is an answer that begins like one, with an object whose first key is "name".
+The object is at the very start of the answer, or anywhere after `<|python_tag|>`. Code for the built-in
+interpreter, which has the same tag, is treated as text, unless a strict function is offered: then a call must
+follow the tag, and an answer that starts with an object whose first key is "name" is a call, too.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LAYOUT: Final = Layout(
 )
 
 
-# Text that the parser cannot take for a call: as the first key of an object, none that a call may begin with,
-# and none with an escape in it, which may stand for one of them.
+# Text that the parser cannot mistake for a call: not an object whose first key may start a call, or contains
+# an escape, which could stand for such a key.
 _NO_CALL: Final = r"""/(?s:.*)/ & ~/\s*\{\s*"((name|arguments|parameters|id|type)"|[^"\\]*\\)(?s:.*)/"""
 
 
@@ -56,7 +57,7 @@ class Llama3:
         choice: ToolChoice,
         control: ControlTokens = NO_CONTROL,  # noqa: ARG002
     ) -> Forced | None:
-        """See Dialect. One call: the models were trained on one a message, and their templates say so."""
+        """See Dialect. One call: the models were trained on one per message, and their templates say so."""
         if not choice.forced:
             return None
         return Forced("json_schema", json.dumps(call_schema(choice.callable(tools), arguments="parameters")))
@@ -67,7 +68,7 @@ class Llama3:
         choice: ToolChoice,  # noqa: ARG002
         control: ControlTokens,  # noqa: ARG002
     ) -> Calls:
-        """See Dialect. One call, as where it is forced."""
+        """See Dialect. One call, as for forced calls."""
         body = embedded(call_schema(tools, arguments="parameters"))
         begun = r'begun[lazy]: /\s*\{\s*"name"\s*:/'
         named = [
@@ -86,7 +87,7 @@ class Llama3:
         )
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 

@@ -1,6 +1,6 @@
 """Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, and since 2025 `[TOOL_CALLS]name[ARGS]{…}`.
 
-Both are read whatever the template says; the template decides which one is asked for when a call is forced.
+Both forms are parsed with any template; the template determines the form of forced calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOL_CALLS: Final = "[TOOL_CALLS]"
 ARGS: Final = "[ARGS]"
 CALL_ID: Final = "[CALL_ID]"
 
-# Some vocabularies hide `[ARGS]`.
+# In some vocabularies `[ARGS]` is a control token.
 _HEAD: Final = Head(
     sequence(
         NAME,
@@ -65,7 +65,7 @@ class Mistral:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. What is settled of the call goes in the prefix, where markers are special tokens."""
+        """See Dialect. The fixed part of the call goes into the prefix, where markers are special tokens."""
         if not choice.forced:
             return None
         offered = choice.callable(tools)
@@ -82,7 +82,7 @@ class Mistral:
         return Calls(marker=TOOL_CALLS, rules=rules, once=choice.once)
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates want exactly nine letters and digits."""
+        """See Dialect. The templates require exactly nine letters and digits."""
         if _ID.fullmatch(call_id):
             return call_id
         return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]

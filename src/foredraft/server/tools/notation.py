@@ -1,4 +1,4 @@
-"""Grammars of values in Gemma's notation: texts between marks, keys bare, everything else as in JSON."""
+"""Grammars of values in Gemma's notation: quoted texts, bare keys, everything else as in JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _KEYWORDS: Final = frozenset(
 )
 _SCALARS: Final = ("integer", "number", "boolean", "null")
 _MOST: Final = 20_000
-"""Values in the rules of one function's arguments."""
+"""Maximum values in the rules of one function's arguments."""
 
 
 class NotationRules:
-    """Collects the Lark rules of arguments: those of a schema in its order, what must be there first.
+    """Collects the Lark rules of arguments: a schema's members in its order, required ones first.
 
-    A strict function whose schema says more than types, members, items and listed values is refused.
+    A strict function is refused if its schema contains more than types, members, items and listed values.
     """
 
     def __init__(self, quote: str, control: ControlTokens) -> None:
@@ -47,7 +47,7 @@ class NotationRules:
         self._left = _MOST
 
     def arguments(self, tool: Tool) -> str:
-        """The rule for all arguments of a function, brackets included."""
+        """The rule for all arguments of a function, with brackets."""
         self._tool, self._root, self._referred, self._left = tool, prepared(tool), {}, _MOST
         return self._value(self._root)
 
@@ -74,7 +74,7 @@ class NotationRules:
             return f"({' | '.join(self._literal(value) for value in listed)})"
         kind = schema.get("type")
         kinds = kind if isinstance(kind, list | tuple) else [kind]
-        # Each once: members of members that say a type twice would be written out without end.
+        # Each type once: nested members that repeat a type would expand without end.
         found = [self._of_type(name, schema) for name in TYPES if name in kinds]
         return f"({' | '.join(found)})" if found else "any"
 
@@ -89,7 +89,7 @@ class NotationRules:
         return self._add(f"%json {json.dumps({'type': kind})}") if kind in _SCALARS else "any"
 
     def _reference(self, reference: object) -> str:
-        """The rule of what a reference leads to, which may lead to itself."""
+        """The rule for the target of a reference, which may be recursive."""
         place = str(reference)
         if place not in self._referred:
             rule = f"referred_{len(self.lines)}"
@@ -112,7 +112,7 @@ class NotationRules:
         return self._add(f"{json.dumps(f'{key}:')} {self._value(schema)}")
 
     def _literal(self, value: object) -> str:
-        """A listed value as it is written."""
+        """A listed value in this notation."""
         if isinstance(value, str):
             return f"{self._mark} {json.dumps(value)} {self._mark}" if value else f"{self._mark} {self._mark}"
         if isinstance(value, list | dict):

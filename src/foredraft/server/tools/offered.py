@@ -1,8 +1,8 @@
 """Grammars of answers in which the model may call: text with calls in it, or JSON in place of text.
 
-In text a call begins where its marker is complete. The rule that ends in the marker is lazy: llguidance then
-leaves the text at the first marker, and what follows has to be a call. A vocabulary that has the marker as a
-control token can write it as text too, and the parser reads both, so both lead to a call.
+In text a call starts where its marker is complete. The rule that ends with the marker is lazy: llguidance
+then ends the text at the first marker, and a call must follow. If the vocabulary has the marker as a control
+token, the model can also write it as text; the parser reads both, so both lead to a call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foredraft.server.tools.dialect import NO_CONTROL, Calls, ControlTokens, Dia
 from foredraft.server.tools.schema import embedded
 
 SPACE: Final = r"SPACE: /[ \t\r\n]{0,4}/"
-"""What may stand around calls: models write a line break, a space, or nothing."""
+"""White space around calls: models write a line break, a space, or nothing."""
 
 
 def offered_grammar(
@@ -27,8 +27,8 @@ def offered_grammar(
     answer: Mapping[str, Any] | None = None,
     control: ControlTokens = NO_CONTROL,
 ) -> str:
-    """A Lark grammar of answers in which the model may call, but need not: the arguments of strict functions
-    follow their schemas, those of others are any JSON object. What is no call is any text, or with `answer`
+    """A Lark grammar of answers in which the model may call but need not: arguments of strict functions
+    follow their schemas, those of others are any JSON object. Everything else is any text, or with `answer`
     JSON of this schema.
     """
     free = {"type": "object"}
@@ -38,7 +38,7 @@ def offered_grammar(
 
 
 def _text_with(calls: Calls, control: ControlTokens) -> str:
-    """Any text, with calls after a marker."""
+    """Text with calls after a marker."""
     opened = ["opened calls", *calls.bare_in_text]
     if calls.marker in control.markers:
         opened.append(f"TEXT {control.spelled(calls.marker)} calls")
@@ -55,7 +55,7 @@ def _text_with(calls: Calls, control: ControlTokens) -> str:
 
 
 def _json_or(calls: Calls, answer: Mapping[str, Any], control: ControlTokens) -> str:
-    """JSON of the schema `answer`, or calls and nothing else."""
+    """JSON of the schema `answer`, or only calls."""
     call = f"{control.spelled(calls.marker)} calls"
     more = "" if calls.once else f" (SPACE {call})*"
     start = " | ".join(["answer", f"{call}{more}", *calls.bare])
@@ -63,7 +63,7 @@ def _json_or(calls: Calls, answer: Mapping[str, Any], control: ControlTokens) ->
 
 
 def _ranges(tokens: Sequence[int]) -> str:
-    """Token ids as llguidance lists them: runs as first-last."""
+    """Token ids in llguidance's list form, with ranges as first-last."""
     runs: list[list[int]] = []
     for token in sorted(tokens):
         if runs and token == runs[-1][1] + 1:

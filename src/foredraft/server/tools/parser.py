@@ -1,10 +1,10 @@
-"""The parser that all dialects share: a small state machine whose states are a dialect's data.
+"""The parser shared by all dialects: a small state machine whose states are data of the dialect.
 
-Text outside calls is shown at once, except what may be the beginning of a marker. What may be a call is held
-back until it is one; if it turns out not to be, it is given back as text, character for character. Where the
-answer is cut short before that is known, it is not shown: it would be markup. A call that breaks after it was
-announced cannot be taken back from a client that has seen it: its arguments end where they broke and the rest
-follows as text. White space that stands alone before, between or after calls is layout, not text.
+Text outside calls is shown at once, except for a possible start of a marker. Text that may be a call is held
+back until it is one; otherwise it is returned as text, character for character. If the answer is cut off
+before that is decided, it is not shown: it would be markup. A call that becomes malformed after it was
+announced cannot be withdrawn from a client: its arguments end there and the rest follows as text. White space
+alone before, between or after calls is layout, not text.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BROKEN: Final = "broken"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where calls stand in an answer.
+    """The structure of an answer with calls.
 
-    `steps[state]` maps the literals that may come next to the state they lead to, or to one of `readers`,
-    which then reads a call from that literal on and leaves the state `AFTER`, or `BROKEN` if the call breaks.
-    The literal "" stands for anything else. White space between them is skipped. In the states `TEXT`,
-    `BROKEN` and `reasoning` the literals are searched for, and what stands before them is shown, in the last
-    as what the model thinks; in any other state, what fits none of them is text. In the states `quiet` it is
-    certain that what came before them was layout.
+    `steps[state]` maps the possible next literals to the next state, or to one of `readers`, which then reads
+    a call from that literal on and leads to the state `AFTER`, or `BROKEN` if the call is malformed. The
+    literal "" stands for anything else. White space between them is skipped. In the states `TEXT`, `BROKEN`
+    and `reasoning` the literals are searched for and the text before them is shown, in the last as reasoning;
+    in all other states, anything else is text. In the `quiet` states the text before them is known to be
+    layout.
     """
 
     start: str
@@ -43,12 +43,12 @@ class Layout:
     quiet: frozenset[str] = frozenset({AFTER})
 
     def searched(self, state: str) -> bool:
-        """Whether text is shown in this state, and the literals are searched for in it."""
+        """Whether text is shown in this state while the literals are searched for."""
         return state in (TEXT, BROKEN) or state in self.reasoning
 
 
 class CallParser:
-    """Reads one answer by its layout. Only these functions can be called."""
+    """Parses one answer by its layout. Only these functions can be called."""
 
     def __init__(self, layout: Layout, tools: Sequence[Tool], new_id: Callable[[], str]) -> None:
         self._layout = layout
@@ -58,11 +58,11 @@ class CallParser:
         self._reader: CallReader | None = None
         self._pending = ""
         self._at = 0
-        self._held: list[str] = []  # taken since the last thing that was certain: layout, or text after all
+        self._held: list[str] = []  # taken but undecided: layout or text
         self._only_space = True  # since the start or the last call
 
     def feed(self, text: str) -> list[Delta]:
-        """What `text` makes certain."""
+        """The deltas that are certain after `text`."""
         self._pending = self._pending[self._at :] + text
         self._at = 0
         while self._at < len(self._pending) and self._advance():
@@ -70,8 +70,8 @@ class CallParser:
         return self._log.drain()
 
     def finish(self, *, cut: bool = False) -> list[Delta]:
-        """The answer is over: what was held back and is no call is text. `cut`: it was cut short, so what was
-        held back would have been markup.
+        """End the answer: held-back text that is not a call is returned as text. `cut`: the answer was cut
+        off, so held-back text is dropped as markup.
         """
         if self._reader is None:
             self._show(self._rest(cut=cut))
@@ -85,7 +85,7 @@ class CallParser:
         return self._log.drain()
 
     def _rest(self, *, cut: bool) -> str:
-        """What was held back outside a call and is text after all."""
+        """Held-back text outside a call."""
         held = "".join(self._held)
         rest = held if cut else held + self._pending[self._at :]
         searched = self._layout.searched(self._state)
@@ -95,7 +95,7 @@ class CallParser:
         return "" if layout else rest
 
     def _advance(self) -> bool:
-        """Take one step. False when only more text can tell how to go on."""
+        """Take one step. Returns False if more text is needed to decide."""
         if self._reader is not None:
             return self._read(self._reader)
         return self._search() if self._layout.searched(self._state) else self._match()
@@ -126,7 +126,7 @@ class CallParser:
             self._log.end()
 
     def _give_back(self, state: str = TEXT) -> None:
-        """What was held is text, and so is what comes."""
+        """Return the held text as text, and continue in `state`."""
         self._state = state
         self._show("".join(self._held))
         self._held.clear()
@@ -201,7 +201,7 @@ class CallParser:
 
 
 def _beginning_of(markers: Collection[str], text: str, at: int) -> int:
-    """How many characters at the end of `text` (from `at` on) may be the beginning of a marker."""
+    """The number of characters at the end of `text` (after `at`) that may be the start of a marker."""
     longest = min(max(map(len, markers)) - 1, len(text) - at)
     for length in range(longest, 0, -1):
         tail = text[len(text) - length :]

@@ -8,4 +8,4 @@ from foredraft.server.tools.listed import Listed
 
 PHI4: Final = Listed(name="phi4", opening="<|tool_call|>", closing="<|/tool_call|>")
 PHI4_FUNCTOOLS: Final = Listed(name="phi4-functools", opening="functools")
-"""What one of its templates asks for in words."""
+"""The marker that one of its templates describes in words."""

@@ -1,4 +1,4 @@
-"""For templates that know nothing of tools: tools, calls and results as plain text, in the Hermes format."""
+"""Tools, calls and results as plain text in the Hermes form, for templates without tool support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foredraft.server.tools.hermes import CLOSE, OPEN
 
 
 def tools_prompt(tools: Sequence[Tool]) -> str:
-    """What to add to the system prompt so that the model knows the tools and how to call them."""
+    """The addition to the system prompt that describes the tools and how to call them."""
     described = "\n".join(json.dumps(tool.as_message(), ensure_ascii=False) for tool in tools)
     return (
         "These functions can be called, one JSON schema a line:\n"
@@ -24,13 +24,13 @@ def tools_prompt(tools: Sequence[Tool]) -> str:
 
 
 def call_text(name: str, arguments: Any) -> str:
-    """A call the model made earlier, as it wrote it."""
+    """An earlier call, as the model wrote it."""
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"{OPEN}\n{body}\n{CLOSE}"
 
 
 def with_tools(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The messages for a template that reads the tools, as JSON text, off the system message."""
+    """The messages for a template that reads the tools from the system message, as JSON text."""
     if not tools:
         return messages
     described = json.dumps([tool.as_message()["function"] for tool in tools], ensure_ascii=False)
@@ -41,5 +41,5 @@ def with_tools(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[di
 
 
 def result_text(content: str) -> str:
-    """What a call gave."""
+    """The result of a call."""
     return f"<tool_response>\n{content}\n</tool_response>"

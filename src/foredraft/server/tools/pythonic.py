@@ -1,7 +1,7 @@
 """Calls in Python, `[NAME(key=value, …), …]`: Gemma 3, LFM 2, and some templates of Llama 3.2 and 4.
 
-The list's brackets stand at the very start of the answer, behind a marker, or in a fence for `tool_code`,
-where they may be missing.
+The list is at the very start of the answer, after a marker, or in a code fence `tool_code`, where the
+brackets may be missing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Pythonic:
         choice: ToolChoice,
         control: ControlTokens = NO_CONTROL,
     ) -> Forced | None:
-        """See Dialect. The list is the answer, or stands behind the marker."""
+        """See Dialect. The list is the answer, or follows the marker."""
         if not choice.forced:
             return None
         listed, *rules = _rules(choice.callable(tools), once=choice.once)
@@ -89,7 +89,7 @@ class Pythonic:
         lines = [f"calls: SPACE {listed} SPACE {control.spelled(self.closing)}", *rules]
         if not self.bare:
             return Calls(marker=self.opening, rules=lines, once=choice.once)
-        # A list at the start that begins like a call is one, and no other text begins so.
+        # A list at the start that looks like a call must be one.
         begun = [rf"begun_{index}[lazy]: /\s*\[\s*{tool.name}\s*\(/" for index, tool in enumerate(tools)]
         names = "|".join(tool.name for tool in tools)
         return Calls(
@@ -103,12 +103,12 @@ class Pythonic:
         )
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 
 def _rules(tools: Sequence[Tool], *, once: bool) -> list[str]:
-    """The list of calls, and its Lark rules: keywords in the schema's order, what must be there first."""
+    """The list of calls and its Lark rules: keywords in the schema's order, required ones first."""
     rules: list[str] = []
     calls: list[str] = []
     for index, tool in enumerate(tools):
@@ -119,7 +119,7 @@ def _rules(tools: Sequence[Tool], *, once: bool) -> list[str]:
 
 
 def _rests(tools: Sequence[Tool], *, once: bool) -> list[str]:
-    """What follows the bracket of the first call of a list, by its function."""
+    """The rest of a list after the first call's bracket, by function."""
     more = "" if once else ' (SPACE "," SPACE call)*'
     return [f'rest_{index}: arguments_{index} ")"{more} SPACE "]"' for index in range(len(tools))]
 

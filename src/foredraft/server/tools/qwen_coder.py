@@ -1,6 +1,6 @@
-"""Qwen 3 Coder and 3.5: `<tool_call>`, in it `<function=NAME>` with a `<parameter=KEY>` for each argument.
+"""Qwen 3 Coder and 3.5: `<tool_call>` with `<function=NAME>` and a `<parameter=KEY>` for each argument.
 
-Each tag and each value stands on a line of its own. The inner tag sometimes comes without the outer one.
+Each tag and each value is on its own line. The outer tag is sometimes missing.
 """
 
 from __future__ import annotations

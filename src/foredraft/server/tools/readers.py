@@ -1,7 +1,7 @@
-"""What reads one call, and the commonest reader: of a JSON object that names the function and its arguments.
+"""Readers of single calls, and the most common one: a JSON object with the function's name and its arguments.
 
-A reader is fed text from the place where a call may begin. It announces the call as soon as the name is known
-and the arguments have begun; before that everything can still be given back as text.
+A reader is fed text from a possible start of a call. It announces the call as soon as the name is known and
+the arguments have started; before that everything can still be returned as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foredraft.server.tools.scan import ObjectScanner, Run
 
 
 class CallReader(Protocol):
-    """Reads one call. `failed`: the text at the place returned cannot belong to it."""
+    """Reads one call. `failed`: the text at the returned position cannot belong to it."""
 
     started: bool
     done: bool
@@ -25,32 +25,32 @@ class CallReader(Protocol):
 
     @property
     def unread(self) -> str:
-        """Raw text taken but neither shown nor complete, to be given back if a started call fails."""
+        """Raw text taken but neither shown nor complete, returned as text if a started call fails."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether the arguments of a started call are all there, whatever stands around them."""
+        """Whether the arguments of a started call are complete."""
         ...
 
     def feed(self, text: str, at: int) -> int:
-        """Take text from `at` on and return how far: to the end unless the call is `done` or has `failed`."""
+        """Take text from `at` on; returns its end, or where the call was `done` or `failed`."""
         ...
 
 
 ReaderFactory: TypeAlias = Callable[[Mapping[str, Tool], DeltaLog], CallReader]
-"""A reader for the functions that can be called, by their names."""
+"""Creates a reader for the functions that can be called, by name."""
 
 _ARGUMENTS: Final = ("arguments", "parameters")
 _IGNORED: Final = ("id", "type", "tool_call_id")
 
 
 class ObjectCall:
-    """`{"name": …, "arguments": {…}}`, in either order; `parameters` is another word for the arguments, and
-    `name_key` what the function's name stands under.
+    """Reads `{"name": …, "arguments": {…}}` in either order; `parameters` is accepted for the arguments, and
+    `name_key` is the key of the function's name.
 
-    Before the call is announced any key besides those, ids and `type` means that this is not a call; after
-    that, unknown members are skipped. A function that was not offered is not a call either.
+    Before the call is announced, any key besides those, ids and `type` means that this is not a call; later,
+    unknown members are skipped. The same holds for a function that was not offered.
     """
 
     def __init__(self, names: Collection[str], log: DeltaLog, *, name_key: str = "name") -> None:
@@ -62,7 +62,7 @@ class ObjectCall:
         self._log = log
         self._scanner = ObjectScanner()
         self._key: list[str] = []
-        self._member: str | None = None  # the key whose value is being read
+        self._member: str | None = None  # the key of the current value
         self._name_json: list[str] = []
         self._name: str | None = None
         self._arguments: Arguments | None = None
@@ -93,7 +93,7 @@ class ObjectCall:
         return at
 
     def _take(self, piece: str, depth: int) -> int:
-        """Take a run that began at this depth. If the call fails by it: how much of it was still good."""
+        """Take a run that started at this depth. Returns the number of valid characters if it is invalid."""
         run = self._scanner.run
         if depth == 0 or (depth == 1 and run is Run.SPACE):
             return 0
@@ -141,7 +141,7 @@ class ObjectCall:
             self.failed = True
 
     def _announce(self) -> None:
-        """Announce the call as soon as that is possible, and show what there is of its arguments."""
+        """Announce the call as soon as possible, and show its arguments so far."""
         if self._name is None or self._arguments is None or not self._arguments.begun:
             return
         if not self.started:

@@ -1,7 +1,7 @@
-"""An incremental JSON scanner: each character is looked at once, however the text is cut into pieces.
+"""An incremental JSON scanner: each character is processed once, however the text is cut into pieces.
 
-Parsing a growing buffer again at every token costs time quadratic in the length of the arguments. This is a
-pushdown automaton instead (RFC 8259): it keeps the open brackets and where it is in a string or number.
+Parsing a growing buffer at every token would take time quadratic in the length of the arguments. This is a
+pushdown automaton instead (RFC 8259): it tracks the open brackets and its position in a string or number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _LITERALS: Final = {"t": "true", "f": "false", "n": "null"}
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
-# A number's states, and what leads from one to the next. "d" stands for a digit from 1 to 9.
+# A number's states and the transitions between them. "d" stands for a digit from 1 to 9.
 _NUMBER: Final = {
     ("-", "0"): "zero",
     ("-", "d"): "whole",
@@ -51,7 +51,7 @@ def _number_class(char: str) -> str:
 
 
 class Run(Enum):
-    """What a run of characters is. A string or scalar may come in several runs, quotes included."""
+    """The kind of a run of characters. A string or scalar may come in several runs, quotes included."""
 
     SPACE = "space"
     PUNCTUATION = "punctuation"  # one of { } [ ] : ,
@@ -71,10 +71,10 @@ class _Expect(Enum):
 
 
 class ObjectScanner:
-    """Scans one JSON object. `step` takes a run at a time, until `complete` or `failed`.
+    """Scans one JSON object. `step` takes one run at a time, until `complete` or `failed`.
 
-    Strict, with one exception: control characters may stand raw in strings, because models write newlines
-    there; `escape_controls` makes them valid.
+    Strict, with one exception: control characters may be raw in strings, because models write newlines there;
+    `escape_controls` makes them valid.
     """
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class ObjectScanner:
 
     @property
     def depth(self) -> int:
-        """Open brackets; 1 between the members of the object itself."""
+        """The number of open brackets; 1 between the members of the object itself."""
         return len(self._open)
 
     def step(self, text: str, at: int) -> int:
-        """Take the run that begins at `text[at]`, say in `run` what it is, and return where it ends.
+        """Take the run that starts at `text[at]`, set `run` to its kind, and return its end.
 
-        Returns `at` where that character cannot go on: then `failed` is set, unless the object is `complete`.
+        Returns `at` if that character is invalid: then `failed` is set, unless the object is `complete`.
         """
         if self.complete or self.failed:
             return at
@@ -146,7 +146,7 @@ class ObjectScanner:
         return at + self._token(char)
 
     def _token(self, char: str) -> bool:
-        """Whether a key, value or bracket may begin (or end) here with this character."""
+        """Whether a key, value or bracket may start (or end) with this character."""
         if char in "}],:":
             self.run = Run.PUNCTUATION
             return self._between(char)

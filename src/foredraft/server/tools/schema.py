@@ -1,4 +1,4 @@
-"""JSON schemas for calls: those of functions put together into one, with their references, and rules."""
+"""JSON schemas of calls: functions' schemas merged into one, with their references, and grammar rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foredraft.sampling.trial import WHITESPACE
 from foredraft.server.tools.choice import Tool
 
 ROOM: Final = 4 << 20
-"""Characters of the rules for values one by one. Each that refers to others has all of them with it."""
+"""Maximum characters of rules for separate values. Each includes everything it refers to."""
 
 _DEFINITIONS: Final = "#/$defs"
 _BY_NAME: Final = frozenset(
@@ -35,7 +35,7 @@ def call_schema(
     """The schema of one call of any of `tools`: `extra` members, the name under the key `name`, then the
     arguments under the key `arguments`.
 
-    The name comes first because the parser can announce a call only when it knows the name.
+    The name comes first because the parser can only announce a call once it knows the name.
     """
     calls = [
         {
@@ -55,8 +55,8 @@ def call_schema(
 
 
 def embedded(schema: Mapping[str, Any]) -> str:
-    """The schema as it stands in a Lark grammar: with as little white space as one alone allows, unless it
-    says otherwise itself.
+    """The schema for use in a Lark grammar: with minimal white space, like a schema on its own, unless it
+    sets that itself.
     """
     own = schema.get("x-guidance")
     options = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, Mapping) else {})}
@@ -64,18 +64,18 @@ def embedded(schema: Mapping[str, Any]) -> str:
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """The schema of a function's arguments, as one by itself."""
+    """The schema of a function's arguments on its own."""
     return {"$ref": f"{_DEFINITIONS}/{tool.name}", "$defs": definitions([tool])}
 
 
 def argument_rules(tools: Sequence[Tool]) -> list[str]:
-    """Lark rules `arguments_0`, `arguments_1`, … for the arguments of these functions as JSON."""
+    """Lark rules `arguments_0`, `arguments_1`, … for these functions' arguments as JSON."""
     bodies = (embedded(arguments_schema(tool)) for tool in tools)
     return [f"arguments_{index}: %json {body}" for index, body in enumerate(bodies)]
 
 
 def argument_schema(tool: Tool, schema: object) -> Any:
-    """A schema out of a function's parameters as one by itself: its references lead to where they did."""
+    """A part of a function's parameters as a schema on its own, with its references resolved as before."""
     if "$ref" not in json.dumps(schema):
         return schema
     moved = _moved(schema, f"{_DEFINITIONS}/{tool.name}")
@@ -83,7 +83,7 @@ def argument_schema(tool: Tool, schema: object) -> Any:
 
 
 def members(must: Sequence[str], may: Sequence[str], comma: str) -> str:
-    """Lark for members in this order with commas between them: all of `must`, and any of `may`."""
+    """Lark for members in this order, separated by commas: all of `must`, and any of `may`."""
     between = json.dumps(comma)
     if must:
         return f"{f' {between} '.join(must)} {_further(may, between)}"
@@ -96,9 +96,9 @@ def _further(may: Sequence[str], between: str) -> str:
 
 
 def properties_of(tool: Tool) -> Mapping[str, Any] | None:
-    """The schemas of a function's arguments by their names; None where they are not listed, so that any are.
+    """The schemas of a function's arguments by name; None if they are not listed and any are allowed.
 
-    Raises RequestError for a strict function that says more about its arguments as a whole.
+    Raises RequestError for a strict function with further restrictions on its arguments as a whole.
     """
     schema = prepared(tool)
     if tool.strict and (odd := sorted(set(schema) - _OF_MEMBERS)):
@@ -108,36 +108,36 @@ def properties_of(tool: Tool) -> Mapping[str, Any] | None:
 
 
 def unfollowable(tool: Tool, why: str) -> RequestError:
-    """The error for a strict function whose schema says what no grammar of its dialect can."""
+    """The error for a strict function whose schema cannot be expressed in the dialect's grammar."""
     return RequestError(
-        f"The parameters of the function {tool.name!r} cannot be followed in the form that this model writes "
-        f"calls in: {why}.",
-        hint='With "strict": false they are left to the model.',
+        f"The parameters of the function {tool.name!r} cannot be enforced in the form of this model's "
+        f"calls: {why}.",
+        hint='Set "strict" to false, so that they are not enforced.',
     )
 
 
 def definitions(tools: Sequence[Tool]) -> dict[str, Any]:
-    """Each function's parameters under its name, prepared for the grammar. References inside them still lead
-    to the same place. Raises RequestError for parameters that cannot be followed.
+    """Each function's parameters by name, prepared for the grammar, with references resolved as before.
+    Raises RequestError for parameters that cannot be enforced.
     """
     return {tool.name: _moved(prepared(tool), f"{_DEFINITIONS}/{tool.name}") for tool in tools}
 
 
 def prepared(tool: Tool) -> dict[str, Any]:
-    """A function's parameters, prepared for a grammar. Raises RequestError if they cannot be followed."""
+    """A function's parameters, prepared for a grammar. Raises RequestError if they cannot be enforced."""
     try:
         return prepare(tool.parameters, strict=tool.strict).schema
     except RequestError as error:
         raise RequestError(
-            f"The parameters of the function {tool.name!r} cannot be followed. {error.message}",
+            f"The parameters of the function {tool.name!r} cannot be enforced. {error.message}",
             hint=error.hint,
         ) from None
 
 
 def _moved(schema: object, place: str) -> Any:
-    """A schema whose references to its own root ("#…") lead to `place` instead.
+    """A schema whose references to its own root ("#…") are redirected to `place`.
 
-    A schema that has an `$id` of its own is a document of its own, so its references stay.
+    A schema with its own `$id` is a separate document, so its references stay.
     """
     if isinstance(schema, list | tuple):
         return [_moved(part, place) for part in schema]

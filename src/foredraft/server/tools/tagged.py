@@ -1,8 +1,8 @@
-"""Calls whose arguments stand each between tags of their own, with values that are not JSON.
+"""Calls whose arguments are each between tags, with values that are not JSON.
 
-What the forms of Qwen 3 Coder and GLM 4.5 share; their files say how they differ. A value ends where its
-closing tag is followed by the next key or by the end of the call: the same tag inside a value is text. Values
-get the types that the function's schema gives them.
+Shared by Qwen 3 Coder and GLM 4.5; their files define the differences. A value ends where its closing tag is
+followed by the next key or the end of the call: elsewhere the tag is text. Values are converted to the types
+in the function's schema.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LONGEST_KEY: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """What stands before and after a call's name, a key and a value, and at its end. `lines`: a value stands
-    on lines of its own.
+    """The texts before and after a call's name, a key and a value, and at its end. `lines`: a value is on
+    lines of its own.
     """
 
     name: tuple[str, str]
@@ -45,11 +45,11 @@ class Tags:
         object.__setattr__(self, "_begun", re.compile(rf"{closing.begun}\Z"))
 
     def closing(self, text: str, at: int) -> re.Match[str] | None:
-        """Where a value ends in this text, from `at` on, up to the next key or the call's end."""
+        """The end of a value in this text, from `at` on, up to the next key or the call's end."""
         return self._closing.search(text, at)
 
     def certain(self, text: str, at: int) -> int:
-        """How much of this text, in which no value ends, belongs to the value whatever follows."""
+        """The length of this text, in which no value ends, that certainly belongs to the value."""
         found = self._begun.search(text, at)
         return found.start() if found else len(text)
 
@@ -75,13 +75,13 @@ class TaggedCall:
         self._log = log
         self._tags = tags
         self._stage = _Stage.OPENING if tags.name[0] else _Stage.NAME
-        self._tag = ""  # what has come of a tag
+        self._tag = ""  # the received part of a tag
         self._name = ""
         self._key = ""
         self._types: frozenset[str] | None = None
-        self._value = ""  # what has come of a value, and is not shown yet
-        self._certain = 0  # how much of that belongs to it whatever follows
-        self._line = False  # whether the line break before it may still come
+        self._value = ""  # the received part of a value, not shown yet
+        self._certain = 0  # the length of it that certainly belongs to the value
+        self._line = False  # whether the line break before the value may still come
         self._streams = False
         self._first = True
 
@@ -105,7 +105,7 @@ class TaggedCall:
     # --- markup ----------------------------------------------------------------------------------------
 
     def _read_markup(self, char: str) -> bool:
-        """Take a character outside a value. False if it does not fit."""
+        """Take a character outside a value. Returns False if it is invalid."""
         if self.started:
             self.unread += char
         fits = self._fits(char)
@@ -127,7 +127,9 @@ class TaggedCall:
                 return self._tag_goes_on(char, {self._tags.key[0]: _Stage.KEY, self._tags.end: None})
 
     def _tag_goes_on(self, char: str, tags: Mapping[str, _Stage | None]) -> bool:
-        """Whether one of these tags, maybe with space before it, goes on so. None: the call's end."""
+        """Whether the character continues one of these tags, possibly after white space. None: the call's
+        end.
+        """
         if not self._tag and char.isspace():
             return True
         self._tag += char
@@ -140,7 +142,7 @@ class TaggedCall:
         return False
 
     def _enter(self, stage: _Stage | None) -> None:
-        """A tag is complete, and this comes after it."""
+        """Enter the stage after a complete tag."""
         self._tag = ""
         if stage in (_Stage.KEY, None):
             self._announce()
@@ -226,5 +228,5 @@ class TaggedCall:
 
 
 def _inside_string(text: str) -> str:
-    """A piece of text as it stands inside a JSON string."""
+    """A piece of text, escaped for a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -1,7 +1,7 @@
-"""The dialects of tagged calls (see `tagged`), and their grammars: each argument by its schema, in its order.
+"""The dialects of tagged calls (see `tagged`) and their grammars: each argument by its schema, in its order.
 
-Values that are JSON follow their schemas. A bare text is any text, of the length that its schema allows; a
-pattern it cannot be held to, which is refused where the function is strict.
+JSON values follow their schemas. A bare text is any text of the length that its schema allows; a pattern
+cannot be enforced, and is refused for strict functions.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _OF_TEXT: Final = frozenset({"type", "minLength", "maxLength"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """See Dialect. Calls stand between `opening` and `closing`, which may be the end of the tags as well.
-    Where the name has a tag of its own, that begins a call by itself too: models forget the one around it.
+    """See Dialect. Calls are between `opening` and `closing`, which may also be the end tag. If the name has
+    its own tag, that tag also starts a call by itself: models sometimes omit the outer one.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Tagged:
     def grammar(
         self, tools: Sequence[Tool], choice: ToolChoice, control: ControlTokens = NO_CONTROL
     ) -> Forced | None:
-        """See Dialect. The answer begins inside the first tag."""
+        """See Dialect. The answer starts inside the first tag."""
         if not choice.forced:
             return None
         rules = _Rules(self, control)
@@ -94,13 +94,13 @@ class Tagged:
         )
 
     def template_id(self, call_id: str) -> str:
-        """See Dialect. The templates do not look at ids."""
+        """See Dialect. The templates ignore ids."""
         return call_id
 
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """An argument of a function, whose parameters, prepared, are `root`."""
+    """An argument of a function, whose prepared parameters are `root`."""
 
     tool: Tool
     key: str
@@ -120,7 +120,7 @@ class _Rules:
         self._texts: dict[tuple[int, int | None], str] = {}
 
     def call(self, tools: Sequence[Tool]) -> str:
-        """One call of any of these; `named` then is the same from the name on."""
+        """The rule for a call of any of these tools; sets `named` to its part from the name on."""
         self.named = " | ".join(self._call(tool, index) for index, tool in enumerate(tools))
         begin = f"{json.dumps(self._tags.name[0])} " if self._tags.name[0] else ""
         return f"GAP {begin}({self.named}){self._closing}"
@@ -130,7 +130,7 @@ class _Rules:
         return " ".join([*named, "GAP", self._control.spelled(self._tags.end)])
 
     def _arguments(self, tool: Tool, index: int) -> Iterator[str]:
-        """The function's arguments, those that need not be there marked so; any, if it does not list them."""
+        """The function's arguments, with optional ones marked; any arguments if they are not listed."""
         properties = properties_of(tool)
         required = tool.parameters.get("required") or ()
         if properties is None:
@@ -144,7 +144,7 @@ class _Rules:
             yield f"(GAP {rule})" if key in required else f"(GAP {rule})?"
 
     def _keyed(self, key: str) -> str:
-        """A key and all that stands before its value."""
+        """A key and everything before its value."""
         line = ['"\\n"'] if self._tags.lines else []
         tags = (self._tags.key[0], key, self._tags.key[1], self._tags.value[0])
         spelled = [tag if tag is key else self._control.spelled(tag) for tag in tags if tag]
@@ -153,7 +153,7 @@ class _Rules:
         return " ".join([*spelled, *line])
 
     def _value(self, argument: _Argument, schema: object) -> str:
-        """A value of this schema and the tag behind it."""
+        """A value of this schema and its closing tag."""
         parts = alternatives(schema, argument.root)
         found: list[str] = []
         for part in _by_type(parts or ()):
@@ -169,7 +169,7 @@ class _Rules:
         return self._text(0, None)
 
     def _alternative(self, argument: _Argument, given: Mapping[str, Any]) -> str:
-        """A value of a schema that stands for itself and the tag behind it."""
+        """A value of a schema without alternatives, and its closing tag."""
         fixed = given.get("enum") or ([given["const"]] if "const" in given else [])
         if fixed and not any(isinstance(value, list | dict) for value in fixed):
             return f"({' | '.join(json.dumps(_bare(value)) for value in fixed)}) {self._end()}"
@@ -180,7 +180,7 @@ class _Rules:
             self._room -= len(self.lines[-1])
             return f"{rule} {self._end()}"
         if argument.tool.strict and (odd := sorted(set(given) - _OF_TEXT)):
-            raise unfollowable(argument.tool, f"what stands bare there, {argument.key!r}, has {odd[0]!r}")
+            raise unfollowable(argument.tool, f"the unquoted value {argument.key!r} has {odd[0]!r}")
         return self._text(*_length(given))
 
     def _end(self) -> str:
@@ -188,7 +188,7 @@ class _Rules:
         return f"{line}{self._control.spelled(self._tags.value[1])}"
 
     def _text(self, least: int, most: int | None) -> str:
-        """The rule for a bare text of such a length and its closing tag."""
+        """The rule for an unquoted text of such a length and its closing tag."""
         rule = self._texts.get((least, most))
         if rule is None:
             rule = self._texts[least, most] = f"text_{len(self._texts)}"
@@ -196,7 +196,7 @@ class _Rules:
             line = "\n" if self._tags.lines else ""
             closing = self._tags.value[1]
             if closing in self._control.markers:
-                # The line break before the tag is the text's: a text that may be anything takes it.
+                # The line break before the tag is part of an unrestricted text.
                 self.lines.append(f"{rule}: /(?s:.{times})/ {self._control.spelled(closing)}")
             else:
                 self.lines.append(f"{rule}[lazy]: /(?s:.{times})/ {json.dumps(line + closing)}")
@@ -204,7 +204,7 @@ class _Rules:
 
 
 def _by_type(schemas: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The schemas with one type each."""
+    """Split schemas into ones with a single type."""
     for schema in schemas:
         kinds = schema.get("type")
         if "enum" in schema or "const" in schema or not isinstance(kinds, list):
@@ -220,6 +220,6 @@ def _bare(value: object) -> str:
 
 
 def _length(schema: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The least and most characters of a text."""
+    """The minimum and maximum number of characters of a text."""
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     return (least if isinstance(least, int) else 0), (most if isinstance(most, int) else None)

@@ -1,4 +1,4 @@
-"""A JSON string's value, decoded piece by piece."""
+"""Incremental decoding of a JSON string."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LOW: Final = range(0xDC00, 0xE000)
 
 
 class Unescaper:
-    """Decodes the inside of a JSON string as the scanner cuts it: escapes a character at a time.
+    """Decodes the inside of a JSON string in the scanner's pieces: escapes one character at a time.
 
-    A surrogate that has no partner is given back as its escape, since no UTF-8 text can hold it. `held` is
-    what was taken and is not decoded yet.
+    A lone surrogate is returned as its escape, since UTF-8 text cannot contain it. `held` is the text that
+    was taken but not decoded yet.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class Unescaper:
 
     @property
     def held(self) -> str:
-        """The raw characters of an escape (or of half a surrogate pair) still waited for."""
+        """The raw characters of an incomplete escape or surrogate pair."""
         return self._high + self._escape
 
     @property
     def escaping(self) -> bool:
-        """Whether an escape is open, so that the next character belongs to it whatever it is."""
+        """Whether the next character belongs to an escape."""
         return bool(self._escape)
 
     def feed(self, piece: str) -> str:
@@ -44,7 +44,7 @@ class Unescaper:
         return self._decoded(escape)
 
     def flush(self) -> str:
-        """A surrogate that waited for its partner in vain."""
+        """The escape of a surrogate whose other half did not come."""
         high, self._high = self._high, ""
         return high
 

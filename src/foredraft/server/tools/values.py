@@ -1,4 +1,4 @@
-"""Values that a call's form writes bare, as JSON of the type that the function's schema gives them."""
+"""Unquoted values of calls, converted to JSON of the type in the function's schema."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _NAMES: Final[Mapping[type, str]] = {
 }
 TYPES: Final = tuple(_NAMES.values())
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
-"""As Python spells them: templates print the arguments of earlier calls so, and models do as they read."""
+"""Python's spellings: templates print earlier calls' arguments like this, and models imitate it."""
 
 _STEPS: Final = 256
-"""References and alternatives that are followed within one schema."""
+"""Maximum references and alternatives that are followed within one schema."""
 
 STRING: Final = frozenset({"string"})
 
 
 def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str] | None:
-    """The JSON types that a schema allows; None where it does not say. `root` is where references lead."""
+    """The JSON types that a schema allows; None if it does not restrict them. `root` resolves references."""
     parts = alternatives(schema, root)
     found = [_types(part) for part in parts or ()]
     return None if not parts or None in found else frozenset().union(*filter(None, found))
 
 
 def alternatives(schema: object, root: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The schemas of which a value has to follow one, with no references or alternatives in their own place.
-    None: there are too many. References may lead to where they came from, so each is followed once.
+    """The alternative schemas for a value, without references or alternatives at their top level. None: too
+    many. References may be circular, so each is followed once.
     """
     found: list[Mapping[str, Any]] = []
     seen: set[int] = set()
@@ -54,7 +54,7 @@ def alternatives(schema: object, root: Mapping[str, Any]) -> list[Mapping[str, A
 
 
 def _parts(schema: object, root: Mapping[str, Any]) -> list[Any] | None:
-    """What stands for a schema; None: it stands for itself."""
+    """The schemas that a reference or alternatives stand for; None for any other schema."""
     if not isinstance(schema, Mapping):
         return None
     if "$ref" in schema:
@@ -66,7 +66,7 @@ def _parts(schema: object, root: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str] | None:
-    """The types of a schema that stands for itself."""
+    """The types of a schema without alternatives."""
     if isinstance(schema.get("enum"), list | tuple):
         return {_NAMES.get(type(value), "null") for value in schema["enum"]}
     if "const" in schema:
@@ -77,7 +77,7 @@ def _types(schema: Mapping[str, Any]) -> set[str] | None:
 
 
 def referred(reference: object, root: Mapping[str, Any]) -> object:
-    """What a reference into the schema `root` leads to; None: nowhere."""
+    """The target of a reference into the schema `root`; None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     place: object = root
@@ -88,7 +88,7 @@ def referred(reference: object, root: Mapping[str, Any]) -> object:
 
 
 def json_value(text: str, types: frozenset[str] | None) -> str:
-    """A bare value as JSON text: of one of `types` if it is written like one, else a string."""
+    """An unquoted value as JSON text: of one of `types` if it has that form, otherwise a string."""
     bare = text.strip()
     for written in (bare, _WORDS.get(bare, bare) if types else bare):
         kind = _kind(written)
@@ -98,7 +98,7 @@ def json_value(text: str, types: frozenset[str] | None) -> str:
 
 
 def _kind(text: str) -> str | None:
-    """The JSON type of a text that is JSON, and no string."""
+    """The JSON type of a text that is JSON but not a string."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -61,7 +61,7 @@ def test_null_fields_are_left_out_fields() -> None:
         ([function(name="é")], r"name is 'é'"),
         ([function(name="f\n")], r"name is 'f\\n'"),
         ([function(name="a" * 65)], r"name is 'a{56}…"),
-        ([function(), function()], r"tools\[1\].*two functions named 'f'"),
+        ([function(), function()], r"tools\[1\].*two functions are named 'f'"),
         ([function(parameters=[])], r"parameters is not a JSON schema of type object"),
         ([function(parameters={})], r"parameters is not a JSON schema of type object"),
         ([function(parameters={"type": "string"})], r"parameters is not a JSON schema of type object"),
@@ -124,9 +124,9 @@ def test_responses_write_tools_flat_and_strict_unless_they_say_no() -> None:
     assert check_tools(tools, flat=True) == (Tool("f", "d"), Tool("g", strict=True), Tool("h", strict=True))
     assert check_choice({"type": "function", "name": "f"}, TOOLS, flat=True) == ToolChoice("function", "f")
     for nested_form in (function(), function(name="g")):
-        with pytest.raises(RequestError, match=r"tools\[0\]\.function.* stand beside its type"):
+        with pytest.raises(RequestError, match=r"tools\[0\]\.function.* are beside its type"):
             check_tools([nested_form], flat=True)
-        with pytest.raises(RequestError, match="does not name a function"):
+        with pytest.raises(RequestError, match="without a function's name"):
             check_choice(nested_form, TOOLS, flat=True)
 
 
@@ -146,11 +146,11 @@ def test_responses_write_tools_flat_and_strict_unless_they_say_no() -> None:
         ("any", TOOLS, "'tool_choice' is 'any'"),
         (1, TOOLS, "'tool_choice' is 1"),
         ([], TOOLS, r"'tool_choice' is \[\]"),
-        ({"type": "function", "name": "f"}, TOOLS, "does not name a function"),
-        ({"type": "custom", "function": {"name": "f"}}, TOOLS, "does not name a function"),
-        ({"type": "function", "function": {"name": ["f"]}}, TOOLS, "does not name a function"),
-        ({"type": "function", "function": {"name": "f", "x": 1}}, TOOLS, "does not name a function"),
-        ({"type": "function", "function": "f"}, TOOLS, "does not name a function"),
+        ({"type": "function", "name": "f"}, TOOLS, "without a function's name"),
+        ({"type": "custom", "function": {"name": "f"}}, TOOLS, "without a function's name"),
+        ({"type": "function", "function": {"name": ["f"]}}, TOOLS, "without a function's name"),
+        ({"type": "function", "function": {"name": "f", "x": 1}}, TOOLS, "without a function's name"),
+        ({"type": "function", "function": "f"}, TOOLS, "without a function's name"),
         ({"type": "allowed_tools", "allowed_tools": {}}, TOOLS, "does not list functions"),
     ],
 )

@@ -74,8 +74,8 @@ def test_the_form_that_is_spoken_is_the_one_that_was_asked_for() -> None:
     ("template", "variables", "known", "says"),
     [
         ("{{ messages }}", set(), True, "described in the prompt"),
-        ("<tool_call>", TOOLS, True, "as the chat template writes them (hermes)"),
-        ("<function_call>", TOOLS, False, "in no form that is known"),
+        ("<tool_call>", TOOLS, True, "in the form of the chat template (hermes)"),
+        ("<function_call>", TOOLS, False, "in an unknown form"),
     ],
 )
 def test_what_is_said_of_a_template(template: str, variables: set[str], known: bool, says: str) -> None:

@@ -365,7 +365,7 @@ def test_what_a_grammar_cannot_hold_to_is_refused_where_it_is_strict(name: str) 
     parameters = {"type": "object", "properties": {"v": {"type": "string", "pattern": "^a+$"}}}
     dialect = FORMS[name].dialect
     assert dialect.grammar([Tool("f", parameters=parameters)], REQUIRED)
-    with pytest.raises(RequestError, match="function 'f' cannot be followed in the form"):
+    with pytest.raises(RequestError, match="function 'f' cannot be enforced in the form"):
         dialect.grammar([Tool("f", parameters=parameters, strict=True)], REQUIRED)
 
 

@@ -135,9 +135,9 @@ def test_llama_gets_one_call_a_message_with_its_result() -> None:
         ([assistant({"id": "c"})], r"tool_calls\[0\] is not a function call"),
         ([{"role": "assistant", "tool_calls": ["c"]}], "is not a function call"),
         ([{"role": "assistant", "tool_calls": "c"}], "is not a list"),
-        ([assistant({"function": {"name": "f"}})], "lacks an id or a function name"),
-        ([assistant({"id": "c", "function": {}})], "lacks an id or a function name"),
-        ([USER, result("c")], r"messages\[1\]\.tool_call_id is 'c', which is no call"),
+        ([assistant({"function": {"name": "f"}})], "has no id or no function name"),
+        ([assistant({"id": "c", "function": {}})], "has no id or no function name"),
+        ([USER, result("c")], r"messages\[1\]\.tool_call_id is 'c', but no earlier message has this call"),
         ([{"role": "tool", "content": "2"}], "tool_call_id is None"),
     ],
 )

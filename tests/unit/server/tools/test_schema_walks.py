@@ -67,7 +67,7 @@ def test_what_refers_to_much_is_written_out_within_bounds(name: str) -> None:
     forced = FORMS[name].dialect.grammar([Tool("f", parameters=parameters)], REQUIRED)
     assert forced is not None
     assert len(forced.source) < 10 << 20
-    with pytest.raises(RequestError, match="cannot be followed in the form"):
+    with pytest.raises(RequestError, match="cannot be enforced in the form"):
         FORMS[name].dialect.grammar([Tool("f", parameters=parameters, strict=True)], REQUIRED)
 
 
