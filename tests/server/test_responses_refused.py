@@ -60,7 +60,11 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"tools": [{**FUNCTION, "parameters": UNSUPPORTED}]}, None, "function 'f' cannot be enforced"),
         ({"tool_choice": "required"}, None, "no tools"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, None, "'g'"),
-        ({"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, None, "without a function's name"),
+        (
+            {"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}},
+            None,
+            "without a function's name",
+        ),
         ({"tools": [FUNCTION], "tool_choice": {**ALLOWED, "tools": []}}, None, "does not list functions"),
         ({"reasoning": {"effort": "extreme"}}, "reasoning.effort", "'none', 'minimal'"),
         ({"max_tool_calls": 0}, "max_tool_calls", "greater than or equal to 1"),

@@ -219,7 +219,7 @@ def test_a_hostile_template_harms_nobody_else(tmp_path: Path, is_nightly: bool) 
         assert slowest < 10
         assert {answer.status_code for answer in answers} == {400}
         messages = {answer.json()["error"]["message"].splitlines()[0] for answer in answers}
-        stopped = "The model's chat template was stopped over these messages. "
+        stopped = "The model's chat template exceeded its limits with these messages. "
         assert messages == {
             f"{stopped}It takes longer than 2 s.",
             f"{stopped}It needs more than 256 MB of memory.",

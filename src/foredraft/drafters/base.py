@@ -1,4 +1,4 @@
-"""What every model-free drafter shares: one piece of state per request, kept in step with its history."""
+"""Base of the model-free drafters: state per request, kept in step with the request's history."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ State = TypeVar("State")
 
 
 class HistoryDrafter(ABC, Generic[State]):
-    """A drafter whose state is a function of the request's history (and of stores it shares on purpose).
+    """A drafter whose state is a function of the request's history (and of stores shared on purpose).
 
-    Subclasses say how to build the state, extend it, and draft from it. Removed text rebuilds the state
-    unless a subclass can do better, so that state never goes stale.
+    Subclasses build the state, extend it, and draft from it. If text is removed, the state is rebuilt unless
+    a subclass can do better, so that it is never stale.
     """
 
     name: str
@@ -27,18 +27,18 @@ class HistoryDrafter(ABC, Generic[State]):
 
     @abstractmethod
     def build(self, request: RequestView) -> State:
-        """State for `request.tokens`."""
+        """Build the state for `request.tokens`."""
 
     @abstractmethod
     def extend(self, state: State, request: RequestView, outcome: Outcome) -> None:
-        """`outcome.tokens` were appended at `outcome.kept`, which was the history's end."""
+        """Extend the state by `outcome.tokens`, appended at `outcome.kept`, the former end of the history."""
 
     @abstractmethod
     def propose(self, state: State, request: RequestView, limit: DraftLimit) -> Draft | None:
         """A draft of at most `limit.max_tokens` (≥ 1) tokens."""
 
     def remove(self, state: State, request: RequestView, outcome: Outcome) -> State:  # noqa: ARG002
-        """Text was removed: the history is now `old[:outcome.kept] + outcome.tokens`."""
+        """State after removed text: the history is now `old[:outcome.kept] + outcome.tokens`."""
         return self.build(request)
 
     def serves(self, request: RequestView) -> bool:  # noqa: ARG002
@@ -62,7 +62,7 @@ class HistoryDrafter(ABC, Generic[State]):
 
     @abstractmethod
     def size(self, state: State) -> int:
-        """How many tokens of history the state covers."""
+        """The number of history tokens that the state covers."""
 
     def stop(self, request: RequestView) -> None:
         self._states.pop(request.id, None)

@@ -1,9 +1,9 @@
-"""A smaller model drafts (Leviathan et al. 2023, arXiv 2211.17192).
+"""`draft-model`: drafts by a smaller model (Leviathan et al. 2023, arXiv 2211.17192).
 
-It keeps a KV sequence of its own per request, is fed only when it is asked to draft, and never recomputes
-what its cache already holds. All requests advance together, one forward per depth. Tokens are chosen by a
+Each request has its own KV sequence in the draft model, which is only fed when a draft is requested; cells in
+the cache are never recomputed. All requests advance together, one forward per depth. Tokens are chosen by a
 protocols.TokenSampler, which couples them to the target's (docs/how-it-works.md). A model with another
-vocabulary drafts through the layer in `translation/`.
+vocabulary drafts through `translation/`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from foredraft.types import Draft, DraftLimit, Logits, Outcome, Probs, Rollback,
 NAME = "draft-model"
 
 UNCERTAIN = 0.7
-"""Where the proposed token is less likely than this, a target that verifies trees gets the second choice as
-well …"""
+"""If the proposed token's probability is below this, a tree also gets the second choice …"""
 
 SECOND = 0.1
-"""… if the path to it is right with at least this chance, by the draft model's own estimate."""
+"""… provided that the draft model's probability of reaching it is at least this."""
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Options: `model` (path or name, required), `max` tokens per draft, `min` (drop shorter drafts), `min-p`
-    (stop before a token less likely than this; llama.cpp's draft-p-min), `ctx` (tokens of context, 0 = the
-    target's), `translate` (how drafts in another vocabulary become the target's).
+    """Create the drafter. Options: `model` (path or name, required), `max` tokens per draft, `min` (drop
+    shorter drafts), `min-p` (stop before a token with a lower probability; llama.cpp's draft-p-min), `ctx`
+    (context length, 0 = the target's), `translate` (how drafts in another vocabulary are translated).
 
-    Raises SpeculationStringError for a bad value, UnsupportedModelError for a model whose vocabulary or
-    rollback does not fit, and whatever loading it raises.
+    Raises SpeculationStringError for an invalid value, UnsupportedModelError for an unsuitable vocabulary or
+    rollback, and the errors of loading the model.
     """
     values = _read(options)
     model = context.load_model(
@@ -83,8 +82,8 @@ def _read(options: Mapping[str, str]) -> dict[str, Any]:
         raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
     if values["translate"] not in WAYS:
         raise SpeculationStringError(
-            f"{NAME}: translate={quoted(values['translate'])} is no way to translate drafts.",
-            hint=f"Valid are: {', '.join(WAYS)}.",
+            f"{NAME}: translate={quoted(values['translate'])} is not a valid method.",
+            hint=f"Valid methods: {', '.join(WAYS)}.",
         )
     return values
 
@@ -92,14 +91,14 @@ def _read(options: Mapping[str, str]) -> dict[str, Any]:
 def _check(model: Model) -> None:
     if model.capabilities.rollback is not Rollback.TRUNCATE:
         raise UnsupportedModelError(
-            f"{model.info.name} cannot draft: rejected tokens cannot be taken back from its cache "
+            f"{model.info.name} cannot draft: rejected tokens cannot be removed from its cache "
             f"(rollback: {model.capabilities.rollback.value}).",
             hint="Use a draft model with attention layers only.",
         )
 
 
 def _translating(model: Model, context: DrafterContext, values: Mapping[str, Any]) -> Drafter:
-    """The drafter of a model with another vocabulary than the target's."""
+    """Create the drafter for a model whose vocabulary differs from the target's."""
     way = values["translate"]
     languages = compare(model, context, way)
     context.notice(describe(model, context, languages, way))
@@ -120,8 +119,8 @@ def _translating(model: Model, context: DrafterContext, values: Mapping[str, Any
 
 @dataclass(slots=True)
 class _Sequence:
-    """A request's KV sequence. `cells` are the tokens it holds: the request's history as far as it was fed
-    and then, between a draft and its outcome, tokens of that draft.
+    """A request's KV sequence. `cells` are its tokens: the fed part of the history, followed between a draft
+    and its outcome by tokens of that draft.
     """
 
     number: int
@@ -130,8 +129,8 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Job:
-    """One request's draft in the making. `todo`: tokens to feed before the next one can be proposed;
-    `second`: of some depths the second choice, which nothing is built on, and its chance.
+    """One request's draft in progress. `todo`: tokens to feed before the next one can be proposed; `second`:
+    at some depths the second choice, which is not extended, and its probability.
     """
 
     index: int
@@ -147,7 +146,7 @@ class _Job:
     second: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def draft(self, min_tokens: int) -> Draft | None:
-        """What was proposed; a sampled draft is kept however short, because dropping it would bias."""
+        """The proposed draft. A sampled draft is kept however short: dropping it would bias the output."""
         if not self.tokens or (len(self.tokens) < min_tokens and not self.probs):
             return None
         if self.second:
@@ -156,10 +155,8 @@ class _Job:
         return Draft(tuple(self.tokens), NAME, confidence=tuple(self.confidence), probs=probs)
 
     def _tree(self) -> Draft:
-        """The chain with its second choices: the tokens likeliest to be reached and right, in that order, as
-        many as a draft may have.
-        """
-        nodes: list[tuple[float, int, int, float]] = []  # survival, depth, token, chance
+        """The chain with its second choices: the nodes with the highest survival, up to the draft's limit."""
+        nodes: list[tuple[float, int, int, float]] = []  # survival, depth, token, probability
         reached = 1.0
         for depth, (token, chance) in enumerate(zip(self.tokens, self.confidence, strict=True)):
             nodes.append((reached * chance, depth, token, chance))
@@ -168,7 +165,7 @@ class _Job:
                 nodes.append((reached * its, depth, other, its))
             reached *= chance
         nodes = sorted(nodes, key=lambda node: node[0], reverse=True)[: self.depth]
-        place = {-1: -1}  # of the chain's token at each depth
+        place = {-1: -1}  # index of the chain's token at each depth
         parents: list[int] = []
         for i, (_, depth, token, _) in enumerate(nodes):
             parents.append(place[depth - 1])
@@ -178,10 +175,10 @@ class _Job:
 
 
 class DraftModelDrafter:
-    """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft
-    ends before a token less likely than `min_p`, and one of fewer than `min_tokens` is dropped. `end_tokens`
-    (default: the model's) end a draft. `trees`: an uncertain token gets a sibling, the second choice under
-    the same noise (the target takes it where it does not take the first, more often than any other).
+    """Drafts with `model`, which it owns. At most `max_tokens` per draft; under the rule `match` a draft ends
+    before a token with a probability below `min_p`, and drafts of fewer than `min_tokens` are dropped.
+    `end_tokens` (default: the model's) end a draft. `trees`: an uncertain token gets a sibling, the second
+    choice under the same noise, which is the likeliest alternative if the target rejects the first.
     """
 
     name = NAME
@@ -211,7 +208,7 @@ class DraftModelDrafter:
         return True
 
     def start(self, request: RequestView) -> None:
-        """Nothing to do: a sequence is taken when the request is first asked to draft."""
+        """Nothing to do: a sequence is allocated with the first draft."""
 
     def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
         jobs = [
@@ -252,7 +249,7 @@ class DraftModelDrafter:
         self._model.close()
 
     def _prepare(self, index: int, request: RequestView, limit: DraftLimit) -> _Job | None:
-        """The request's job; None where it may not draft, or there is no room to."""
+        """The request's job; None if it must not draft, or there is no sequence or cell left."""
         length = len(request.tokens)
         # A draft's last token is never fed, so d tokens need d − 1 cells beyond the history.
         room = self._model.info.context_length - length + 1
@@ -262,8 +259,8 @@ class DraftModelDrafter:
         sequence = self._sequences.get(request.id) or self._allocate(request.id)
         if sequence is None:
             return None
-        # The last token is fed again if the cache holds it (its logits are gone), and an earlier draft of the
-        # same history is forgotten.
+        # If the cache already contains the last token it is fed again, because its logits are gone. Cells of
+        # an earlier draft after the same history are dropped.
         self._cut(sequence, length - 1)
         return _Job(index, request, limit, depth, sequence, request.tokens[len(sequence.cells) :])
 
@@ -281,8 +278,8 @@ class DraftModelDrafter:
             del sequence.cells[length:]
 
     def _advance(self, jobs: Sequence[_Job]) -> None:
-        """One forward: a chunk of every job's tokens, those with the fewest first, so that one request's
-        long prompt does not hold up the others' drafts. Raises OutOfKVError, leaving the jobs as they were.
+        """One forward: a chunk of every job's tokens, the shortest jobs first, so that one request's long
+        prompt does not delay the others' drafts. Raises OutOfKVError and then leaves the jobs unchanged.
         """
         room = self._model.capabilities.max_batch
         chunks: list[tuple[_Job, int]] = []
@@ -306,7 +303,7 @@ class DraftModelDrafter:
                 row += 1
 
     def _propose(self, job: _Job, logits: Logits) -> None:
-        """Append the next token to the job's draft, or end it."""
+        """Append the next token to the job's draft, or end the draft."""
         token, probability, probs = self._sampler.propose(logits, job.request, job.tokens)
         if probs is None:
             reached = job.survival
@@ -316,8 +313,8 @@ class DraftModelDrafter:
             if self._trees and probability < UNCERTAIN:
                 self._propose_second(job, logits, token, probability, reached)
         else:
-            # A token that was drawn from q must be kept whatever its probability (dropping it would bias
-            # the output), so the estimate may depend on q only: the chance that two draws agree.
+            # A token that was drawn from q must be kept whatever its probability (dropping it would bias the
+            # output), so the estimate may only depend on q: the probability that two draws agree.
             probability = float(probs @ probs)
             job.survival *= probability
             job.probs.append(probs)
@@ -328,15 +325,15 @@ class DraftModelDrafter:
             job.todo = [token]
 
     def _propose_second(self, job: _Job, logits: Logits, first: int, chance: float, reached: float) -> None:
-        """Add the best token but `first` under the same noise, if it is likely enough to be right. `chance`
-        is the first's probability, `reached` that of the path to it.
+        """Add the best token except `first` under the same noise, if its probability is high enough. `chance`
+        is the first token's probability, `reached` that of the path to it.
         """
         if reached * min(chance, 1.0 - chance) < SECOND:
             return
         others = logits.copy()
         others[first] = -np.inf
         token, share, _ = self._sampler.propose(others, job.request, job.tokens)
-        # By chance the noise may favour a token that is less likely than the next; it is still the first.
+        # The noise may favour a token with a lower probability than the next; it is still the first.
         second = min(chance, (1.0 - chance) * share)
         if reached * second >= SECOND:
             job.second[len(job.tokens)] = token, second

@@ -1,7 +1,7 @@
-"""Forced tokens: where a request's constraint leaves one continuation only, draft it.
+"""`grammar`: draft tokens that the request's constraint forces.
 
 Keys of a JSON schema, the rest of an enumerated value, fixed text in a regex: the model has no choice there,
-so these tokens are always accepted, and a round that verifies them costs less than one for each.
+so these tokens are always accepted, and verifying them in one round is cheaper than one round each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NAME = "grammar"
 
 @dataclass(slots=True)
 class _Followed:
-    """A request's constraint and how far its answer is in it. `state` is None where it cannot be followed:
-    the history is not one that the constraint allows.
+    """A request's constraint and the answer's position in it. `state` is None if the history violates the
+    constraint.
     """
 
     constraint: Constraint
@@ -31,7 +31,7 @@ class _Followed:
 
 
 class GrammarDrafter(HistoryDrafter[_Followed | None]):
-    """Drafts the tokens that the constraint forces, with confidence 1; nothing for a request without one."""
+    """Drafts the tokens that the constraint forces, with confidence 1; nothing without a constraint."""
 
     name = NAME
 
@@ -85,7 +85,7 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """The drafter of the stage `grammar`. Its option is `max`, the longest draft (at least 1 token).
+    """Create the drafter of the stage `grammar`. Option: `max`, the maximum tokens of a draft (at least 1).
 
     Raises SpeculationStringError.
     """

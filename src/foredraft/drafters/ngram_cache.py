@@ -1,16 +1,17 @@
 """`ngram-cache`: the next token from counts after the last 1 to 4 tokens, at three levels.
 
-The thresholds and the order are llama.cpp's lookup decoding (`ngram-cache.cpp`): the longest n-gram whose
-next tokens are frequent and agreed enough proposes the most frequent one, first from the request's own text
-(the context level, lax thresholds), then from finished requests' outputs (dynamic, strict), then from a
-corpus counted beforehand (static, two tokens); the static counts also weigh the other levels' candidates.
+The thresholds and the order are those of llama.cpp's lookup decoding (`ngram-cache.cpp`): the longest n-gram
+whose next tokens are frequent and unanimous enough proposes the most frequent one, first from the request's
+own text (the context level, lax thresholds), then from finished requests' outputs (dynamic, strict), then
+from a corpus counted beforehand (static, two tokens); the static counts also weight the other levels'
+candidates.
 
-- *context*: an NgramIndex for each n; the newest `OCCURRENCES` occurrences are counted. It belongs to the
-  request and goes with it. About 600 bytes a token when nothing repeats (60 MB at 100,000 tokens).
-- *dynamic*: what requests generated, learned when each ends; at most 6 MB, the rarest pairs give way. Its
-  keys hold a secret of the request's scope, so no scope is offered what another wrote. Saved on `close` to
-  the file given (or to one in the store, if there is a store); otherwise it ends with the process. Of two
-  processes that save the same file the later one stays.
+- *context*: an NgramIndex for each n; the newest `OCCURRENCES` occurrences are counted. It is freed with the
+  request. About 600 bytes a token if nothing repeats (60 MB at 100,000 tokens).
+- *dynamic*: outputs of requests, learned when each ends; at most 6 MB, after which the rarest pairs are
+  dropped. Its keys include a secret of the request's scope, so that no text of one scope is proposed in
+  another. Saved on `close` to the given file or to one in the store; without either it ends with the process.
+  If two processes save the same file, the later one wins.
 - *static*: a file from `build_static`, at most 50 MB, the same for every scope.
 """
 
@@ -55,7 +56,7 @@ LONGEST = 4
 OCCURRENCES = 16
 
 Thresholds: TypeAlias = tuple[tuple[int, int], ...]
-"""For n = 1 … 4: the least number of samples, and the least share of the best token in percent."""
+"""For n = 1 … 4: the minimum number of samples, and the minimum share of the best token in percent."""
 
 LAX: Thresholds = ((2, 66), (2, 50), (1, 50), (1, 50))
 STRICT: Thresholds = ((4, 75), (3, 66), (2, 66), (2, 66))
@@ -64,22 +65,23 @@ log = logging.getLogger(__name__)
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Options: n-min, n-max (1 … 4), max (tokens drafted), static=FILE, dynamic=FILE.
+    """Create the drafter. Options: n-min, n-max (1 … 4), max (maximum tokens of a draft), static=FILE,
+    dynamic=FILE.
 
-    Raises SpeculationStringError, also when the static file cannot be used; CapacityError for a vocabulary
-    beyond what a pair can hold. A dynamic file that cannot be used is logged and left out when the first
-    request starts.
+    Raises SpeculationStringError, also if the static file cannot be used; CapacityError for a vocabulary that
+    is too large for a pair. A dynamic file that cannot be used is logged and ignored when the first request
+    starts.
     """
     defaults: dict[str, int | str] = {"n-min": 1, "n-max": LONGEST, "max": 8, "static": "", "dynamic": ""}
     values = read_options(NAME, options, defaults)
     check_range(NAME, values, "max")
     if not 1 <= values["n-min"] <= values["n-max"] <= LONGEST:
         raise SpeculationStringError(
-            f"{NAME}: n-min={values['n-min']} and n-max={values['n-max']} do not fit.",
+            f"{NAME}: n-min={values['n-min']} and n-max={values['n-max']} are not a valid range.",
             hint=f"Use 1 ≤ n-min ≤ n-max ≤ {LONGEST}.",
         )
     if context.target.vocab_size > TOKENS:
-        raise CapacityError(f"{NAME} counts vocabularies of at most {TOKENS} tokens.", hint="Use 'suffix'.")
+        raise CapacityError(f"{NAME} supports vocabularies of at most {TOKENS} tokens.", hint="Use 'suffix'.")
     static = _load_static(Path(values["static"]), context.target) if values["static"] else None
     dynamic = _Dynamic(_dynamic_path(context, values["dynamic"]), context.target)
     return NgramCache(range(values["n-min"], values["n-max"] + 1), values["max"], dynamic, static)
@@ -91,7 +93,7 @@ def _load_static(path: Path, target: ModelInfo) -> CountTable:
     except (OSError, UnusableFileError) as exc:
         raise SpeculationStringError(
             f"{NAME}: the static file {path} cannot be used: {exc}.",
-            hint="Build it for this model, or leave out static=.",
+            hint="Build it for this model, or remove static=.",
         ) from exc
 
 
@@ -105,10 +107,10 @@ def _dynamic_path(context: DrafterContext, given: str) -> Path | None:
 
 
 class _Dynamic:
-    """The dynamic level: a table, the secret that keeps its scopes apart, and where it is saved.
+    """The dynamic level: its table, the secret that separates its scopes, and its file.
 
-    `open` before use. The file is not read earlier, because an engine that changes its drafters closes the
-    old ones after it has created the new ones, and what they learned is saved only then.
+    Call `open` before use. The file is read no earlier, because an engine that changes its drafters creates
+    the new ones before it closes, and so saves, the old ones.
     """
 
     def __init__(self, path: Path | None, target: ModelInfo) -> None:
@@ -120,7 +122,7 @@ class _Dynamic:
         self._secret = secrets.token_bytes(16)
 
     def open(self) -> None:
-        """Read the file, the first time."""
+        """Read the file, if it has not been read."""
         if self._opened:
             return
         self._opened = True
@@ -135,9 +137,9 @@ class _Dynamic:
         except FileNotFoundError:
             return None
         except (OSError, UnusableFileError) as exc:
-            # What is not ours, or is another model's, is not ours to overwrite.
+            # Never overwrite a file of another program or model.
             if not (isinstance(exc, UnusableFileError) and exc.replaceable):
-                self._path, fate = None, "It is left as it is, and nothing will be saved."
+                self._path, fate = None, "It is kept, and nothing will be saved."
             log.warning("%s: ignoring the dynamic file %s: %s. %s", NAME, path, exc, fate)
             return None
 
@@ -151,7 +153,7 @@ class _Dynamic:
         self._learned = True
 
     def save(self) -> None:
-        """Write the file if there is one and something was learned. A failure is logged."""
+        """Write the file if there is one and something was learned. Failures are logged."""
         if self._path is None or not self._learned:
             return
         try:
@@ -164,10 +166,10 @@ class _Dynamic:
 
 @dataclass(slots=True)
 class Context:
-    """The context level of one request, and what the dynamic level is to learn when it ends.
+    """The context level of one request, and the outputs that the dynamic level learns when it ends.
 
-    `output` is where the output that is being generated starts. `finished` holds outputs of earlier turns,
-    and what was left of those that were edited: each as tokens, and how many of them are only context.
+    `output` is the start of the current output. `finished` holds outputs of earlier turns, and the remaining
+    parts of edited ones: each as tokens and the number of leading tokens that are only context.
     """
 
     indexes: dict[int, NgramIndex]
@@ -178,7 +180,7 @@ class Context:
 
 
 class Vote(NamedTuple):
-    """A level's choice: the token, its share of the samples, their number, and the n-gram's length."""
+    """A level's proposal: the token, its share of the samples, their number, and the n-gram's length."""
 
     token: int
     share: float
@@ -187,7 +189,7 @@ class Vote(NamedTuple):
 
 
 class NgramCache(HistoryDrafter[Context]):
-    """Drafts token by token, each from the first level that is sure enough."""
+    """Drafts token by token, each from the first level whose thresholds are met."""
 
     name = NAME
 
@@ -208,7 +210,7 @@ class NgramCache(HistoryDrafter[Context]):
         return Context(indexes, self._dynamic.salt(request.scope), request.prompt_length, size, [])
 
     def extend(self, state: Context, request: RequestView, outcome: Outcome) -> None:
-        if request.prompt_length != state.prompt_length:  # a conversation's next turn
+        if request.prompt_length != state.prompt_length:  # the conversation's next turn
             self._finish(state, request, outcome.kept)
         for index in state.indexes.values():
             index.update(request.tokens, outcome.kept)
@@ -222,7 +224,7 @@ class NgramCache(HistoryDrafter[Context]):
         return state
 
     def _finish(self, state: Context, request: RequestView, end: int) -> None:
-        """The output up to `end` is final; what stands after it now was not generated here."""
+        """Record the output up to `end` as final; the text after it was not generated here."""
         if end > state.output:
             start = max(0, state.output - LONGEST)
             state.finished.append((request.tokens[start:end], state.output - start))
@@ -249,7 +251,7 @@ class NgramCache(HistoryDrafter[Context]):
         )
 
     def _vote(self, state: Context, tokens: Sequence[int], window: Sequence[int]) -> Vote | None:
-        """The token after `window` (the last tokens of history and draft)."""
+        """The proposal for the token after `window` (the last tokens of history and draft)."""
         keys = _keys(window)
         known = [n for n in reversed(self.orders) if n < len(keys)]
         for n in known:
@@ -271,13 +273,13 @@ class NgramCache(HistoryDrafter[Context]):
         return _settle(STATIC_N, max(counts, key=counts.__getitem__), counts, total, LAX) if counts else None
 
     def _after(self, keys: Sequence[int]) -> tuple[dict[int, int], int]:
-        """What the static level knows of the last two tokens."""
+        """The static level's counts for the last two tokens."""
         return self._static.lookup(keys[STATIC_N]) if len(keys) > STATIC_N else ({}, 0)
 
     def _choose(
         self, n: int, counts: dict[int, int], total: int, keys: Sequence[int], thresholds: Thresholds
     ) -> Vote | None:
-        """The best of `counts`, weighed by the static level where there is a choice."""
+        """The best of `counts`, weighted by the static level if there are several."""
         if len(counts) <= 1:
             best = next(iter(counts), None)
         else:
@@ -313,7 +315,7 @@ def _keys(window: Sequence[int]) -> list[int]:
 
 
 def _settle(n: int, best: int, counts: dict[int, int], total: int, thresholds: Thresholds) -> Vote | None:
-    """The vote for `best`, if there are samples enough and its share of them is large enough."""
+    """The vote for `best`, if there are enough samples and its share is large enough."""
     least, percent = thresholds[n - 1]
     if total < least or 100 * counts[best] < percent * total:
         return None

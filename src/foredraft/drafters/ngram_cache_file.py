@@ -1,13 +1,13 @@
 """Counts of next tokens after n-grams, in sorted arrays and in a file: `ngram-cache`'s lower levels.
 
 A pair (n-gram, next token) is one 64-bit number: the upper 44 bits of the n-gram's key
-(`ngram_index.window_keys`) over 20 bits of token. Sorted, the pairs of an n-gram lie together. Two n-grams
-with the same 44 bits are rare (a full dynamic table mistakes one unknown n-gram in 30 million for a known
-one), and what comes of it is a wrong draft.
+(`ngram_index.window_keys`), then 20 bits of token. In sorted order the pairs of an n-gram are adjacent.
+Collisions of the 44 bits are rare (in a full dynamic table one in 30 million lookups of unknown n-grams), and
+only cause a wrong draft.
 
 File, little-endian: a header (`HEADER`: magic, version, kind, number of pairs, secret, digest of the
-vocabulary, checksum of everything else), then all pairs (u64), then all counts (u32). At most
-`STATIC_PAIRS` pairs, 50 MB. It is written beside its place with mode 0600 and moved there in one step.
+vocabulary, checksum of everything else), then all pairs (u64), then all counts (u32). At most `STATIC_PAIRS`
+pairs, 50 MB. Written atomically with mode 0600.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TOKENS = 1 << TOKEN_BITS
 DYNAMIC_PAIRS = 1 << 19
 STATIC_PAIRS = 1 << 22
 STATIC_N = 2
-"""The static level counts what follows two tokens (llama.cpp's LLAMA_NGRAM_STATIC)."""
+"""The static level counts the tokens after two tokens (llama.cpp's LLAMA_NGRAM_STATIC)."""
 
 TOP = 16
-"""A lookup returns at most this many next tokens, so that one after "the" takes no longer than another."""
+"""Maximum next tokens that a lookup returns, so that frequent n-grams take no longer than others."""
 
 REMEMBERED = 1024
-"""Lookups of frequent n-grams kept at hand by a table, about 2 KB each."""
+"""Lookups of frequent n-grams that a table caches, about 2 KB each."""
 
 CHUNK = 1 << 20
 """Tokens counted at once while building a static table."""
@@ -54,7 +54,7 @@ PAIR_BYTES = 12
 
 
 class CountTable:
-    """(n-gram, next token) → count: 12 bytes a pair, at most `limit` pairs, the rarest old ones give way."""
+    """(n-gram, next token) → count: 12 bytes a pair, at most `limit` pairs; rare old ones are dropped."""
 
     def __init__(self, limit: int, pairs: Keys | None = None, counts: npt.NDArray[np.uint32] | None = None):
         self.limit = limit
@@ -72,8 +72,8 @@ class CountTable:
         self._frequent: dict[int, tuple[dict[int, int], int]] = {}
 
     def lookup(self, key: int) -> tuple[dict[int, int], int]:
-        """The most frequent next tokens (at most `TOP`) after an n-gram with their counts, and the sum of
-        all its counts. ({}, 0) if it is unknown.
+        """The most frequent next tokens (at most `TOP`) after an n-gram with their counts, and the sum of all
+        its counts. ({}, 0) for an unknown n-gram.
         """
         low = key >> TOKEN_BITS << TOKEN_BITS
         if low in self._frequent:
@@ -86,7 +86,7 @@ class CountTable:
         return found, sum(found.values())
 
     def _lookup_frequent(self, low: int, start: int, end: int) -> tuple[dict[int, int], int]:
-        """The same where many different tokens follow; remembered, since such n-grams come up often."""
+        """The same for an n-gram with many different next tokens; cached, since such n-grams are frequent."""
         counts = self.counts[start:end]
         places = (start + np.argpartition(counts, -TOP)[-TOP:]).tolist()
         found = {self._pair_at[place] & (TOKENS - 1): self._count_at[place] for place in places}
@@ -104,7 +104,7 @@ class CountTable:
         known = np.zeros(len(new), dtype=bool)
         inside = at < len(self.pairs)
         known[inside] = self.pairs[at[inside]] == new[inside]
-        # Summed in 64 bits and held at the largest count: a saved table lives as long as its user wants.
+        # Summed in 64 bits and limited to the largest count: a saved table may be used for years.
         raised = self.counts[at[known]].astype(np.int64) + times[known]
         counts = self.counts.copy()
         counts[at[known]] = np.minimum(raised, np.iinfo(np.uint32).max)
@@ -116,7 +116,7 @@ class CountTable:
         self._view()
 
     def _prune(self, latest: npt.NDArray[np.intp]) -> None:
-        """Keep 7/8 of `limit`: the most frequent; of equals those counted just now."""
+        """Keep 7/8 of `limit`: the most frequent pairs; among equals those counted just now."""
         worth = 2 * self.counts.astype(np.int64)
         worth[latest] += 1
         keep = np.sort(np.argsort(worth, kind="stable")[-(self.limit * 7 // 8) :])
@@ -134,10 +134,10 @@ def pairs_of(tokens: Sequence[int], n: int, salt: int, first: int) -> Keys:
 
 
 def build_static(token_streams: Iterable[Sequence[int]], path: Path, vocab_hash: str) -> int:
-    """Count what follows every two tokens of the streams (texts, tokenised; no n-gram spans two of them),
-    write it as a static file and return its number of pairs, at most `STATIC_PAIRS` (the most frequent).
+    """Count the tokens after every two tokens of the streams (tokenised texts; no n-gram spans two of them),
+    write a static file and return its number of pairs, at most `STATIC_PAIRS` (the most frequent).
 
-    Raises ConfigError for a token id out of range or a path that cannot be written.
+    Raises ConfigError for a token id out of range, or if the file cannot be written.
     """
     table = CountTable(STATIC_PAIRS)
     waiting: list[Keys] = []
@@ -153,13 +153,15 @@ def build_static(token_streams: Iterable[Sequence[int]], path: Path, vocab_hash:
     try:
         save(Stored(STATIC, table, bytes(16)), path, vocab_hash)
     except OSError as exc:
-        raise ConfigError(f"Cannot write {path}: {exc}.", hint="Choose a folder you may write to.") from exc
+        raise ConfigError(
+            f"Cannot write {path}: {exc}.", hint="Choose a folder with write permission."
+        ) from exc
     return len(table)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a file holds. `secret` salts a dynamic table's keys; a static table's are not salted."""
+    """The content of a file. `secret` salts a dynamic table's keys; a static table's are not salted."""
 
     kind: int
     table: CountTable
@@ -167,7 +169,7 @@ class Stored:
 
 
 class UnusableFileError(Exception):
-    """The file cannot be used. `replaceable`: it is a damaged file of ours, which a save may overwrite."""
+    """The file cannot be used. `replaceable`: it is damaged but of this format; it may be overwritten."""
 
     def __init__(self, message: str, *, replaceable: bool = False) -> None:
         super().__init__(message)
@@ -175,7 +177,7 @@ class UnusableFileError(Exception):
 
 
 def save(stored: Stored, path: Path, vocab_hash: str) -> None:
-    """Write the file in one step: a reader sees the old one or the new one, whole. Raises OSError."""
+    """Write the file atomically: a reader sees the old or the new content. Raises OSError."""
     table = stored.table
     payload = table.pairs.astype("<u8").tobytes() + table.counts.astype("<u4").tobytes()
     fields = (MAGIC, VERSION, stored.kind, len(table), stored.secret, _digest(vocab_hash.encode()))
@@ -197,19 +199,19 @@ def save(stored: Stored, path: Path, vocab_hash: str) -> None:
 
 
 def load(path: Path, kind: int, vocab_hash: str, vocab_size: int) -> Stored:
-    """Read a file that `save` wrote. Raises FileNotFoundError and other OSErrors, UnusableFileError."""
+    """Read a file written by `save`. Raises FileNotFoundError and other OSErrors, UnusableFileError."""
     limit = STATIC_PAIRS if kind == STATIC else DYNAMIC_PAIRS
     with path.open("rb") as file:
         head = file.read(HEADER.size)
         if not head.startswith(MAGIC):
-            raise UnusableFileError("it is not an n-gram cache of Foredraft's")
-        # One byte more than the largest file: what is longer is damaged, and is not read to its end.
+            raise UnusableFileError("it is not an n-gram cache of Foredraft")
+        # One byte more than the largest file: a longer one is damaged and not read further.
         payload = file.read(limit * PAIR_BYTES + 1)
     if len(head) < HEADER.size:
-        raise UnusableFileError("it is cut short", replaceable=True)
+        raise UnusableFileError("it is truncated", replaceable=True)
     magic, version, found, size, secret, vocabulary, checksum = HEADER.unpack(head)
     if version != VERSION:
-        raise UnusableFileError(f"it is in version {version} of the format; this is version {VERSION}")
+        raise UnusableFileError(f"it has version {version} of the format; this is version {VERSION}")
     fields = (magic, version, found, size, secret, vocabulary)
     if len(payload) != size * PAIR_BYTES or _digest(HEADER.pack(*fields, bytes(16)), payload) != checksum:
         raise UnusableFileError("it is damaged", replaceable=True)
@@ -220,7 +222,7 @@ def load(path: Path, kind: int, vocab_hash: str, vocab_size: int) -> Stored:
     pairs = np.frombuffer(payload, "<u8", size).astype(np.uint64)
     counts = np.frombuffer(payload, "<u4", size, offset=8 * size).astype(np.uint32)
     if size and int((pairs & np.uint64(TOKENS - 1)).max()) >= vocab_size:
-        raise UnusableFileError("it holds tokens that the vocabulary lacks", replaceable=True)
+        raise UnusableFileError("it contains tokens that are not in the vocabulary", replaceable=True)
     return Stored(found, CountTable(limit, pairs, counts), secret)
 
 

@@ -1,10 +1,10 @@
-"""Where an n-gram of a request's history occurred before: the index behind the n-gram drafters.
+"""Index of the earlier occurrences of n-grams in a request's history, for the n-gram drafters.
 
-The key of an n-gram t₁ … tₙ is the polynomial hash Σ (tᵢ + 1)·Bⁿ⁻ⁱ⁺¹ mod 2⁶⁴ (Karp and Rabin 1987), so a
-key rolls to the next position in constant time, and numpy computes every key of a prompt in n passes. The
-last token is multiplied too: tables take a key's upper bits, which every token has to reach. Each position
-links to the latest earlier position of the same key. Those chains give the most recent occurrence
-and all older ones without a search, and make removing text from the end as cheap as adding it.
+The key of an n-gram t₁ … tₙ is the polynomial hash Σ (tᵢ + 1)·Bⁿ⁻ⁱ⁺¹ mod 2⁶⁴ (Karp and Rabin 1987), so a key
+rolls to the next position in constant time, and numpy computes every key of a prompt in n passes. The last
+token is multiplied too, because tables use a key's upper bits, which every token has to affect. Each position
+links to the latest earlier position with the same key. These chains give the most recent occurrence and all
+older ones without a search, and make removing text from the end as cheap as adding it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BASE = 0x9E3779B97F4A7C15
 """Any odd number with well-spread bits; 2⁶⁴ divided by the golden ratio."""
 
 LONGEST_MATCH = 64
-"""How far back a match is measured, in tokens, beyond which a longer one says nothing new."""
+"""Maximum tokens over which a match is measured; a longer match is no better evidence."""
 
 BULK = 1024
-"""From this many new tokens on, rebuilding with numpy beats adding them one by one."""
+"""From this many new tokens on, rebuilding with numpy is faster than adding them one by one."""
 
 LARGEST_OPTION = 1024
-"""The largest n or m, in tokens: llama.cpp's own limit."""
+"""Maximum n or m, in tokens: llama.cpp's own limit."""
 
 
 def window_keys(tokens: Sequence[int], n: int) -> Keys:
@@ -50,9 +50,9 @@ def window_keys(tokens: Sequence[int], n: int) -> Keys:
 
 
 class NgramIndex:
-    """Every n-gram of one history. It reads the caller's token list and keeps no copy of it.
+    """All n-grams of one history. It reads the caller's token list and keeps no copy.
 
-    Memory: 16 bytes a token and one dictionary entry per different n-gram, about 150 bytes a token when no
+    Memory: 16 bytes a token and one dictionary entry per different n-gram, about 150 bytes a token if no
     n-gram repeats (15 MB at 100,000 tokens). Bounded by the context length.
     """
 
@@ -86,7 +86,7 @@ class NgramIndex:
         self._last: dict[int, int] = dict(zip(keys[first:].tolist(), range(first, size), strict=True))
 
     def update(self, tokens: Sequence[int], kept: int) -> None:
-        """The history is now `tokens`, of which the first `kept` are as they were."""
+        """Update the index: the history is now `tokens`, whose first `kept` are unchanged."""
         added = len(tokens) - kept
         if kept > len(self) or (added > BULK and 4 * added > kept):
             self._build(tokens)
@@ -121,19 +121,19 @@ class NgramIndex:
             seen.append(seen[before] + 1 if before >= 0 else 0)
 
     def count(self) -> int:
-        """How often the history's last n tokens occurred before."""
+        """The number of earlier occurrences of the history's last n tokens."""
         return self._seen[-1] if self._keys else 0
 
     def recent(self, tokens: Sequence[int], limit: int) -> list[int]:
-        """Where the text went on after earlier occurrences of the last n tokens: at most `limit` positions
-        in `tokens`, the most recent first.
+        """Positions in `tokens` after earlier occurrences of the last n tokens: at most `limit`, the most
+        recent first.
         """
         if len(self) < self.n:
             return []
         return self._walk(tokens, self._earlier[-1], tokens[-self.n :], limit)
 
     def after(self, tokens: Sequence[int], key: int, window: Sequence[int], limit: int) -> list[int]:
-        """The same for any n-gram `window` and its key, whether or not the history ends with it."""
+        """The same for any n-gram `window` with its key, whether or not the history ends with it."""
         position = self._last.get(key, -1)
         if position == len(tokens) - 1 and position >= 0:  # nothing follows it yet
             position = self._earlier[position]
@@ -151,8 +151,8 @@ class NgramIndex:
 
 
 def copy_from(tokens: Sequence[int], position: int, length: int) -> list[int]:
-    """`length` tokens of history from `position` on. Where the history ends the copy reads on in itself, as
-    LZ77 does: a text that loops every three tokens goes on looping.
+    """`length` tokens of history from `position` on. At the end of the history the copy continues in itself,
+    as in LZ77: a text that repeats every three tokens continues to repeat.
     """
     run = list(tokens[position : position + length])
     if len(run) < length:
@@ -161,7 +161,7 @@ def copy_from(tokens: Sequence[int], position: int, length: int) -> list[int]:
 
 
 def match_length(tokens: Sequence[int], position: int, known: int) -> int:
-    """How many tokens before `position` equal the history's last ones; the last `known` are known to."""
+    """How many tokens before `position` equal the history's last ones, at least `known`."""
     length, end = known, len(tokens)
     while length < min(LONGEST_MATCH, position) and tokens[position - 1 - length] == tokens[end - 1 - length]:
         length += 1
@@ -178,11 +178,11 @@ class MatchOptions:
 
 
 Propose: TypeAlias = Callable[[NgramIndex, Sequence[int], MatchOptions, int], Draft | None]
-"""(index, history, options, most tokens) → a draft, when the history's last n tokens have occurred before."""
+"""(index, history, options, maximum tokens) → a draft, if the history's last n tokens occurred before."""
 
 
 class MatchDrafter(HistoryDrafter[NgramIndex]):
-    """Drafts from what followed earlier occurrences of the history's last n tokens, as `propose` decides."""
+    """Drafts what followed earlier occurrences of the history's last n tokens, chosen by `propose`."""
 
     def __init__(self, name: str, options: MatchOptions, propose: Propose) -> None:
         super().__init__()
@@ -226,5 +226,5 @@ def check_range(name: str, values: Mapping[str, int], *keys: str) -> None:
     for key in keys:
         if not 1 <= values[key] <= LARGEST_OPTION:
             raise SpeculationStringError(
-                f"{name}: {key}={values[key]} does not fit.", hint=f"Use 1 to {LARGEST_OPTION}."
+                f"{name}: {key}={values[key]} is out of range.", hint=f"Use 1 to {LARGEST_OPTION}."
             )

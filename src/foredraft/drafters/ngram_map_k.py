@@ -1,10 +1,10 @@
-"""`ngram-map-k`: what followed the last occurrence, as far as following it was right the last time.
+"""`ngram-map-k`: the tokens after the last occurrence, as many as were right there.
 
-llama.cpp's `ngram-map-k` keeps for each key how many tokens of its last draft were accepted and drafts no
-more than that; a key that once had none accepted never drafts again. Here that count is read off the history:
-at the last occurrence a draft would have copied from the one before it, and the text shows how far that went.
-So it also learns where nobody, or somebody else, drafted; it rises again as soon as the text repeats; and
-removing text needs no bookkeeping. Memory: one NgramIndex a request.
+llama.cpp's `ngram-map-k` stores for each key how many tokens of its last draft were accepted and drafts no
+more than that; a key without accepted tokens never drafts again. Here that number is computed from the
+history: at the last occurrence a draft would have copied from the one before it, and the text shows how many
+of its tokens were right. So it also learns from rounds without a draft or with another drafter's, it rises
+again as soon as the text repeats, and removing text needs no bookkeeping. Memory: one NgramIndex a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "ngram-map-k"
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """Options: n, m, min-hits. Raises SpeculationStringError."""
+    """Create the drafter. Options: n, m, min-hits. Raises SpeculationStringError."""
     return match_drafter(NAME, options, propose)
 
 
@@ -43,7 +43,7 @@ def propose(index: NgramIndex, tokens: Sequence[int], options: MatchOptions, mos
 
 
 def would_accept(tokens: Sequence[int], older: int, newer: int, most: int) -> int:
-    """How many tokens of a draft copied from `older` were right at `newer`; `most` if none was wrong yet."""
+    """The number of tokens copied from `older` that were right at `newer`; `most` if none was wrong yet."""
     there, here = tokens[older : older + most], tokens[newer : newer + most]
     if there[: len(here)] == here:
         return most

@@ -1,9 +1,10 @@
-"""`ngram-map-k4v`: the m-gram that most often followed, if it is clearly preferred.
+"""`ngram-map-k4v`: the m-gram that followed most often, if it is clearly preferred.
 
-As llama.cpp's `ngram-map-k4v`: up to four different m-grams (values) are told apart after a key, and the most
-frequent is drafted if it was seen at least twice as often as all the others together; llama.cpp then copies
-whatever followed the latest match, here the chosen value itself is drafted. The newest `OCCURRENCES`
-occurrences vote, so a draft takes bounded time and old habits fade. Memory: one NgramIndex a request.
+As in llama.cpp's `ngram-map-k4v`, up to four different m-grams (values) are distinguished after a key, and
+the most frequent is chosen if it occurred at least twice as often as all others together; llama.cpp then
+copies the tokens after the latest match, here the chosen value itself is drafted. Only the newest
+`OCCURRENCES` occurrences count, so a draft takes bounded time and old text loses influence. Memory: one
+NgramIndex a request.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ NAME = "ngram-map-k4v"
 VALUES = 4
 OCCURRENCES = 32
 PREFERRED = 2
-"""How many times as often as all other values together the chosen one must have been seen."""
+"""The chosen value must occur at least this many times as often as all other values together."""
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """Options: n, m, min-hits. Raises SpeculationStringError."""
+    """Create the drafter. Options: n, m, min-hits. Raises SpeculationStringError."""
     return match_drafter(NAME, options, propose)
 
 
 def propose(index: NgramIndex, tokens: Sequence[int], options: MatchOptions, most: int) -> Draft | None:
-    """The value most often seen after the last n tokens, with the share of occurrences that agree with it."""
+    """The most frequent value after the last n tokens, with the share of occurrences that agree with it."""
     places = index.recent(tokens, OCCURRENCES)
     if not places:
         return None
@@ -39,7 +40,7 @@ def propose(index: NgramIndex, tokens: Sequence[int], options: MatchOptions, mos
     others = [(values[v], counts[v]) for v in range(len(values)) if v != chosen]
     unknown = len(places) - sum(
         counts
-    )  # occurrences with a fifth value or more: against it from the first token
+    )  # occurrences with further values: they disagree from the first token on
     return Draft(
         tokens=tuple(value[:most]),
         source=NAME,
@@ -55,7 +56,7 @@ def propose(index: NgramIndex, tokens: Sequence[int], options: MatchOptions, mos
 def _values(
     tokens: Sequence[int], places: Sequence[int], m: int
 ) -> tuple[list[list[int]], list[int], list[int]]:
-    """The newest `VALUES` different values, how often each occurs, and where each occurred last."""
+    """The newest `VALUES` different values, their numbers of occurrences, and their latest positions."""
     values: list[list[int]] = []
     counts: list[int] = []
     newest: list[int] = []

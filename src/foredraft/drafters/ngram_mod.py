@@ -1,13 +1,13 @@
 """`ngram-mod`: one pool of (hash of the last n tokens → next token), shared by a scope's requests.
 
 As llama.cpp's `ngram-mod`: constant memory, constant time a token, and a draft that follows the pool from
-token to token for as long as it knows the next one. Each entry carries its key, so a draft never follows a
-hash that merely landed in the same place; the stored key holds a secret of the request's scope, so nobody is
-offered another scope's text. The newest occurrence replaces an older one, and nothing is ever cleared: what
-went badly for one request cannot cost the others theirs.
+token to token until the next one is unknown. Each entry has its key, so that a hash collision cannot cause a
+draft; the stored key includes a secret of the request's scope, so that no text of one scope is proposed in
+another. The newest occurrence replaces an older one, and nothing is ever cleared: one request's rejected
+drafts do not affect the others.
 
-Memory: 12 bytes for each of 2²⁰ entries, 12 MB in all, taken as it fills, however many requests and scopes
-there are; and two numbers a request.
+Memory: 12 bytes for each of 2²⁰ entries, 12 MB in total, used as it fills, whatever the number of requests
+and scopes; and two numbers a request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ BULK = 256
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """Options: n (tokens matched), min and max (tokens drafted; a draft shorter than min is dropped).
+    """Create the drafter. Options: n (tokens matched), min and max (tokens of a draft; shorter ones are
+    dropped).
 
     Raises SpeculationStringError.
     """
@@ -43,7 +44,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # n
     if values["min"] > values["max"]:
         raise SpeculationStringError(
             f"{NAME}: min={values['min']} is more than max={values['max']}.",
-            hint="Set min=0 to draft however little is known.",
+            hint="Set min=0 to allow drafts of any length.",
         )
     return NgramMod(values["n"], values["min"], values["max"])
 
@@ -64,7 +65,7 @@ class Pool:
         self._shift = 64 - bits
         self._keys = np.zeros(1 << bits, dtype=np.uint64)
         self._tokens = np.zeros(1 << bits, dtype=np.int32)
-        # Single elements are read through memoryviews, which takes a third of numpy's time.
+        # Reading single elements through memoryviews takes a third of numpy's time.
         self._key_at = self._keys.data
         self._token_at = self._tokens.data
 
@@ -79,7 +80,7 @@ class Pool:
         self._token_at[slot] = token
 
     def put_all(self, tokens: Sequence[int], n: int, scope: Scope) -> None:
-        """Every n-gram of `tokens` that has a next token; of several in one place the last stays."""
+        """Add every n-gram of `tokens` that has a next token; of several in one slot the last one stays."""
         if len(tokens) <= n:
             return
         keys = window_keys(tokens, n)[n - 1 : -1]
@@ -112,7 +113,7 @@ class NgramMod(HistoryDrafter[Window]):
         self._secret = secrets.token_bytes(32)
 
     def build(self, request: RequestView) -> Window:
-        """Also puts the whole history in the pool: what a removed tail had replaced comes back."""
+        """Also adds the whole history to the pool, which restores entries that a removed end replaced."""
         tokens = request.tokens
         offset, secret = (
             int.from_bytes(hashlib.blake2b(request.scope.encode(), key=key, digest_size=8).digest(), "little")
@@ -152,10 +153,10 @@ class NgramMod(HistoryDrafter[Window]):
             key = ((key + token + 1) * BASE - (window[step] + 1) * drop) & MASK
             window.append(token)
         drafted = tuple(window[n:])
-        # A limit below `shortest` is the planner's choice, not a sign of a poor match.
+        # A limit below `shortest` is the planner's choice and does not mean that the match is poor.
         if not drafted or len(drafted) < min(self.shortest, most):
             return None
-        # The pool keeps the latest occurrence only: its evidence is always one.
+        # The pool only keeps the latest occurrence, so the count is always one.
         return Draft(drafted, NAME, features={"match_length": n, "count": 1})
 
     def size(self, state: Window) -> int:

@@ -1,4 +1,4 @@
-"""`ngram-simple`: what followed the last time the text ended like this.
+"""`ngram-simple`: the tokens after the most recent earlier occurrence of the text's end.
 
 Prompt lookup (Saxena 2023; "LLMA", Yang et al. 2023, arXiv 2304.04487) with one n-gram size, as llama.cpp's
 `ngram-simple`. Memory: one NgramIndex a request.
@@ -16,7 +16,7 @@ NAME = "ngram-simple"
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """Options: n, m, min-hits. Raises SpeculationStringError."""
+    """Create the drafter. Options: n, m, min-hits. Raises SpeculationStringError."""
     return match_drafter(NAME, options, propose)
 
 

@@ -1,4 +1,4 @@
-"""A scope's past outputs in memory: read beside the decoding, and added to as requests end."""
+"""A scope's past outputs in memory: loaded in the background, and extended as requests end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAST_LEVELS = (2, 8)
 
 
 class PastOutputs:
-    """The store of a scope and the index over what it holds.
+    """The store of a scope and the index of its content.
 
-    A file is read and indexed on `thread`; where there is none, the index is there at once. Until then
-    `index` is None, and what is added comes after what is read.
+    A file is read and indexed on `thread`; without a file, the index is available at once. Until then `index`
+    is None, and added outputs come after those in the file.
     """
 
     def __init__(self, store: SuffixStore, thread: StoreThread) -> None:
@@ -32,7 +32,9 @@ class PastOutputs:
 
     @property
     def index(self) -> SuffixIndex | None:
-        """The index, or None while it is being read. Raises what kept it from being made, MemoryError."""
+        """The index, or None while it is being built. Raises the exception that building it raised,
+        MemoryError.
+        """
         if self._reading is not None and self._reading.done():
             self._index, self._reading = self._reading.result(), None
             for output in self._added:
@@ -41,7 +43,7 @@ class PastOutputs:
         return self._index
 
     def add(self, output: Sequence[int]) -> None:
-        """The end of a prompt and its answer; they are written when the store is."""
+        """Add the end of a prompt and its answer; they are written with the store."""
         self.store.add(output)
         index = self.index
         if index is None:
@@ -50,7 +52,7 @@ class PastOutputs:
             self._append(index, output)
 
     def abandon(self) -> None:
-        """Nobody is going to ask for the index: it is not read if that has not begun."""
+        """Cancel reading the store if it has not started: the index is no longer needed."""
         if self._reading is not None:
             self._reading.cancel()
 

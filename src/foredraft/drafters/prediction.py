@@ -1,8 +1,8 @@
-"""Predicted outputs: draft the text the client said to expect, and find the place again after a deviation.
+"""`prediction`: draft the text that the client expects, and resynchronise after a deviation.
 
-The request's `prediction` is OpenAI's field of that name. A cursor walks along it with the output. At a
+The request's `prediction` is OpenAI's field of that name. A cursor moves along it with the output. After a
 deviation the cursor is lost, and with every further token the end of the output is searched in the
-prediction: of the places where the longest gram occurs it is the nearest one ahead.
+prediction: among the places where the longest gram occurs, the nearest one ahead is used.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 NAME = "prediction"
 
 GRAMS = (1, 2, 3, 4, 6, 8)
-"""How many of the output's last tokens are searched for; the longest gram that occurs sets the cursor."""
+"""Lengths of the output's end that are searched for; the longest gram that occurs sets the cursor."""
 NEAR = 24
-"""A single token is only believed when it occurs once, or this close ahead of where the cursor was lost."""
+"""A single token only sets the cursor if it occurs once, or this close ahead of where the cursor was lost."""
 
 _BASE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_PLACE_BITS = 24  # of a packed (hash, place) pair; a prediction is cut to what they can address
+_PLACE_BITS = 24  # of a packed (hash, place) pair; a longer prediction is truncated
 _PLACE_MASK = (1 << _PLACE_BITS) - 1
 _POWERS = tuple(pow(_BASE, width, 1 << 64) for width in range(1, max(GRAMS) + 1))
 
-_PRIOR = 0.9  # acceptance before anything was seen
-_MEMORY = 0.95  # what a token leaves in place of the running acceptance: about twenty tokens count
-_DOUBT = 0.4  # share of wrong tokens right after the cursor was set, over the tokens known to match since
+_PRIOR = 0.9  # initial estimate of the acceptance
+_MEMORY = 0.95  # decay of the running acceptance per token: about twenty tokens count
+_DOUBT = 0.4  # share of wrong tokens right after the cursor was set, divided by the tokens matched since
 
 
 class GramPlaces:
-    """Where the grams of a fixed text end: for each length a sorted array of packed (hash, place) pairs.
+    """End positions of the grams of a fixed text: for each length a sorted array of packed (hash, place)
+    pairs.
 
     One bisection finds the occurrence nearest to a place. Memory is 8 × len(GRAMS) bytes a token.
     """
@@ -57,8 +58,8 @@ class GramPlaces:
                 self._places[width] = memoryview(packed.data)
 
     def nearest(self, gram: Sequence[int], place: int) -> tuple[int, bool] | None:
-        """The end of the first occurrence at or after `place`, else of the last before it; and whether it is
-        the only one. None where the gram, whose length is one of GRAMS, does not occur.
+        """The end of the first occurrence at or after `place`, else of the last one before it; and whether it
+        is the only one. None if the gram, whose length is one of GRAMS, does not occur.
         """
         width = len(gram)
         packed = self._places.get(width)
@@ -79,18 +80,18 @@ class GramPlaces:
 
 @dataclass(slots=True)
 class _Walk:
-    """How the output has followed the prediction so far. A function of both, token by token."""
+    """The output's position in the prediction. A function of both, computed token by token."""
 
     expected: tuple[int, ...]
     grams: GramPlaces
     prompt_length: int
     size: int
     cursor: int = 0
-    """The place of the next expected token or, while lost, of the one that did not come."""
+    """The position of the next expected token or, while lost, of the one that did not come."""
     lost: int = 0
-    """Tokens since the cursor was lost; 0 when it is not."""
+    """Tokens since the cursor was lost; 0 if it is not."""
     match_length: int = 0
-    """How long the gram was that set the cursor; 0 at the output's beginning."""
+    """Length of the gram that set the cursor; 0 at the output's beginning."""
     since_sync: int = 0
     rate: float = _PRIOR
 
@@ -127,8 +128,8 @@ class _Walk:
 class PredictionDrafter(HistoryDrafter[_Walk | None]):
     """Drafts the predicted text from the cursor on; nothing without a prediction or past its end.
 
-    Directly after a deviation that leads nowhere the token is taken to replace the expected one. Features:
-    `match_length`, the tokens that the cursor was set by (0 at the output's beginning and for a guessed
+    Directly after a deviation the drafter assumes that the token replaced the expected one. Features:
+    `match_length`, the length of the gram that set the cursor (0 at the output's beginning and for an assumed
     replacement), `since_sync`, the tokens that were as predicted since then.
     """
 
@@ -187,7 +188,8 @@ class PredictionDrafter(HistoryDrafter[_Walk | None]):
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """The drafter of the stage `prediction`. Its option is `max`, the longest draft (at least 1 token).
+    """Create the drafter of the stage `prediction`. Option: `max`, the maximum tokens of a draft (at least
+    1).
 
     Raises SpeculationStringError.
     """

@@ -1,17 +1,16 @@
 """`recycle`: token recycling (Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696).
 
-The target's logits name more candidates than the one that is committed, and rows of rejected draft tokens are
-computed and thrown away. Both say what tends to follow a token. As in the paper they are kept in an adjacency
+The target's logits rank more candidates than the one that is committed, and rows of rejected draft tokens are
+computed and discarded. Both tell what tends to follow a token. As in the paper they are kept in an adjacency
 table from a token to its last likely successors, and a draft follows the table from the text's last token:
-the best successor each time, or, where the model verifies trees, the most promising branches.
+the best successor each time, or, if the model verifies trees, the most promising branches.
 
-Two things are added, because replayed answers were drafted better with them (docs/experiments.md): a context
-of two tokens, which is asked before that of one, and the text itself, prompt included, which counts for more
-than an opinion that was never followed.
+Two additions improved the drafts for replayed answers (docs/experiments.md): a context of two tokens, which
+is looked up before the context of one, and the text itself, prompt included, which ranks above successors
+that only the logits suggested.
 
-What is learned from one request drafts in the others of its scope, while the process lives. Nothing is
-written to disk. Memory: one table of at most 8 MB for all requests and scopes (recycle_table.py), and three
-numbers a request.
+The table is shared by the requests of a scope while the process lives. Nothing is written to disk. Memory:
+one table of at most 8 MB for all requests and scopes (recycle_table.py), and three numbers a request.
 """
 
 from __future__ import annotations
@@ -35,32 +34,31 @@ SUCCESSORS = 4
 LONGEST = 16
 WIDTH = 3
 MIN_SURVIVAL = 0.3
-"""A draft named in a speculation string is verified whole, so it ends where the estimate that all of it is
-right falls below this."""
+"""Minimum survival of a draft by a named drafter, which is verified completely: drafting ends below it."""
 
 MOST_READ = 1 << 15
-"""Tokens of a prompt that are learnt, from its end: 100 ms, for which every stream waits. What came before
-would hardly be left in the table.
+"""Maximum prompt tokens to learn, from its end: they take 100 ms, during which all streams wait. Hardly any
+earlier token would still be in the table.
 """
 
 BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""
 
-# How often the first successor was right, by how often in a row it had followed (0: an opinion). Measured on
-# greedy answers of a 135M model to prompts of six kinds; the planner learns the rest.
+# Probability that the first successor is right, by how often in a row it had followed (0: from logits only).
+# Measured on greedy answers of a 135M model to prompts of six kinds; the planner calibrates it.
 _AFTER_ONE = (0.12, 0.12, 0.16, 0.18, 0.20, 0.20, 0.20, 0.20)
 _AFTER_ONE_OWN = (0.30, 0.24, 0.40, 0.57, 0.70, 0.76, 0.80, 0.84)
 _AFTER_TWO = (0.12, 0.17, 0.30, 0.38, 0.40, 0.45, 0.48, 0.53)
 _AFTER_TWO_AGREED = (0.36, 0.36, 0.50, 0.55, 0.60, 0.65, 0.70, 0.77)
 _AFTER_TWO_OWN = (0.60, 0.58, 0.84, 0.93, 0.965, 0.985, 0.99, 0.995)
-# And each further one where those before it were wrong.
+# The same for each further successor if those before it were wrong.
 _NEXT = {1: (0.09, 0.07, 0.05), 2: (0.18, 0.12, 0.08)}
 _NEXT_OWN = {1: (0.16, 0.11, 0.07), 2: (0.45, 0.27, 0.18)}
 
 
 class _Guess(NamedTuple):
-    """What the table says comes next: the row of the last `matched` tokens, and the probability that its
-    first successor is right.
+    """The table's entry for the next token: the row of the last `matched` tokens, and the probability that
+    its first successor is right.
     """
 
     row: Row
@@ -69,14 +67,14 @@ class _Guess(NamedTuple):
 
     @property
     def further(self) -> tuple[float, ...]:
-        """The probability of each further successor, where those before it are wrong."""
+        """The probability of each further successor if those before it are wrong."""
         return (_NEXT_OWN if self.row.own else _NEXT)[self.matched]
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How much of a request's history is in the table, and under which number it is written there. The
-    number changes when text is removed, so that what it taught counts as another request's.
+    """How much of a request's history is in the table, and its number there. Removing text changes the
+    number, so that the removed text counts as another request's.
     """
 
     size: int
@@ -86,12 +84,12 @@ class _Reading:
 
 class RecycleDrafter(HistoryDrafter[_Reading]):
     """Drafts at most `longest` tokens: a chain, or with `width` > 1 a tree in which a token has at most that
-    many children. It ends where the estimate that all of it is right falls below `min_survival`, but not
-    before one token, and after a token of `end_tokens`. `k` successors are kept of each context; a chain
-    only ever follows the first, so for chains the target's first choice is all that is asked for.
+    many children. A draft ends where its survival falls below `min_survival`, but not before one token, and
+    after a token of `end_tokens`. `k` successors are kept for each context; a chain only follows the first,
+    so for chains only the target's first choice is requested.
 
-    Features: `match_length`, the context of the first token (1 or 2); `count`, how often in a row it had
-    followed there; `own`, 1 if it did so last in this request.
+    Features: `match_length`, the context length of the first token (1 or 2); `count`, how often in a row it
+    had followed there; `own`, 1 if it did so last in this request.
     """
 
     name = NAME
@@ -132,8 +130,8 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         state.size = len(text)
 
     def _hear(self, state: _Reading, before: int, outcome: Outcome) -> None:
-        """Learn the target's opinions, of rejected tokens too. `before` is the token before the first row's,
-        -1 for none.
+        """Learn the target's likeliest successors, also of rejected tokens. `before` is the token before the
+        first row's, -1 for none.
         """
         opine, scope, number = self._table.opine, state.scope, state.number
         draft = outcome.draft
@@ -172,7 +170,9 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         return Draft(tuple(tokens), NAME, tuple(parents), tuple(confidence), features)
 
     def _guess(self, state: _Reading, before: int, last: int) -> _Guess | None:
-        """What the table has for the last two tokens, or else for the last one; `before` = -1: only one."""
+        """The table's entry for the last two tokens, or else for the last one; `before` = -1: there is only
+        one.
+        """
         find, scope, number = self._table.find, state.scope, state.number
         pair = find(before, last, scope, number) if before >= 0 else None
         if pair is not None and pair.own:
@@ -188,8 +188,8 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
     def _chain(
         self, state: _Reading, last: int, guess: _Guess | None, most: int, least: float
     ) -> tuple[list[int], list[float]]:
-        """The best successor of the best successor …, and the estimate for each, from `guess` after the token
-        `last` on; to an end token, or until all of it is right with a probability under `least`.
+        """Follow the best successors from `guess` after the token `last` on, with an estimate for each, up to
+        an end token or until the chain's survival falls below `least`.
         """
         tokens: list[int] = []
         confidence: list[float] = []
@@ -209,13 +209,13 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
     def _tree(
         self, state: _Reading, last: int, guess: _Guess | None, most: int, least: float
     ) -> tuple[list[int], list[int], list[float]]:
-        """The `most` likeliest branches from `guess` after the token `last` on: the token that is likeliest
-        to be reached and right is added next, so a tree that is cut keeps its best part.
+        """The `most` likeliest branches from `guess` after the token `last` on: the token with the highest
+        survival is added next, so a tree that is cut keeps its best part.
         """
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []
-        # (-survival, order of finding, parent's index, the token before, token, chance)
+        # (-survival, order of finding, parent's index, the token before, token, probability)
         open_: list[tuple[float, int, int, int, int, float]] = []
         found, survival, parent = 0, 1.0, -1
         while len(tokens) < most:
@@ -241,11 +241,11 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """The drafter of the stage `recycle`.
+    """Create the drafter of the stage `recycle`.
 
     Options: `k`, successors kept for each context (1 to 15; the table has as many rows as fit into 8 MB);
-    `max`, the longest draft (1 to 63 tokens); `width`, the most children of a token where the model verifies
-    trees, 1 for chains; `min-p`, the estimate that all of the draft is right below which it ends. Raises
+    `max`, the maximum tokens of a draft (1 to 63); `width`, the maximum children of a token if the model
+    verifies trees, 1 for chains; `min-p`, the survival below which a draft ends. Raises
     SpeculationStringError.
     """
     values = read_options(

@@ -1,10 +1,10 @@
-"""Re-synchronisation: after a wrong token the copied text may go on as before.
+"""Resynchronisation: after a wrong token a copied text may continue as before.
 
-A text that is copied with changes (a variable renamed, a number corrected) leaves its source for a token and
-comes back. Suffix matching finds the way back only when enough of the text after the change has been written.
-Until then this proposes what followed in the source, one token on: the wrong one was replaced. Measured on
-recorded outputs of a 135M model, of 1,464 drafts after matches of four tokens and more whose first token was
-wrong, one in five was right from its second token on, and suffix matching knew of less than half of those.
+A text that is copied with changes (a renamed variable, a corrected number) differs from its source for a
+token and then continues. Suffix matching only finds the source again when enough text after the change has
+been written. Until then this proposes the source's tokens after the replaced one. Measured on recorded
+outputs of a 135M model: of 1,464 drafts after matches of at least four tokens whose first token was wrong,
+one in five was right from its second token on, and suffix matching found less than half of those.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = (0.2, 0.7, 0.77, 0.85, 0.85, 0.93)
-"""Measured share that is right of the first, second, … token, given those before; the last goes on."""
+"""Measured share of right first, second, … tokens, given those before; the last value holds for all further
+ones.
+"""
 
 STEADY = 4
-"""Tokens that must have matched for a draft to count as copying."""
+"""Minimum matched tokens for a draft to count as copying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Copying:
     tokens: Sequence[int]
 
     def after_a_change(self, history: Sequence[int]) -> Sequence[int]:
-        """What is expected if the history's last token took the place of the expected one, and everything
-        before it came as expected; nothing otherwise.
+        """The expected tokens if the history's last token replaced the expected one and everything before it
+        was as expected; otherwise none.
         """
         written = len(history) - self.start
         if not 0 < written < len(self.tokens) or history[-1] == self.tokens[written - 1]:

@@ -1,5 +1,5 @@
-"""Reads and writes past outputs beside the decoding: a slow disk, a file to be compacted, or a million tokens
-to be indexed hold no round up.
+"""Reads and writes past outputs in the background, so that no round waits for a slow disk, a compaction, or
+the indexing of a million tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Made = TypeVar("Made")
 
 
 class StoreThread:
-    """One thread, begun when there is something to do. It does one thing after the other, in the order in
-    which they are handed in: so what is being written when a store is to be read is read too.
+    """One thread, started on first use. It does its work strictly in order, so that outputs whose writing was
+    submitted before a read are part of what is read.
     """
 
     def __init__(self) -> None:
@@ -25,27 +25,27 @@ class StoreThread:
 
     @property
     def idle(self) -> bool:
-        """Whether everything handed in is done."""
+        """Whether all submitted work is done."""
         self._drop_done()
         return not self._pending
 
     def read(self, store: SuffixStore, make: Callable[[Tokens], Made]) -> Future[Made]:
-        """What `make` makes, on the thread too, of the tokens that the store holds."""
+        """Load the store's tokens and return the result of `make` on them, computed on the thread."""
         return self._submit(lambda: make(store.load()))
 
     def write(self, store: SuffixStore) -> None:
-        """Write soon what the store has queued by now. A failure is logged by the store."""
+        """Write the outputs that the store has queued so far. Failures are logged by the store."""
         records = store.take()
         if records:
             self._submit(lambda: store.write(records))
 
     def wait(self) -> None:
-        """Return when everything handed in is done."""
+        """Wait until all submitted work is done."""
         wait(self._pending)
         self._pending.clear()
 
     def close(self) -> None:
-        """`wait`, and end the thread; what is handed in next begins another."""
+        """Wait for the work and end the thread; work submitted later starts another."""
         self.wait()
         if self._thread is not None:
             self._thread.shutdown()
@@ -60,5 +60,5 @@ class StoreThread:
         return future
 
     def _drop_done(self) -> None:
-        """What was made is not held here: an index takes 50 MB."""
+        """Drop finished results: an index takes 50 MB."""
         self._pending = [future for future in self._pending if not future.done()]

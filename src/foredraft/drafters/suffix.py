@@ -1,13 +1,13 @@
-"""Suffix matching: what followed the longest earlier occurrence of the text's end, here and in past outputs.
+"""`suffix`: what followed the longest earlier occurrence of the text's end, here and in past outputs.
 
-Sources: prompt lookup (Saxena 2023) for the request's own history, SuffixDecoding (Oliaro et al. 2024,
-arXiv 2411.04975) for the memory of past outputs and for continuations weighed by frequency. Instead of a
-suffix tree with counts there is an index of k-grams (suffix_index.py): the newest occurrences that match
-deepest are looked up, measured exactly, and vote on the continuation.
+Sources: prompt lookup (Saxena 2023) for the request's own history, SuffixDecoding (Oliaro et al. 2024, arXiv
+2411.04975) for past outputs and for continuations weighted by frequency. Instead of a suffix tree with counts
+there is an index of k-grams (suffix_index.py): the newest occurrences with the longest matches are looked up,
+measured exactly, and vote on the continuation.
 
 Memory: at most 80 bytes for each token of a request's history, and 32 to 50 bytes for each token of past
-outputs. With the default bound of 1,000,000 tokens that is at most 50 MB for a scope, and so much for each of
-LOADED_SCOPES scopes that are idle.
+outputs. With the default limit of 1,000,000 tokens that is at most 50 MB for a scope, and for each of up to
+LOADED_SCOPES idle scopes.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ NAME = "suffix"
 SHORTEST_MATCH = 1
 CANDIDATES = 16
 MIN_SURVIVAL = 0.3
-"""A draft named in a speculation string is verified whole, so it ends where the estimate that all of it is
-right falls below this. `auto` asks for more (assembly.py) and cuts by what verification costs here."""
+"""Minimum survival of a draft by a named drafter, which is verified completely: drafting ends below it.
+`auto` requests longer drafts (assembly.py) and cuts them by the cost of verification.
+"""
 
 OWN_LEVELS = (1, 2, 4, 8, 16)
 BRANCHES = 4
-"""Continuations beside the likeliest one, where the target verifies trees."""
+"""Continuations beside the likeliest one, if the target verifies trees."""
 CONTENT = 16
-"""A match this long in the request's own text is not going to be improved by past outputs."""
+"""Past outputs are not searched if the match in the request's own text is at least this long."""
 PROMPT_TAIL = 32
-"""Prompt tokens remembered before an output, so that the same question finds it again."""
+"""Prompt tokens stored before an output, so that the same question finds it again."""
 LOADED_SCOPES = 4
-"""Scopes whose past outputs stay in memory while no request of theirs is running."""
+"""Idle scopes whose past outputs stay in memory."""
 STORE_TOKENS = 1_000_000
 MOST_STORED = 1 << 24
 
@@ -80,13 +81,13 @@ class _State:
 
 
 class SuffixDrafter(HistoryDrafter[_State]):
-    """Drafts a chain, or with `branches` a tree in which up to so many other continuations leave the
+    """Drafts a chain, or with `branches` a tree in which up to that many other continuations leave the
     likeliest one; `confidence[i]` estimates that token i is right given its ancestors.
 
-    Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight behind
-    the first token; `from_store`, 1 when the continuation is a past output's, and `from_prompt`, 1 when it is
-    the prompt's. `open_store` opens the store of a scope's past outputs, None remembers nothing. It is read
-    on a thread of its own, `disk`, and until that is done drafts come from the request's own text. A draft
+    Features: `match_length`; `count`, the occurrences that voted; `agree`, the share of their weight for the
+    first token; `from_store`, 1 if the continuation comes from a past output, and `from_prompt`, 1 if it
+    comes from the prompt. `open_store` opens the store of a scope's past outputs; None: past outputs are not
+    used. They are loaded on the thread `disk`; until then drafts come from the request's own text. A draft
     has at most `longest` tokens (≤ `MAX_DRAFT_TOKENS`).
     """
 
@@ -203,7 +204,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
 
     @staticmethod
     def _changed(state: _State, request: RequestView) -> list[Branch]:
-        """The way back to the copied text as a branch, if the last token took the place of one of it."""
+        """The rest of the copied text as a branch, if the last token replaced one of it."""
         if state.copying is None:
             return []
         tokens = state.copying.after_a_change(request.tokens)[:LONGEST_BRANCH]
@@ -240,12 +241,12 @@ class SuffixDrafter(HistoryDrafter[_State]):
 
 
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """The drafter of the stage `suffix`.
+    """Create the drafter of the stage `suffix`.
 
-    Options: `max`, the longest draft (1 to 63 tokens); `min`, the shortest match to draft from;
-    `candidates`, how many occurrences are looked at; `min-p`, the estimate that all of the draft is right
-    below which it ends; `store_tokens`, how many tokens of past outputs are
-    kept for each scope, 0 for none. Raises SpeculationStringError.
+    Options: `max`, the maximum tokens of a draft (1 to 63); `min`, the minimum match to draft from;
+    `candidates`, the number of occurrences to look at; `min-p`, the survival below which a draft ends;
+    `store_tokens`, the maximum tokens of past outputs for each scope, 0 for none. Raises
+    SpeculationStringError.
     """
     values = read_options(
         NAME,
@@ -264,7 +265,7 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     if not 0.0 <= values["min-p"] <= 1.0:
         raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
     if values["store_tokens"] > MOST_STORED:
-        raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} is over {MOST_STORED}.")
+        raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} exceeds {MOST_STORED}.")
     folder, target, bound = context.store, context.target, values["store_tokens"]
 
     def open_store(scope: str) -> SuffixStore:

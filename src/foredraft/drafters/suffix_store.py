@@ -2,12 +2,12 @@
 
 A file is a header (16 bytes of MAGIC, then 16 of a digest of vocabulary and scope) and records: token count
 and CRC-32 as two little-endian 32-bit numbers, then the tokens as 32-bit integers. The CRC covers the count
-and the tokens, so whatever a crash leaves of a record being written is recognised, dropped, and cut off by
-the next writer. Writers take an advisory lock on the file itself; compaction replaces it (temporary file,
-fsync, rename), which a writer that waited for the lock notices by the inode.
+and the tokens, so an incomplete record after a crash is recognised, ignored, and cut off by the next writer.
+Writers take an advisory lock on the file itself; compaction replaces it (temporary file, fsync, rename),
+which a writer that waited for the lock detects by the inode.
 
-The store is a cache. Nothing here raises for what is on the disk: a problem is logged and the outputs in
-question are not remembered.
+The store is a cache. Nothing here raises because of the disk's content: a problem is logged, and the affected
+outputs are lost.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if sys.platform != "win32":
 
 MAGIC = b"foredraft-suffix"
 FLUSH_TOKENS = 16_384
-"""Tokens that may wait in memory before they should be written."""
+"""Queued tokens from which they should be written."""
 
 _HEADER = 32
 _FRAME = struct.Struct("<II")
 _WORD = 4
-_OURS = re.compile(  # with what a crash of their writers can leave behind
+_OURS = re.compile(  # including temporary files that a crash left behind
     r"suffix-[0-9a-f]{16}-[0-9a-f]{16}\.bin(\.tmp|\.corrupt)?|ngram-cache-.*\.bin(\.\w{8})?"
 )
-_KEPT_BY_COMPACTION = 0.75  # of the bound, so that a full file is not rewritten at every flush
+_KEPT_BY_COMPACTION = 0.75  # of the limit, so that a full file is not rewritten at every flush
 
 _NOTHING: Tokens = np.empty(0, np.int32)
 _log = logging.getLogger(__name__)
 
 
 class StoreFile(NamedTuple):
-    """What one file of past outputs holds: a row of `foredraft doctor`."""
+    """One file of past outputs, as reported by `foredraft doctor`."""
 
     file: Path
     tokens: int
@@ -60,9 +60,9 @@ class StoreFile(NamedTuple):
 class SuffixStore:
     """The past outputs of one scope under one vocabulary.
 
-    Outputs are queued by `add` and written by `flush`, or by `write` after `take`: what touches the file,
-    `load` and `write`, may be another thread's. At most `max_tokens` are kept, the oldest outputs being
-    dropped when the file grows past that.
+    Outputs are queued by `add` and written by `flush`, or by `write` after `take`; `load` and `write`, which
+    access the file, may run on another thread. At most `max_tokens` are kept; when the file exceeds that, the
+    oldest outputs are dropped.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SuffixStore:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # `load` says what is wrong with it
+            return False  # `load` reports the problem
         return False
 
     def load(self) -> Tokens:
@@ -101,12 +101,12 @@ class SuffixStore:
         except FileNotFoundError:
             return _NOTHING
         except OSError as error:
-            _log.warning("Past outputs cannot be read from %s: %s. Going on without them.", self.path, error)
+            _log.warning("Past outputs cannot be read from %s: %s. They are not used.", self.path, error)
             return _NOTHING
         return words
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Queue an output; of one longer than `max_tokens` the end."""
+        """Queue an output; if it is longer than `max_tokens`, only its end."""
         if not tokens or not self.max_tokens:
             return
         payload = np.asarray(tokens[-self.max_tokens :], "<i4").tobytes()
@@ -118,20 +118,20 @@ class SuffixStore:
 
     @property
     def full(self) -> bool:
-        """Whether so much is queued that it should be written."""
+        """Whether enough is queued to be written."""
         return self._queued >= FLUSH_TOKENS
 
     def take(self) -> bytes:
-        """What is queued, for `write`; nothing is queued any more."""
+        """Remove and return the queued outputs, for `write`."""
         queue, self._queue, self._queued = self._queue, [], 0
         return b"".join(queue)
 
     def flush(self) -> None:
-        """Write what is queued."""
+        """Write the queued outputs."""
         self.write(self.take())
 
     def write(self, records: bytes) -> None:
-        """Append records to the file. Logs a warning where that fails: they are forgotten."""
+        """Append records to the file. If that fails, a warning is logged and they are lost."""
         if not records:
             return
         try:
@@ -140,7 +140,7 @@ class SuffixStore:
             with self._locked() as file:
                 self._append(file, records)
         except OSError as error:
-            _log.warning("Outputs cannot be remembered in %s: %s.", self.path, error)
+            _log.warning("Outputs cannot be stored in %s: %s.", self.path, error)
 
     def _append(self, file: int, records: bytes) -> None:
         data = _read(file)
@@ -154,7 +154,7 @@ class SuffixStore:
             records, data = self._header + records, b""
         _write(file, records)
         data = data[:good] + records
-        if len(data) // _WORD > self.max_tokens:  # the frames count too, on the safe side
+        if len(data) // _WORD > self.max_tokens:  # this counts the frames too, which is on the safe side
             self._compact(data)
 
     def _compact(self, data: bytes) -> None:
@@ -181,17 +181,18 @@ class SuffixStore:
         return words
 
     def _foreign(self, data: bytes) -> bool:
-        """Not ours. The beginning of our header is: a writer may just be creating the file."""
+        """Whether the file has another format. A partial header is a file that is just being created."""
         return data[:_HEADER] != self._header[: len(data)]
 
     def _move_aside(self, what: str) -> None:
         aside = self.path.with_name(self.path.name + ".corrupt")
         self.path.replace(aside)
-        _log.warning("%s %s: moved to %s, starting anew.", self.path, what, aside.name)
+        _log.warning("%s %s: moved to %s; a new file is started.", self.path, what, aside.name)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file, created if need be, open for appending and locked; one that is not ours is moved aside.
+        """Open the file for appending and lock it; it is created if needed, and moved aside if it has another
+        format.
 
         Raises OSError.
         """
@@ -200,7 +201,7 @@ class SuffixStore:
             try:
                 if sys.platform != "win32":
                     fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_at(file, self.path):  # replaced or erased while we waited
+                if not _is_at(file, self.path):  # replaced or erased while waiting
                     continue
                 if self._foreign(os.read(file, _HEADER)):
                     self._move_aside("is not a file of past outputs")
@@ -212,7 +213,7 @@ class SuffixStore:
 
 
 def describe(folder: Path) -> list[StoreFile]:
-    """What is remembered under a store's folder, a file each, by name. Raises OSError."""
+    """Describe the files of past outputs in a store's folder, by name. Raises OSError."""
     found: list[StoreFile] = []
     for path in remembered(folder):
         if path.suffix == ".bin" and path.name.startswith("suffix-"):
@@ -224,9 +225,9 @@ def describe(folder: Path) -> list[StoreFile]:
 
 
 def forget(folder: Path) -> tuple[int, int]:
-    """Erase everything that Foredraft remembers in the folder, and nothing else: (files, bytes) erased.
+    """Erase all stored texts in the folder, and nothing else; returns (files, bytes) erased.
 
-    Raises OSError where a file cannot be erased.
+    Raises OSError if a file cannot be erased.
     """
     erased = [(path, path.lstat().st_size) for path in remembered(folder)]
     for path, _ in erased:
@@ -235,14 +236,14 @@ def forget(folder: Path) -> tuple[int, int]:
 
 
 def remembered(folder: Path) -> list[Path]:
-    """Every file that `forget` erases, by name. Raises OSError."""
+    """All files that `forget` erases, by name. Raises OSError."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int]]:
-    """(start, end) in bytes of every record, frame included, up to the first that is not whole."""
+    """(start, end) in bytes of every record, frame included, up to the first incomplete one."""
     view, start = memoryview(data), _HEADER
     while start + _FRAME.size <= len(data):
         count, checksum = _FRAME.unpack_from(data, start)
@@ -256,7 +257,7 @@ def _records(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _newest(spans: Sequence[tuple[int, int]], max_tokens: int) -> int:
-    """Where the newest records begin that hold at most `max_tokens` together; the last is always kept."""
+    """The start of the newest records with at most `max_tokens` in total; the last one is always kept."""
     room, first = max_tokens, spans[-1][0]
     for start, end in reversed(spans):
         room -= (end - start - _FRAME.size) // _WORD
@@ -281,7 +282,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file is (still) the one of that name."""
+    """Whether the open file is still the one of that name."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -291,7 +292,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where folders can be synced."""
+    """Make a rename durable, if the system can sync folders."""
     if sys.platform == "win32":
         return
     file = os.open(folder, os.O_RDONLY)

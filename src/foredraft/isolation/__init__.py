@@ -1,4 +1,4 @@
-"""A pool of child processes for native or unbounded work on bytes that come from clients and model files.
+"""A pool of child processes for native or unbounded work on data from clients and model files.
 
-What can crash, hang or eat memory is done there first: `pool.ChildPool` is the whole interface.
+Work that can crash, hang or exhaust memory runs there; `pool.ChildPool` is the whole interface.
 """

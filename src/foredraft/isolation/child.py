@@ -1,8 +1,8 @@
 """The child's side of `pool`: `python -m foredraft.isolation.child MEMORY OUTPUT`.
 
-It waits for calls on its standard input, carries them out one after another, and ends with its parent (the
-end of the input). A call is first acknowledged, when its function is imported: only then its time begins.
-What a function prints goes where the standard error goes, so that it cannot get between the answers.
+It reads calls from its standard input, runs them one after another, and ends with its parent (at the end of
+the input). A call is acknowledged once its function is imported, and only then its time starts. Output of a
+function goes to the standard error, so that it cannot mix with the replies.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from foredraft.errors import ForedraftError
 from foredraft.isolation.frames import receive, send
 
 IDLE_SECONDS = 600.0
-"""A child that nobody calls for so long gives its memory back. The pool starts another when it needs one."""
+"""Seconds without a call after which a child ends to free its memory. The pool starts another if needed."""
 
 GRACE_SECONDS = 5.0
-"""The parent kills a child that takes too long. If the parent is gone the child does it, so much later."""
+"""The parent kills a child that exceeds its time. If the parent is gone, the child ends itself this much
+later.
+"""
 
 _FILE_BYTES = 16 << 20
-"""What a function may print."""
+"""Maximum output of a function."""
 
 
 def main(memory: int, output: int) -> None:
-    """Carry calls out until the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    """Run calls until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests, replies = _take_pipes()
     _set_limits(memory)
-    with suppress(OSError):  # if memory runs out, Linux ends this process, and not the server
+    with suppress(OSError):  # if memory runs out, Linux kills this process instead of the server
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(EOFError, OSError), requests, replies:
         while True:
-            # A thread of C's that needs no interpreter lock: it ends a child whatever the child is doing.
+            # A C thread without the interpreter lock: it ends the child whatever the child is doing.
             faulthandler.dump_traceback_later(IDLE_SECONDS, exit=True)
             request = receive(requests)
             faulthandler.cancel_dump_traceback_later()
@@ -49,7 +51,7 @@ def main(memory: int, output: int) -> None:
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Standard input and output under other numbers: what a function reads or prints does not meet them."""
+    """Move standard input and output to other descriptors, so that functions cannot read or write them."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -63,18 +65,18 @@ def _set_limits(memory: int) -> None:
         return
     import resource
 
-    # On Linux what a process has written to, or may; elsewhere that would leave out what is mapped.
+    # On Linux the limit covers writable memory; elsewhere that would leave out mapped memory.
     space = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     limits = ((space, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES))
     for limit, value in limits:
         _, highest = resource.getrlimit(limit)
         bound = value if highest == resource.RLIM_INFINITY else min(value, highest)
-        with suppress(ValueError, OSError):  # macOS does not take all of them
+        with suppress(ValueError, OSError):  # macOS does not support all of them
             resource.setrlimit(limit, (bound, bound))
 
 
 def _answer(request: bytes, replies: BinaryIO) -> tuple[str, Any]:
-    """What became of a call: a word, and what belongs to it."""
+    """The reply to a call: a word for the result, and its value."""
     try:
         name, args, seconds = pickle.loads(request)  # noqa: S301 - from our own parent
         function = _function(name)
@@ -85,9 +87,9 @@ def _answer(request: bytes, replies: BinaryIO) -> tuple[str, Any]:
         return "memory", None
     except ForedraftError as error:
         return "error", (_known(type(error)), error.message, error.hint, vars(error))
-    except Exception as error:  # noqa: BLE001 - the parent raises it
+    except Exception as error:  # noqa: BLE001 - raised in the parent
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            return "output", _FILE_BYTES  # what it printed
+            return "output", _FILE_BYTES  # its printed output
         return "failed", f"{type(error).__name__}: {error}"
 
 
@@ -98,17 +100,17 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _known(kind: type) -> str:
-    """The name of the nearest class that `foredraft.errors` has."""
+    """The name of the closest base class in `foredraft.errors`."""
     return next(base.__name__ for base in kind.__mro__ if base.__module__ == ForedraftError.__module__)
 
 
 def _bounded(answer: tuple[str, Any], output: int) -> bytes:
-    """The pickle of an answer, or of what is wrong with it."""
+    """The pickle of a reply, or of the error that prevents it."""
     try:
         data = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
     except MemoryError:
         return pickle.dumps(("memory", None))
-    except Exception as error:  # noqa: BLE001 - the parent raises it
+    except Exception as error:  # noqa: BLE001 - raised in the parent
         return pickle.dumps(("failed", f"{type(error).__name__}: {error}"))
     return data if len(data) <= output else pickle.dumps(("output", len(data)))
 

@@ -1,4 +1,4 @@
-"""What goes through the pipes between a pool and its children: pickles, each with its length before it."""
+"""Messages between a pool and its children: pickles, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _LENGTH = struct.Struct("!Q")
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Makes plain values only (numbers, texts, bytes, lists, tuples, sets, dicts): a pickle that names a
-    class could run anything, and a child may have been taken over by what it was given.
+    """Unpickles plain values only (numbers, texts, bytes, lists, tuples, sets, dicts): a pickle that names a
+    class could run any code, and a child may have been compromised by its input.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -21,14 +21,16 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def send(stream: IO[bytes], data: bytes) -> None:
-    """Raises OSError where nobody reads any more."""
+    """Write a frame. Raises OSError if the reader is gone."""
     stream.write(_LENGTH.pack(len(data)))
     stream.write(data)
     stream.flush()
 
 
 def receive(stream: IO[bytes], most: int | None = None) -> bytes:
-    """Raises EOFError at the end of the stream, also within a frame, and for one of over `most` bytes."""
+    """Read a frame. Raises EOFError at the end of the stream, even within a frame, and for more than `most`
+    bytes.
+    """
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     if most is not None and length > most:
         raise EOFError(f"a frame of {length} bytes")
@@ -36,7 +38,7 @@ def receive(stream: IO[bytes], most: int | None = None) -> bytes:
 
 
 def plain(data: bytes) -> Any:
-    """The plain value of a pickle. Raises UnpicklingError, and what else pickle makes of damaged data."""
+    """The plain value of a pickle. Raises UnpicklingError, and pickle's other errors for damaged data."""
     return PlainUnpickler(BytesIO(data)).load()
 
 

@@ -1,16 +1,16 @@
-"""Calls carried out in child processes, so that a crash, a hang or a flood there costs one call an error.
+"""Runs calls in child processes, so that a crash, hang or memory exhaustion only fails one call.
 
-Children are started when they are needed, never by forking: a server has threads, and a model in its memory.
-They know nothing of the parent but what a call hands them, and have none of its sockets. They are kept for
-the next call, where their imports and caches are still warm; one that died, hung or ran out of memory is
-replaced. Memory is bounded where the platform can (Linux; in part on other Unixes, not on Windows), time
-everywhere: on Linux the processor time that a child takes, for a busy machine may keep it waiting.
+Children are started on demand, never by forking: a server has threads, and a model in its memory. They share
+nothing with the parent but a call's arguments, and have none of its sockets. They are kept for further calls,
+with warm imports and caches; one that crashed, hung or ran out of memory is replaced. Memory is limited if
+the platform supports it (Linux; partly on other Unixes, not on Windows), time always: on Linux as the child's
+processor time, because a busy machine may delay it.
 
     pool = ChildPool()
     text = pool.call("package.module:function", "an argument", 3, seconds=2.0)
 
-Arguments are anything that can be pickled; a result is made of plain values (numbers, texts, bytes, lists,
-tuples, sets, dicts, None). The function is imported in the child: by the same path as here.
+Arguments are anything that can be pickled; a result consists of plain values (numbers, texts, bytes, lists,
+tuples, sets, dicts, None). The function is imported in the child, by the same path as here.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ MEMORY = 1 << 30
 OUTPUT = 8 << 20
 
 START_SECONDS = 60.0
-"""For Python to start and to import the function, on a busy machine. No part of a call's own time."""
+"""Seconds for Python to start and import the function on a busy machine, not counted as the call's time."""
 
 PATIENCE = 10
-"""So many times the processor time of a call may pass on the clock, where the former is known."""
+"""Limit of a call's wall-clock time as a multiple of its processor time, where the latter is known."""
 
 WAIT_SECONDS = 30.0
-"""How long a call waits for a free child."""
+"""Seconds that a call waits for a free child."""
 
 _ROOM_FOR_A_REPLY = 4096
 _LAST_WORDS = 2000
@@ -63,13 +63,13 @@ _CRASHES = {
     for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
     if hasattr(signal, name)
 }
-"""What a process does to itself; other signals come from outside."""
+"""Signals that a process causes itself; others come from outside."""
 
 _OUT_OF_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|bad_alloc|MemoryError", re.I)
 
 
 class ChildPool:
-    """At most `size` children, each with `memory` bytes to work in and at most `output` bytes for a result.
+    """At most `size` children, each with `memory` bytes of memory and at most `output` bytes for a result.
 
     Any thread may call. Ends with the process, or with `close`.
     """
@@ -83,22 +83,22 @@ class ChildPool:
         self._end = weakref.finalize(self, _end_all, self._children)
 
     def call(self, function: str, *args: object, seconds: float) -> Any:
-        """What a function of the name "module:function" returns, carried out in a child.
+        """Call the function named "module:function" in a child and return its result.
 
-        Raises what the function raises of our own errors; ChildDiedError, ChildTimeoutError, ChildMemoryError
-        and ChildOutputError; ChildError for anything else, such as another exception; CapacityError where no
-        child was free for half a minute.
+        Raises the function's ForedraftErrors; ChildDiedError, ChildTimeoutError, ChildMemoryError and
+        ChildOutputError; ChildError for anything else, such as other exceptions; CapacityError if no child
+        became free in time.
         """
         request = pickle.dumps((function, args, PATIENCE * seconds), pickle.HIGHEST_PROTOCOL)
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise CapacityError(
-                "All child processes that check requests are busy.", hint="Send the request again later."
+                "All child processes for checking requests are busy.", hint="Send the request again later."
             )
         try:
             child = self._take()
             try:
                 return self._call(child, request, seconds)
-            except _NeverBegunError:  # it died while it waited; a fresh one must be able to
+            except _NeverBegunError:  # it died while idle; a new one must be able to run the call
                 return self._call(self._start(), request, seconds)
         except _NeverBegunError as error:
             raise ChildError(
@@ -108,7 +108,7 @@ class ChildPool:
             self._free.release()
 
     def close(self) -> None:
-        """End all children; calls that are being carried out fail."""
+        """End all children; running calls fail."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class ChildPool:
             self._children.add(child)
         if not self._end.alive:
             self._drop(child)
-            raise ChildError("This pool of child processes was closed.")
+            raise ChildError("This pool of child processes is closed.")
         return child
 
     def _drop(self, child: _Child) -> None:
@@ -163,7 +163,7 @@ def _end_all(children: set[_Child]) -> None:
 
 
 def _result(word: str, value: Any, limits: tuple[int, int]) -> Any:
-    """What a child says became of a call."""
+    """The result of a call from the child's reply; raises its error."""
     memory, output = limits
     if word == "value":
         return value
@@ -177,7 +177,7 @@ def _result(word: str, value: Any, limits: tuple[int, int]) -> Any:
 
 
 def _own_error(name: str, message: str, hint: str | None, state: dict[str, Any]) -> ForedraftError:
-    """An error of ours as the function raised it."""
+    """Recreate a ForedraftError as the function raised it."""
     kind = getattr(errors, name)
     error: ForedraftError = kind.__new__(kind, message)
     ForedraftError.__init__(error, message, hint=hint)
@@ -186,11 +186,11 @@ def _own_error(name: str, message: str, hint: str | None, state: dict[str, Any])
 
 
 class _NeverBegunError(Exception):
-    """The child ended before it began with the call."""
+    """The child ended before the call started."""
 
 
 class _Child:
-    """One process and the pipes to it. Used by one thread at a time, but `end` may come from any."""
+    """One process with its pipes. Used by one thread at a time, except that any thread may call `end`."""
 
     def __init__(self, memory: int, output: int) -> None:
         self.expired = False
@@ -218,14 +218,16 @@ class _Child:
         return self._process.poll() is None
 
     def ask(self, request: bytes, seconds: float) -> tuple[str, Any]:
-        """Have a call carried out: what the child says became of it.
+        """Run a call and return the child's reply.
 
-        Raises _NeverBegunError, ChildDiedError, ChildTimeoutError and ChildMemoryError; then it is of no use
-        any more.
+        Raises _NeverBegunError, ChildDiedError, ChildTimeoutError and ChildMemoryError; the child is then
+        unusable.
         """
         with _Deadline(self._process, START_SECONDS, patience=1) as start:
             try:
-                self._log.seek(0)  # the child's place in it too, so that the file holds one call's messages
+                self._log.seek(
+                    0
+                )  # this also moves the child's position: the file only has one call's messages
                 self._log.truncate()
                 send(self._requests, request)
                 word, value = plain(receive(self._replies, self._most))
@@ -239,7 +241,7 @@ class _Child:
                 word, value = plain(receive(self._replies, self._most))
             except EOFError:
                 raise self._cause(deadline, seconds) from None
-            except Exception as error:  # noqa: BLE001 - a child that was damaged may send anything
+            except Exception as error:  # noqa: BLE001 - a compromised child may send anything
                 raise ChildError(f"Its result cannot be read: {error}") from None
             finally:
                 deadline.stop()
@@ -247,7 +249,7 @@ class _Child:
         return word, value
 
     def end(self) -> None:
-        """Kill the process and give back what belongs to it. May be repeated."""
+        """Kill the process and free its resources. May be called twice."""
         self._process.kill()
         with self._ending:
             self._process.wait()
@@ -256,7 +258,7 @@ class _Child:
                     stream.close()
 
     def _cause(self, deadline: _Deadline, seconds: float) -> ChildError:
-        """Why there is no answer."""
+        """The error that explains why there is no reply."""
         self._process.kill()
         code = self._process.wait()
         if deadline.expired:
@@ -289,10 +291,11 @@ def _how(code: int) -> str:
 
 
 class _Deadline:
-    """Kills a process that takes too long. A thread does it: on Windows no pipe can be waited for.
+    """Kills a process that exceeds its time. Uses a thread, because Windows cannot wait for a pipe with a
+    timeout.
 
-    Where it can be told, the seconds are those that the process works, and only `patience` times as many on
-    the clock end it without. `waited`: that was so.
+    Where it is known, processor time counts, and wall-clock time only beyond `patience` times as much.
+    `waited`: the wall-clock limit was exceeded.
     """
 
     def __init__(
@@ -318,7 +321,7 @@ class _Deadline:
         self.stop()
 
     def stop(self) -> None:
-        """From now on the process is not killed."""
+        """Do not kill the process any more."""
         with self._lock:
             self._over = True
             self._timer.cancel()
@@ -342,13 +345,13 @@ class _Deadline:
             self._process.kill()
 
     def _unused(self) -> float:
-        """The seconds that the process has not worked yet; none where nobody knows."""
+        """The processor seconds that the process has left; 0 if unknown."""
         now = _worked(self._process.pid)
         return 0.0 if now is None or self._worked is None else self._seconds - (now - self._worked)
 
 
 def _worked(pid: int) -> float | None:
-    """The processor time of a process in seconds; None where it cannot be told (other than on Linux)."""
+    """The processor time of a process in seconds; None if unknown (other than on Linux)."""
     if sys.platform != "linux":
         return None
     try:
@@ -360,7 +363,7 @@ def _worked(pid: int) -> float | None:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's, with its path for imports and without what looks like a secret."""
+    """The parent's environment, with its import path and without anything that looks like a secret."""
     kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     kept["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - a text
     return kept

@@ -1,1 +1,1 @@
-"""Chat templates: what they can do, running them out of harm's way, and keeping clients' text plain text."""
+"""Chat templates: their abilities, isolated rendering, and keeping clients' text plain text."""

@@ -1,4 +1,4 @@
-"""A model's chat template as the rest of the program sees it. It runs in a child process, within bounds."""
+"""A model's chat template. It is rendered in a child process with limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message
 
 SECONDS = 2.0
-"""For one conversation, which takes a millisecond. A template that takes longer is stopped."""
+"""Seconds to render one conversation, which normally takes a millisecond. A slower template is stopped."""
 
 MEMORY = 256 << 20
 OUTPUT = 256 << 20
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChatTemplate:
-    """A chat template. `source` None: the model has none, and `render` says so. `tokens`: the texts of the
-    model's tokens by the names that templates know them by, such as `bos_token`.
+    """A chat template. `source` None: the model has none, and `render` raises. `tokens`: the texts of special
+    tokens by the names that templates use, such as `bos_token`.
 
-    Any thread may render. What was rendered lately is kept.
+    Any thread may render. Recent results are cached.
     """
 
     def __init__(self, source: str | None, **tokens: str) -> None:
@@ -56,16 +56,16 @@ class ChatTemplate:
 
     @property
     def traits(self) -> TemplateTraits:
-        """What it can do. A template that cannot be used has an `error`, and does not raise here."""
+        """The template's abilities. An unusable template has an `error`; nothing is raised here."""
         if self._traits is not None:
             return self._traits
         found, lasting = self._examined()
-        if lasting:  # as long as the model is loaded
+        if lasting:  # cached as long as the model is loaded
             self._traits = found
         return found
 
     def _examined(self) -> tuple[TemplateTraits, bool]:
-        """Its traits, and whether they would be found again: one stall must not decide about a template."""
+        """The traits, and whether they are final: one timeout must not decide about a template."""
         if self._source is None:
             return TemplateTraits(), True
         for last in (False, True):
@@ -78,13 +78,13 @@ class ChatTemplate:
         raise AssertionError
 
     def render(self, messages: Sequence[Message], **variables: object) -> str:
-        """The prompt text. Raises RequestError if there is no template or it cannot be used, rejects the
-        messages, or takes more time or memory than it may.
+        """Render the prompt. Raises RequestError if there is no template, it is unusable, rejects the
+        messages, or exceeds its time or memory limit.
         """
         if self._source is None:
             raise RequestError(
                 "This model has no chat template, so it cannot take messages.",
-                hint="Give it plain text instead: 'foredraft run --raw', or generate('text') in Python.",
+                hint="Use plain text instead: 'foredraft run --raw', or generate('text') in Python.",
             )
         if not messages:
             raise RequestError("There are no messages.", hint="Send at least one message.")
@@ -92,7 +92,7 @@ class ChatTemplate:
             raise RequestError(
                 f"The model's chat template cannot be used. {self.traits.error}", hint=_USELESS
             )
-        # As transformers has it, `tools` and `documents` are there, and none: templates test for that.
+        # As in transformers, `tools` and `documents` are defined as None: templates test for that.
         given = {"tools": None, "documents": None, **self._tokens, **variables, "messages": messages}
         return self._render(plain_data(given))
 
@@ -106,7 +106,8 @@ class ChatTemplate:
         except _BOUNDS as error:
             logger.warning("A chat template was stopped: %s", error.message)
             raise RequestError(
-                f"The model's chat template was stopped over these messages. {error.message}", hint=_USELESS
+                f"The model's chat template exceeded its limits with these messages. {error.message}",
+                hint=_USELESS,
             ) from None
         self._keep(key, str(text))
         return str(text)
@@ -135,9 +136,9 @@ def _children() -> ChildPool:
 
 
 def plain_data(value: object) -> Any:
-    """A value made of what JSON has only, for a template gets nothing that can do anything.
+    """Copy a value using JSON's types only, so that a template gets no object with methods of its own.
 
-    Raises RequestError for any other value.
+    Raises RequestError for any other type.
     """
     try:
         return _plain(value)
@@ -149,7 +150,7 @@ def _plain(value: object) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # the text itself, also of a subclass
+        return str.__str__(value)  # the plain text, also of a subclass
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, Mapping):
@@ -157,6 +158,6 @@ def _plain(value: object) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return [_plain(item) for item in value]
     raise RequestError(
-        f"A message or a variable of the chat template holds a {type(value).__name__}.",
-        hint="Only text, numbers, true, false, None, lists and mappings of them can be used.",
+        f"A message or a variable of the chat template contains a {type(value).__name__}.",
+        hint="Use only text, numbers, true, false, None, lists and mappings.",
     )

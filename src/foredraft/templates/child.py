@@ -1,8 +1,9 @@
-"""Running chat templates as transformers does. It is imported in child processes: a template is a program, by
+"""Renders chat templates as transformers does. Imported in child processes only: a template is a program by
 whoever made the model file.
 
-The environment is transformers': a sandbox without what changes values, blocks that leave no blank lines,
-loop controls, `generation` blocks, `raise_exception`, `strftime_now`, and a `tojson` that escapes no HTML.
+The environment is transformers': a sandbox without methods that modify values, blocks that leave no blank
+lines, loop controls, `generation` blocks, `raise_exception`, `strftime_now`, and a `tojson` without HTML
+escapes.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from foredraft.errors import RequestError
 
 OUTPUT_FACTOR = 16
 OUTPUT_CHARACTERS = 1 << 20
-"""A rendered prompt has at most so many characters, and that many times those of what it is made of."""
+"""Maximum characters of a rendered prompt: this constant plus a multiple of its input's characters."""
 
 _LITERAL_CHARACTERS = 32
 _THOUGHTS = re.compile(r"</?\|?(?:seed:)?think|\[/?THINK|<\|channel\|?>|reasoning_content|\.thinking")
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
-    """The text of a template. Raises RequestError for whatever goes wrong in it."""
+    """Render a template. Raises RequestError for any error in it."""
     try:
         return _rendered(source, variables)
     except (RequestError, MemoryError):
@@ -42,16 +43,16 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
 
 
 def examine(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `TemplateTraits` for a template, as plain values. `tokens`: bos_token and the like."""
+    """The fields of `TemplateTraits` for a template, as plain values. `tokens`: bos_token and similar."""
     try:
         tree = _environment().parse(source)
         texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-        # This also computes what is constant in the tree, and leaves the results in it.
+        # This also evaluates constant expressions and stores the results in the tree.
         read = jinja2.meta.find_undeclared_variables(tree) - _environment().globals.keys()
         _compiled(source)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - the compiler fails in many ways too
+    except Exception as error:  # noqa: BLE001 - the compiler may fail in any way, too
         return {"error": f"It cannot be compiled: {_told(error)}"}
     return {
         "variables": set(read),
@@ -65,12 +66,14 @@ def examine(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the assistant says, for training; here it is text."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training; here it is ordinary
+    text.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """A scope: what is set inside stays inside, as in transformers."""
+        """Parse it as a scope: variables set inside stay inside, as in transformers."""
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
@@ -119,14 +122,14 @@ def _rendered(source: str, variables: Mapping[str, Any]) -> str:
         length += len(piece)
         if length > most:
             raise RequestError(
-                f"The model's chat template makes more than {most} characters of these messages."
+                f"The model's chat template produces more than {most} characters from these messages."
             )
         pieces.append(piece)
     return "".join(pieces)
 
 
 def _size(value: Any) -> int:
-    """Characters of all texts in a value."""
+    """Total characters of all texts in a value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -135,7 +138,7 @@ def _size(value: Any) -> int:
 
 
 def _told(error: Exception) -> str:
-    """What an error says, with the line where a template cannot be read."""
+    """An error's message, with the line of a syntax error."""
     said = str(error) or type(error).__name__
     return f"line {error.lineno}: {said}" if isinstance(error, jinja2.TemplateSyntaxError) else said
 
@@ -146,10 +149,10 @@ _USER, _MORE, _ANSWER, _SYSTEM, _LATER = "a7Question", "b7Question", "c7Answer",
 
 
 def _tried(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
-    """What becomes of short conversations."""
+    """Traits found by rendering short conversations."""
 
     def takes(*said: tuple[str, str], typed: bool = False) -> bool | None:
-        """Whether all that is said stands in the text. None: the template refuses."""
+        """Whether all the given texts are in the rendered text. None: the template rejects the messages."""
         messages = [{"role": role, "content": _content(text, typed=typed)} for role, text in said]
         try:
             written = _rendered(source, _variables(messages, tokens))

@@ -1,4 +1,4 @@
-"""The texts of a vocabulary's control tokens, and where they stand in other texts."""
+"""The texts of a vocabulary's control tokens, and their occurrences in other texts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 Span = tuple[int, int]
-"""The characters of a text from the first place up to the second."""
+"""The characters of a text from the first position up to the second."""
 
 _PREFIX = 3
-"""So much of a control token's text is looked for at once: few tokens of a vocabulary begin differently."""
+"""Length of the prefix of control texts that is searched first: few tokens of a vocabulary share one."""
 
 _MOST = 128
-"""Characters of a control token's text that is put together with its surroundings: all in use are shorter,
-and its parts take the square of that. Longer ones are only looked for as a whole.
+"""Maximum length of control texts whose parts are considered: all in use are shorter, and the number of parts
+grows with the square of the length. Longer ones are only searched as a whole.
 """
 
 _MOST_MARKS = 8
-"""Marks at each end of a control token that may stand around a client's text."""
+"""Characters at both ends of a control token that a template may write around a client's text."""
 
 _MARKS = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 _NOTHING = re.compile(r"(?!)")
 
 
 class ControlTexts:
-    """The texts that stand for control tokens where a tokenizer recognises them. `lstrip` and `rstrip`: those
-    that also take the white space before or behind them.
+    """The texts that a tokenizer recognises as control tokens. `lstrip` and `rstrip`: those that also consume
+    the white space before or after them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ControlTexts:
         self._cores = {core for text in short for core in _cores(text)}
 
     def spans(self, text: str) -> Iterator[Span]:
-        """Where control tokens are spelled, from left to right, the longest first."""
+        """Occurrences of control tokens, from left to right, the longest first."""
         place = 0
         while found := self._begins.search(text, place):
             place = found.start()
@@ -57,8 +57,8 @@ class ControlTexts:
             place += len(found_text) or 1
 
     def risky(self, text: str) -> list[Span]:
-        """What of a text could be taken for a control token: what spells one, what one could begin or end
-        with where this text meets another, and all of it where marks such as `<` around it would do.
+        """Parts of a text that could be read as a control token: occurrences, ends that could complete one
+        together with adjacent text, and all of the text if characters such as `<` around it would.
         """
         if text in self._cores:
             return [(0, len(text))]
@@ -69,11 +69,12 @@ class ControlTexts:
         return [*self.spans(text), *tails, *heads]
 
     def parts(self, text: str, literal: Sequence[Span]) -> Iterator[tuple[str, bool]]:
-        """The text in parts to encode one by one, and whether control tokens are recognised in each: not in
-        the spans of `literal`, which are in order, nor between them and the nearest control tokens outside.
+        """Split the text into parts to encode separately, each with whether control tokens are recognised in
+        it: not in the spans of `literal`, which are in order, nor between them and the nearest control tokens
+        outside.
 
-        A part begins and ends where a control token does, as tokenizers cut a text themselves: so the tokens
-        of the parts are those of the whole, if no span spells a control token.
+        A part starts and ends at a control token, where tokenizers split text themselves, so the parts'
+        tokens are those of the whole text if no span contains a control token.
         """
         outside = [span for span in self.spans(text) if not _meets(span, literal)]
         done = 0
@@ -86,7 +87,7 @@ class ControlTexts:
         yield text[done:], True
 
     def _stripped(self, text: str, before: Span, after: Span) -> str:
-        """What stands between two control tokens, without the white space that they take."""
+        """The text between two control tokens, without the white space that they consume."""
         between = text[before[1] : after[0]]
         if text[slice(*before)] in self._rstrip:
             between = between.lstrip()
@@ -99,7 +100,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _lengths(texts: Collection[str]) -> dict[str, list[int]]:
-    """How long the texts are that begin in each of the ways in which texts begin, the longest first."""
+    """The lengths of the texts by their prefixes, the longest first."""
     found: dict[str, set[int]] = {text[:_PREFIX]: set() for text in texts}
     for text in texts:
         found[text[:_PREFIX]].add(len(text))
@@ -109,7 +110,7 @@ def _lengths(texts: Collection[str]) -> dict[str, list[int]]:
 
 
 def _cores(text: str) -> Iterator[str]:
-    """What is left of a control token's text without marks at both of its ends: `im_end` of `<|im_end|>`."""
+    """A control token's text without the marks at both of its ends: `im_end` of `<|im_end|>`."""
     marks = _MARKS.fullmatch(text)
     assert marks is not None
     before, core, after = marks.groups()
@@ -120,8 +121,8 @@ def _cores(text: str) -> Iterator[str]:
 
 
 def _meets(span: Span, others: Sequence[Span]) -> bool:
-    """Whether a span has a character of one of `others`, which are in order."""
-    before = bisect_left(others, (span[1], -1))  # those that begin before its end
+    """Whether a span overlaps one of `others`, which are in order."""
+    before = bisect_left(others, (span[1], -1))  # those that start before its end
     return before > 0 and others[before - 1][1] > span[0]
 
 

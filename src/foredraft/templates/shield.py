@@ -1,8 +1,8 @@
-"""Text from clients is text: nothing in it becomes a control token, whatever it spells.
+"""Keeps text from clients plain text: nothing in it becomes a control token.
 
-What a client's text has of a control token's text goes through the chat template in characters of the private
-use area, one for one, and is put back afterwards. So a template may cut, trim, join or escape it as it likes:
-it is known character by character which control tokens the template wrote itself.
+Characters of a client's text that are part of a control token's text are replaced by private-use characters,
+one for one, before the chat template is rendered, and restored afterwards. So the template may cut, trim,
+join or escape the text, and every character is still known to be the client's or the template's.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from foredraft.types import Message
 
 _PRIVATE: Final = range(0xE000, 0xF900)
 _USED: Final = re.compile(r"[\ue000-\uf8ff]|\\u([ef][0-9a-f]{3})")
-"""A private character as it is, and as JSON and Python's repr escape it."""
+"""A private-use character as it is, and as JSON and Python's repr escape it."""
 
 
 class _Place(Enum):
-    """Whose the keys of a mapping are."""
+    """Who determines the keys of a mapping."""
 
-    API = "the API's"
-    NAMED = "the client's; what belongs to them is the API's again"
-    DATA = "the client's, and so is all within"
+    API = "the API"
+    NAMED = "the client, but the API determines the keys inside the values"
+    DATA = "the client, also inside the values"
 
 
 # fmt: off
@@ -39,7 +39,7 @@ _NAMES: Final = frozenset([
     "properties", "required", "items", "enum", "const", "default", "format", "nullable", "examples",
     "anyOf", "oneOf", "allOf", "additionalProperties", "$defs", "definitions", "$ref", "$schema",
 ])
-"""Of messages, their parts and calls, of functions, and of the schemas of their parameters."""
+"""Keys of messages, their parts and calls, of functions, and of the schemas of their parameters."""
 
 # fmt: on
 _TYPES: Final = frozenset(
@@ -52,11 +52,11 @@ _INSIDE: Final[Mapping[str, _Place]] = {
 
 
 class Shield:
-    """A conversation on its way through a chat template. What the template gets of it is `messages`,
-    `variables` and `begun`, the beginning of the answer.
+    """A conversation prepared for a chat template: `messages`, `variables` and `begun`, the beginning of the
+    answer.
 
-    Roles stay as they are: templates write them between marks, and no client can choose them freely. So do
-    the names of variables, and those of the API: templates look for them.
+    Roles are unchanged: templates write them between marks, and clients cannot choose them freely. Names of
+    variables and the API's keys are unchanged too, because templates look for them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Shield:
             message["role"] = role
 
     def restored(self, text: str) -> tuple[str, list[Span]]:
-        """A rendered text as it was meant, and where in it a client's text would spell control tokens."""
+        """The original of a rendered text, and the parts of client text that look like control tokens."""
         if not self._stands_for:
             return text, []
         pieces: list[str] = []
@@ -128,7 +128,7 @@ def _changed(value: Any, change: Callable[[str], str], place: _Place = _Place.AP
 
 
 def _hidden(text: str, spans: Sequence[Span], table: Mapping[int, str]) -> str:
-    """The text with stand-ins for the characters of the spans."""
+    """The text with the characters of the spans replaced."""
     chars = list(text)
     for start, end in spans:
         chars[start:end] = text[start:end].translate(table)
@@ -136,10 +136,10 @@ def _hidden(text: str, spans: Sequence[Span], table: Mapping[int, str]) -> str:
 
 
 def _stand_ins(chars: set[str], texts: Sequence[str]) -> dict[str, str]:
-    """A private character for each of these, none of which any text has. Raises RequestError."""
+    """A private-use character for each of these, none of which occurs in a text. Raises RequestError."""
     used = {found[0][-4:] for text in texts for found in _USED.finditer(text)}
     free = (chr(code) for code in _PRIVATE if chr(code) not in used and f"{code:x}" not in used)
     chosen = dict(zip(free, sorted(chars), strict=False))
     if len(chosen) < len(chars):
-        raise RequestError("The messages use up the characters for private use.")
+        raise RequestError("The messages use all private-use characters of Unicode.")
     return chosen

@@ -1,4 +1,4 @@
-"""What a model's chat template can do, and which variables it reads."""
+"""The abilities of a model's chat template, and the variables it uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 SWITCHES: Final = ("enable_thinking", "thinking")
-"""What templates call the variable that turns reasoning on and off."""
+"""Templates' names for the variable that turns reasoning on and off."""
 
 EFFORT: Final = "reasoning_effort"
 BUDGET: Final = "thinking_budget"
@@ -16,13 +16,13 @@ REASONING: Final = (*SWITCHES, EFFORT, BUDGET)
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What `child.examine` finds out about a template. The defaults are those of a template that takes
-    everything and reads nothing.
+    """Result of `child.examine` for a template. The defaults are those of a template that accepts everything
+    and uses no variables.
 
-    `error`: why it cannot be used at all. `variables`: what it reads that it does not set itself. `literals`:
-    the short strings that it compares with or writes. `system`: where it takes messages of the role "system".
-    `alternates`: it insists that user and assistant take turns. `typed`: it reads content as a list of parts
-    only. `thinks`: it knows marks of reasoning.
+    `error`: why it cannot be used. `variables`: variables that it uses but does not set. `literals`: short
+    strings that it compares with or writes. `system`: where it accepts messages of the role "system".
+    `alternates`: user and assistant must alternate. `typed`: content must be a list of parts. `thinks`: it
+    contains markers of reasoning.
     """
 
     error: str | None = None

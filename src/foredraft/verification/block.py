@@ -1,8 +1,8 @@
-"""Block verification of a sampled draft chain: the draft is judged as a whole.
+"""Block verification of a sampled draft chain: the draft is accepted or rejected as a whole.
 
-Sun et al., "Block Verification Accelerates Speculative Decoding" (ICLR 2025, arXiv 2403.10444, algorithm
-2). As exact as token-by-token rejection sampling, and never fewer tokens accepted in expectation: an
-unlikely token early on may be made up for by what follows.
+Sun et al., "Block Verification Accelerates Speculative Decoding" (ICLR 2025, arXiv 2403.10444, algorithm 2).
+As exact as token-by-token rejection sampling, and never fewer tokens accepted in expectation: later tokens
+can compensate for an unlikely one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def verify_block(
 ) -> Verdict:
     """Committed tokens follow the target's distribution exactly, if the tokens were drawn from `probs`.
 
-    Arguments as in `verify_rejection`, but `target` and `uniform` are asked about the whole draft (unless
+    Arguments as in `verify_rejection`, but `target` and `uniform` are called for the whole draft (unless
     the target rules out a token), because all of it takes part in the decision. With Mb the target, Ms the
     draft model and p₀ = 1, pᵢ = min(pᵢ₋₁ · Mb(xᵢ) ÷ Ms(xᵢ), 1) is the probability that the first i tokens
     are accepted. The longest i whose uniform number is below hᵢ is accepted, hᵢ = Sᵢ ÷ (Sᵢ + 1 − pᵢ) and

@@ -18,7 +18,7 @@ from foredraft.types import Probs, Verdict
 Target: TypeAlias = Callable[[int], Probs]
 """target(row): the target's distribution after the draft's first `row` tokens, shape (vocabulary,)."""
 Uniform: TypeAlias = Callable[[int], float]
-"""uniform(i): a number in (0, 1), to test draft token i with."""
+"""uniform(i): a number in (0, 1) for testing draft token i."""
 Pick: TypeAlias = Callable[[int, Probs], int]
 """pick(i, weights): the i-th committed token, drawn from weights that need not be normalised."""
 
@@ -35,7 +35,7 @@ def verify_rejection(
     `target` is called for rows in order, none twice, and never past the first rejection. `probs` None: the
     draft was not sampled, so each q is one at its token.
 
-    The draft must not have been cut by the probability of a token that was dropped: that biases the output.
+    The draft must not have been truncated because of a dropped token's probability: that biases the output.
     """
     for index, token in enumerate(tokens):
         own = target(index)
@@ -57,6 +57,6 @@ def surplus(own: Probs, token: int, drawn: Probs | None, scale: float = 1.0) -> 
 
 
 def residual(own: Probs, token: int, drawn: Probs | None) -> Probs:
-    """The surplus, or p itself where p and q agree and a rejection was only rounding."""
+    """The surplus, or p itself if p and q agree and the rejection was only a rounding error."""
     left = surplus(own, token, drawn)
     return left if left.any() else own

@@ -8,13 +8,13 @@ from foredraft.types import Verdict
 
 
 def verify_tree(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]) -> Verdict:
-    """Walk from the root into the child that the target chooses itself, while there is one.
+    """Walk from the root into the child that the target chooses itself, as long as there is one.
 
     `parents` as in `types.Draft`: an index within `tokens`, less than the child's own, or -1 for a child of
     the last committed token. `choose` as in `verify_chain`: one call for each row on the accepted path, in
-    order. Siblings may repeat a token: their subtrees are walked as if they were one, so nothing that was
-    drafted is lost. They share their prefix and so their logits; the verdict's path goes through the one
-    that leads to the deepest accepted token.
+    order. Siblings may have the same token: their subtrees are walked together, so nothing drafted is lost.
+    They share their prefix and so their logits; the verdict's path goes through the one that leads to the
+    deepest accepted token.
     """
     children: dict[int, list[int]] = {}
     for index, parent in enumerate(parents):

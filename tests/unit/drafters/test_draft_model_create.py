@@ -44,7 +44,7 @@ def test_create_loads_beside_the_target() -> None:
         ({"model": "m", "min-p": "nan"}, "between 0 and 1"),
         ({"model": "m", "ctx": "-1"}, "negative"),
         ({"model": "m", "length": "4"}, "no option"),
-        ({"model": "m", "translate": "yes"}, "translate='yes' is no way"),
+        ({"model": "m", "translate": "yes"}, "translate='yes' is not a valid method"),
     ],
 )
 def test_create_refuses_bad_options_without_loading(options: dict[str, str], message: str) -> None:
@@ -57,7 +57,7 @@ def test_create_refuses_bad_options_without_loading(options: dict[str, str], mes
 def test_create_refuses_a_vocabulary_that_text_does_not_survive() -> None:
     other = FakeModel(VOCAB + 1, name="other")
     with pytest.raises(
-        UnsupportedModelError, match=r"vocabularies of other and fake differ.*other does not give"
+        UnsupportedModelError, match=r"vocabularies of other and fake differ.*other does not reproduce"
     ):
         create(context_with(other, []), {"model": "m"})
     assert other.closed

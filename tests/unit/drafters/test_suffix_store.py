@@ -177,7 +177,7 @@ def test_an_unusable_path_is_logged_not_raised(tmp_path: Path, caplog: pytest.Lo
     blocked = tmp_path / "file"
     blocked.write_text("")
     save(blocked, [1, 2])
-    assert "cannot be remembered" in caplog.text
+    assert "cannot be stored" in caplog.text
     store(tmp_path).path.mkdir()
     assert outputs(tmp_path) == []
     assert "cannot be read" in caplog.text

@@ -101,7 +101,7 @@ def test_what_the_machine_may_have_done_is_not_remembered(
 
 def test_no_free_child_is_no_fault_of_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*args: Any, **options: Any) -> Any:
-        raise CapacityError("All child processes that check requests are busy.")
+        raise CapacityError("All child processes for checking requests are busy.")
 
     monkeypatch.setattr(verdicts._pool, "call", busy)
     with pytest.raises(CapacityError):

@@ -1,4 +1,4 @@
-"""Whether and how drafts of a model can be translated, and what to tell the user about it."""
+"""Decides whether and how drafts of a model are translated, and describes it for the user."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from foredraft.errors import UnsupportedModelError
 from foredraft.protocols import DrafterContext, Model
 
 WAYS = ("auto", "slem", "tli", "off")
-"""The values of the option `translate`."""
+"""Values of the option `translate`."""
 
 
 def compare(model: Model, context: DrafterContext, way: str) -> Languages:
-    """The target's and the draft model's tokenizers. Raises UnsupportedModelError where drafts cannot be
-    translated, or are not to be.
+    """Pair the target's and the draft model's tokenizers. Raises UnsupportedModelError if drafts cannot be
+    translated, or translation is off.
     """
     differ = f"The vocabularies of {model.info.name} and {context.target.name} differ"
     if way == "off":
         raise UnsupportedModelError(
             f"{differ}, and translation is off.",
-            hint="Leave out translate=off, or use a draft model with the target's tokenizer.",
+            hint="Remove translate=off, or use a draft model with the target's tokenizer.",
         )
     for tokenizer, owner in (
         (model.tokenizer, model.info.name),
@@ -27,8 +27,8 @@ def compare(model: Model, context: DrafterContext, way: str) -> Languages:
     ):
         if not gives_text_back(tokenizer):
             raise UnsupportedModelError(
-                f"{differ}, and drafts cannot be translated: the tokenizer of {owner} does not give back "
-                "the text it is given.",
+                f"{differ}, and drafts cannot be translated: the tokenizer of {owner} does not reproduce "
+                "its input text.",
                 hint="Use a draft model with the target's tokenizer, such as a smaller one of its family.",
             )
     languages = Languages.of(context.tokenizer, model.tokenizer)
@@ -41,7 +41,7 @@ def compare(model: Model, context: DrafterContext, way: str) -> Languages:
 
 
 def describe(model: Model, context: DrafterContext, languages: Languages, way: str) -> str:
-    """The note for the user: that drafts are translated, and how."""
+    """The note for the user about how drafts are translated."""
     ways = {
         "slem": "as text (SLEM)",
         "tli": "by shared tokens (TLI)",

@@ -1,11 +1,11 @@
-"""A draft model with another tokenizer: a layer around the one that drafts in its own tokens.
+"""Drafter for a draft model with another tokenizer: a layer around the drafter in the model's own tokens.
 
-Each request has a twin in the draft model's tokens, which the inner drafter drafts for. On the way in the
-text is tokenised again, only its end when it grows; on the way out a draft is either of shared tokens (TLI)
-or text to be tokenised (SLEM). Both read the same history, so each round uses what suits the text.
+Each request has a twin in the draft model's tokens, for which the inner drafter drafts. New text is tokenised
+again, only at its end; a draft is translated either by shared tokens (TLI) or as text that is tokenised
+(SLEM). Both use the same history, so each round can use the method that suits the text.
 
-The last token of a text may be the beginning of a longer one. It is drafted like the others: measured, it was
-accepted more often than those before it (docs/drafters.md).
+The last token of a text may be the beginning of a longer one. It is drafted like the others: in measurements
+it was accepted more often than those before it (docs/drafters.md).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from foredraft.protocols import Drafter, RequestView, TokenSampler
 from foredraft.types import Draft, DraftLimit, Logits, Outcome, Probs
 
 STEPS = 4
-"""The draft model's tokens for one of the target's, at most."""
+"""Maximum draft-model tokens for one target token."""
 
 
 class TranslatingDrafter:
-    """`inner` makes the drafter that drafts in the draft model's tokens: from the sampler that it is to use,
-    and the most tokens of a draft. `way` is "auto", "slem" or "tli".
+    """`inner` creates the drafter in the draft model's tokens from a sampler and the maximum tokens of a
+    draft. `way` is "auto", "slem" or "tli".
     """
 
     successors = 0
@@ -59,7 +59,7 @@ class TranslatingDrafter:
         return True
 
     def start(self, request: RequestView) -> None:
-        """Nothing to do: a request is read when it is first asked for a draft."""
+        """Nothing to do: a request is read with its first draft."""
 
     def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
         asked = [(self._follow(request), limit.within(self._max_tokens)) for request, limit in requests]
@@ -84,7 +84,7 @@ class TranslatingDrafter:
         self._inner.close()
 
     def _follow(self, request: RequestView) -> Twin:
-        """The request's twin, brought up to its text."""
+        """The request's twin, updated to its text."""
         twin = self._twins.get(request.id)
         if twin is None:
             twin = self._twins[request.id] = Twin.of(request, self._languages, self._way)
@@ -94,7 +94,7 @@ class TranslatingDrafter:
         return twin
 
     def _steps(self, twin: Twin, limit: DraftLimit) -> DraftLimit:
-        """The limit in the draft model's tokens: as many as the recent text takes."""
+        """The limit in draft-model tokens, by the ratio in the recent text."""
         if twin.shared and twin.pending:
             return limit.within(0)
         if twin.shared or limit.max_tokens < 1:
@@ -126,8 +126,8 @@ class TranslatingDrafter:
 
 
 class _TwinSampler:
-    """The inner drafter's protocols.TokenSampler: for a twin's view it chooses by what the twin's request
-    asks for. A token of probability 0 ends the draft.
+    """The inner drafter's protocols.TokenSampler: for a twin it samples with the parameters of the twin's
+    request. A token of probability 0 ends the draft.
     """
 
     def __init__(
@@ -145,5 +145,5 @@ class _TwinSampler:
             if twin.shared:
                 return self._shared.propose(logits, twin, prefix)
             return (*self._text.propose(logits, twin, prefix), None)
-        except RequestError:  # the request allows none of the tokens that can be translated
+        except RequestError:  # none of the translatable tokens is allowed
             return 0, 0.0, None

@@ -1,9 +1,10 @@
-"""SLEM: any of the draft model's tokens, as text (Timor et al. 2025, algorithm 2).
+"""SLEM: any token of the draft model, as text (Timor et al. 2025, algorithm 2).
 
-What the draft model says of its own tokens says something of the target's next token: the one that their
-bytes begin with. So its probabilities are added up by that token, the target's sampling chooses one of those,
-with the noise that the target will use, and of the draft tokens that begin so the likeliest is drafted. (The
-paper draws from the draft model's own tokens; with noise that knows nothing of the target's they agree less.)
+The draft model's probabilities for its own tokens imply probabilities for the target's next token: the one
+that their bytes begin with. They are summed by that token, the target's sampling chooses one of these with
+the noise that the target will use, and the likeliest draft token that begins with it is drafted. (The paper
+draws from the draft model's own tokens; with noise that is independent of the target's they agree less
+often.)
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from foredraft.protocols import RequestView, Tokenizer, TokenSampler
 from foredraft.types import Logits
 
 HEAD = 16.0
-"""Draft tokens count if their logit is at most this far below the best: in a vocabulary of 100,000 all the
-others together are likelier than one in a hundred only where the draft model knows next to nothing."""
+"""Draft tokens count if their logit is at most this far below the best: in a vocabulary of 100,000 all others
+together exceed a probability of 1 % only if the draft model is very uncertain.
+"""
 
 
 class FirstTokens:
-    """Chooses any token of the draft model's, with `sampler`, which knows the target's vocabulary only."""
+    """Chooses among all tokens of the draft model with `sampler`, which works in the target's vocabulary."""
 
     def __init__(
         self, pair: VocabularyPair, draft: Tokenizer, vocab_size: int, sampler: TokenSampler
@@ -36,7 +38,7 @@ class FirstTokens:
         self._sampler = sampler
 
     def propose(self, logits: Logits, twin: Twin, prefix: Sequence[int]) -> tuple[int, float]:
-        """The draft model's token after its text and `prefix`, and its probability; 0 where there is none."""
+        """The draft model's token after its text and `prefix`, and its probability; 0 if there is none."""
         head = np.flatnonzero(logits >= logits.max() - HEAD)
         rest = twin.unfinished(prefix)
         if rest:
@@ -45,7 +47,7 @@ class FirstTokens:
         return self._choose(logits, head[first >= 0], first[first >= 0], twin, prefix)
 
     def _finish(self, logits: Logits, head: npt.NDArray[np.int64], rest: bytes) -> tuple[int, float]:
-        """The likeliest token that agrees with bytes which the text has already."""
+        """The likeliest token that agrees with bytes that are already in the text."""
         fits = [token for token in head.tolist() if _agree(self._draft.token_bytes(token), rest)]
         if not fits:
             return 0, 0.0
@@ -60,7 +62,7 @@ class FirstTokens:
         twin: Twin,
         prefix: Sequence[int],
     ) -> tuple[int, float]:
-        """One of `tokens`, the target's tokens for whose first bytes are `first`."""
+        """Choose one of `tokens`, whose first bytes are those of the target's tokens `first`."""
         if not tokens.size:
             return 0, 0.0
         weights = np.exp((logits[tokens] - logits[tokens].max()).astype(np.float64))
@@ -74,13 +76,13 @@ class FirstTokens:
 
 
 def _agree(piece: bytes, other: bytes) -> bool:
-    """Whether one begins with the other."""
+    """Whether one starts with the other."""
     return bool(piece) and (piece.startswith(other) or other.startswith(piece))
 
 
 def chooser(twin: Twin) -> RequestView:
-    """The request whose sampling chooses. A draft of text has no distribution that the sampled rules could
-    read: for them the most likely text is the best.
+    """The request whose sampling is used. A draft of text has no distribution that the sampled rules could
+    use; for them the likeliest text is the best.
     """
     request = twin.request
     if request.params.verify == "match":

@@ -1,9 +1,9 @@
 """One request's text in the draft model's tokens, kept in step with the target's tokens.
 
-What was tokenised stays as it is but for the end: new text may change the last tokens before it ("hel" and
-then "lo" may be one token). So a window at the end is tokenised again, and joined to what is there at the
-first place a few tokens into the window where both have a token's end: before that, the window's tokens may
-differ only because their context is missing.
+Tokenised text stays unchanged except for its end: new text may change the last tokens before it ("hel" and
+then "lo" may be one token). So a window at the end is tokenised again, and joined to the existing tokens at
+the first place, a few tokens into the window, where both have a token boundary: before that, the window's
+tokens may only differ because their context is missing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from foredraft.drafters.translation.vocabulary import VocabularyPair
 from foredraft.protocols import Tokenizer
 
 WINDOW = 32
-"""Draft tokens that are tokenised again when text is added; four times as many where nothing fits."""
+"""Draft tokens that are tokenised again when text is added; four times as many if nothing fits."""
 SEAM = 8
-"""Tokens at the beginning of the window that are not believed."""
+"""Tokens at the beginning of the window that are ignored."""
 RECENT = 128
-"""Target tokens by which the two ways of cutting text are compared."""
+"""Recent target tokens over which both tokenisations are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """A token of the target without text: nothing is ever merged across it. How much came before it and
-    after it: target tokens with it, draft tokens before and with what stands for it, bytes.
+    """A target token without text: nothing is merged across it. Counts up to it: target tokens including it,
+    draft tokens before and including its replacement, bytes.
     """
 
     history: int = 0
@@ -37,8 +37,8 @@ class _Wall:
 
 
 class Mirror:
-    """`pieces` are the draft model's tokens of the text. A character that is still to be finished is not in
-    them: `pending` are its bytes.
+    """`pieces` are the draft model's tokens of the text. An incomplete character is not part of them: its
+    bytes are `pending`.
     """
 
     def __init__(self, target: Tokenizer, draft: Tokenizer, pair: VocabularyPair) -> None:
@@ -52,8 +52,8 @@ class Mirror:
         self._ends: list[int] = []
 
     def follow(self, history: Sequence[int], kept: int) -> int:
-        """The target's tokens are now `history`, of which the first `kept` are as they were the last time.
-        Returns how many draft tokens are as they were.
+        """Update to `history`, whose first `kept` tokens are unchanged. Returns the number of unchanged draft
+        tokens.
         """
         self._rewind(min(kept, len(self._ends), len(history)))
         same = len(self.pieces)
@@ -68,18 +68,17 @@ class Mirror:
 
     @property
     def pending(self) -> bytes:
-        """The beginning of a character at the end of the text."""
+        """The bytes of an incomplete character at the end of the text."""
         count = unfinished(self.tail(4))
         return bytes(self._stream[len(self._stream) - count :]) if count else b""
 
     def tail(self, count: int) -> bytes:
-        """The last bytes of the text, at most so many, and none before a control token."""
+        """The last `count` bytes of the text at most, and none before a control token."""
         return bytes(self._stream[max(self._walls[-1].offset, len(self._stream) - count) :])
 
     def recent(self) -> tuple[float, float]:
-        """Of the target's recent tokens of text, the share that the draft model has and would write there;
-        and how many of its tokens it takes for one of the target's. The share of the vocabulary and 1 where
-        there is no text yet.
+        """Share of the target's recent text tokens that the draft model also has and would write there, and
+        its number of tokens per target token. Without text: the share of the vocabulary, and 1.
         """
         first = max(0, len(self._ends) - RECENT)
         start = self._ends[first - 1] if first else 0
@@ -94,7 +93,7 @@ class Mirror:
         return (alike / count, len(own) / count) if count else (self._pair.share, 1.0)
 
     def _rewind(self, kept: int) -> None:
-        """Only the target's first `kept` tokens, and what the draft model has of their text."""
+        """Keep the target's first `kept` tokens, and the draft tokens of their text."""
         if kept == len(self._ends):
             return
         del self._ends[kept:]
@@ -111,7 +110,7 @@ class Mirror:
         self._walls.append(_Wall(len(self._ends), before, len(self.pieces), offset))
 
     def _tokenise(self) -> int:
-        """Bring the end of `pieces` up to the text. Returns how many of its tokens are as they were."""
+        """Update the end of `pieces` to the text. Returns the number of unchanged tokens."""
         pieces, wall, size = self.pieces, self._walls[-1], WINDOW
         while True:
             first = max(wall.draft, len(pieces) - size)
@@ -132,8 +131,8 @@ class Mirror:
         return same
 
     def _joint(self, first: int, fresh: Pieces, start: int) -> tuple[int, int] | None:
-        """The first place, not before draft token `first`, where both have a token's end: how many tokens
-        come before it here and there.
+        """The first place, not before draft token `first`, where both have a token boundary: the number of
+        tokens before it in each.
         """
         ends = self.pieces.ends
         for at in range(first, len(ends) + 1):

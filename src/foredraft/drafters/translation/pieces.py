@@ -1,4 +1,4 @@
-"""Text cut into a tokenizer's tokens, with the byte at which each of them ends."""
+"""Text split into a tokenizer's tokens, with the end position of each token in bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLE = (
     "Hello there,  world!\n\n\tdef f(x):\n    return 3.14 * x\n"
     "– “Grüße” … naïve, Привет, 漢字とかな, مرحبا, 👩‍👧 1234567"
 )
-"""What a tokenizer must give back to be translated from and to."""
+"""Text that a tokenizer must reproduce for translation to be possible."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Pieces:
         return len(self.tokens)
 
     def extend(self, other: Pieces, first: int = 0, *, shift: int = 0) -> None:
-        """Append the other's tokens from its `first` on, `shift` bytes further on."""
+        """Append the other's tokens from its `first` on, with `shift` added to their ends."""
         self.tokens += other.tokens[first:]
         self.ends += [end + shift for end in other.ends[first:]]
 
@@ -36,7 +36,7 @@ class Pieces:
         del self.tokens[count:], self.ends[count:]
 
     def after(self, offset: int) -> int | None:
-        """How many tokens come before the byte at `offset`; None if one lies across it."""
+        """The number of tokens before the byte at `offset`; None if a token spans it."""
         count = bisect_right(self.ends, offset)
         return count if (self.ends[count - 1] if count else 0) == offset else None
 
@@ -44,9 +44,9 @@ class Pieces:
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     """The tokens of `text`, each with its end in the text's UTF-8 bytes.
 
-    A tokenizer may write a space before every text (llama.cpp's SentencePiece does): it belongs to no byte.
-    One that does not give the text back (it normalises, or knows no bytes) leaves only the end of the whole
-    known: every token is then said to end there.
+    A tokenizer may add a space before every text (llama.cpp's SentencePiece does): it belongs to no byte. If
+    it does not reproduce the text (it normalises, or has no byte tokens), only the end of the whole text is
+    known, and every token gets it.
     """
     tokens = tokenizer.encode(text)
     raw = text.encode()
@@ -60,10 +60,9 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
 
 
 def texts(data: bytes) -> Iterator[tuple[int, str]]:
-    """The stretches of `data` that are text, each with its offset.
+    """The parts of `data` that are text, each with its offset.
 
-    Bytes that no UTF-8 text has are left out, and so is a character at the end of which only the beginning is
-    there.
+    Bytes that are not UTF-8 are left out, and so is an incomplete character at the end.
     """
     at = 0
     while at < len(data):
@@ -78,7 +77,7 @@ def texts(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def encode_bytes(tokenizer: Tokenizer, data: bytes) -> Pieces:
-    """The tokens of what is text in `data`, with their ends in it."""
+    """The tokens of the text in `data`, with their ends in it."""
     pieces = Pieces()
     for offset, text in texts(data):
         pieces.extend(encode(tokenizer, text), shift=offset)
@@ -86,7 +85,7 @@ def encode_bytes(tokenizer: Tokenizer, data: bytes) -> Pieces:
 
 
 def unfinished(data: bytes) -> int:
-    """How many bytes at the end of `data` begin a character whose other bytes are still to come."""
+    """The number of bytes at the end of `data` that are the beginning of an incomplete character."""
     for count in range(1, min(4, len(data) + 1)):
         byte = data[-count]
         if byte < 0x80:
@@ -98,7 +97,7 @@ def unfinished(data: bytes) -> int:
 
 
 def gives_text_back(tokenizer: Tokenizer) -> bool:
-    """Whether text survives the way through the tokenizer, by a sample of many scripts."""
+    """Whether the tokenizer reproduces text, tested on a sample of many scripts."""
     raw = SAMPLE.encode()
     joined = b"".join(map(tokenizer.token_bytes, tokenizer.encode(SAMPLE)))
     return joined in (raw, b" " + raw)

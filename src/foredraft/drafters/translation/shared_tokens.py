@@ -1,8 +1,8 @@
 """TLI: the draft model's distribution over the tokens that both vocabularies have (Timor et al. 2025,
 algorithm 4).
 
-It is a distribution over the target's tokens like any other, so everything that a draft model of the
-target's own vocabulary has applies: the request's processors, the target's noise, the sampled rules.
+It is a distribution over the target's tokens, so everything works as for a draft model with the target's
+vocabulary: the request's processors, the target's noise, the sampled rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foredraft.types import Logits, Probs
 
 
 class SharedTokens:
-    """Chooses among the shared tokens, with `sampler`, which knows the target's vocabulary only."""
+    """Chooses among the shared tokens with `sampler`, which works in the target's vocabulary."""
 
     def __init__(self, pair: VocabularyPair, vocab_size: int, sampler: TokenSampler) -> None:
         self._pair = pair
@@ -28,7 +28,7 @@ class SharedTokens:
         self._ours = pair.to_target[self._theirs]
 
     def propose(self, logits: Logits, twin: Twin, prefix: Sequence[int]) -> tuple[int, float, Probs | None]:
-        """As protocols.TokenSampler; the token is the draft model's, the distribution the target's."""
+        """As in protocols.TokenSampler; the token is the draft model's, the distribution the target's."""
         row = np.full(self._vocab_size, -np.inf, np.float32)
         row[self._ours] = logits[self._theirs]
         before = self._pair.to_target[list(prefix)].tolist() if prefix else []

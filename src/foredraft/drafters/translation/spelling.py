@@ -1,4 +1,4 @@
-"""Bytes in the target's tokens, as the target would go on after its text; and what is known of each."""
+"""Converts bytes to the target's tokens in the context of its text, with their probabilities."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from foredraft.drafters.translation.vocabulary import VocabularyPair
 from foredraft.protocols import Tokenizer
 
 CONTEXT = 64
-"""Bytes of text before a draft that are tokenised with it, so that its first tokens are cut as in context."""
+"""Bytes of text before a draft that are tokenised with it, so that its first tokens depend on the context."""
 
 
 def spell(target: Tokenizer, pair: VocabularyPair, context: bytes, text: bytes) -> Pieces:
     """The target's tokens of `text` after `context`, with their ends in `text`.
 
-    Where the tokenizer would cut otherwise had it known the text (the target wrote "hel", the text is "lo"),
-    what is left of that token is spelled in the longest tokens there are. The beginning of a character at the
+    If the tokenizer would split the context differently with this text (the target wrote "hel", the text is
+    "lo"), the rest of that token is spelled with the longest possible tokens. An incomplete character at the
     end of the text is left out.
     """
     seam = len(context)
@@ -27,7 +27,7 @@ def spell(target: Tokenizer, pair: VocabularyPair, context: bytes, text: bytes) 
     if count is None:
         count = bisect_right(whole.ends, seam)
         if count == len(whole):
-            return spelled  # nothing but the rest of a character that is not complete
+            return spelled  # only the rest of an incomplete character
         end = whole.ends[count] - seam
         at = 0
         while at < end:
@@ -42,8 +42,8 @@ def spell(target: Tokenizer, pair: VocabularyPair, context: bytes, text: bytes) 
 
 
 def products(starts: Sequence[int], probabilities: Sequence[float], ends: Sequence[int]) -> list[float]:
-    """For each token that ends at one of `ends` the product of the probabilities of the draft tokens that
-    start in it; `starts` are those of the draft tokens.
+    """For each token that ends at one of `ends`, the product of the probabilities of the draft tokens that
+    start in it; `starts` are the starts of the draft tokens.
 
     Spreading a probability over the token's bytes instead predicted acceptance no better (docs/drafters.md).
     """

@@ -1,4 +1,4 @@
-"""A request as the draft model reads it: its text in the draft model's tokens."""
+"""A request in the draft model's tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from foredraft.protocols import RequestView, Tokenizer
 from foredraft.types import SamplingParams
 
 ALIKE = 0.9
-"""Share of the recent text that both cut alike from which on `auto` drafts shared tokens. Measured with
-n-gram models of code, each of its own tokens: at 0.98 both ways made the same progress in a round, at 0.88,
-0.68 and 0.50 text made 6, 14 and 16 % more."""
+"""`auto` drafts shared tokens if both tokenizers split at least this share of the recent text alike. Measured
+with n-gram models of code, each in its own tokens: at 0.98 both methods made the same progress per round; at
+0.88, 0.68 and 0.50 drafts of text made 6, 14 and 16 % more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """The two tokenizers, and what their vocabularies share."""
+    """The two tokenizers and their shared vocabulary."""
 
     target: Tokenizer
     draft: Tokenizer
@@ -34,10 +35,10 @@ class Languages:
 
 @dataclass(slots=True)
 class Twin:
-    """`view` has the draft model's tokens for the text of `request`, but for `pending`: the bytes of a
-    character that is not finished, with which a draft must begin. `way` is how drafts are to be translated;
-    `shared`: this one is of shared tokens only. `context` is the end of the text, `ratio` how many draft
-    tokens there lately were for one of the target's.
+    """`view` has the draft model's tokens of the text of `request`, except `pending`: the bytes of an
+    incomplete character, with which a draft must start. `way` is the translation method; `shared`: this draft
+    uses shared tokens only. `context` is the end of the text, `ratio` the recent number of draft-model tokens
+    per target token.
     """
 
     request: RequestView
@@ -55,16 +56,16 @@ class Twin:
 
     @classmethod
     def of(cls, request: RequestView, languages: Languages, way: str) -> Twin:
-        """A twin that has yet to read the request."""
+        """A twin that has not read the request yet."""
         mirror = Mirror(languages.target, languages.draft, languages.pair)
         return cls(request, languages, way, mirror, replace(request, tokens=[]))
 
     def forget(self, kept: int) -> None:
-        """Only the first `kept` tokens of the request are as they were."""
+        """Keep only the first `kept` tokens of the request."""
         self.known = min(self.known, kept)
 
     def follow(self) -> int:
-        """Read what is new. Returns how many of the view's tokens are as they were."""
+        """Read new tokens. Returns the number of unchanged tokens of the view."""
         same = self.mirror.follow(self.request.tokens, self.known)
         self.known = len(self.request.tokens)
         self.pending, self.context = self.mirror.pending, self.mirror.tail(CONTEXT)
@@ -76,13 +77,13 @@ class Twin:
         return same
 
     def unfinished(self, draft: Sequence[int]) -> bytes:
-        """What of `pending` the draft model's tokens have not got to."""
+        """The part of `pending` that the draft does not cover."""
         if not self.pending:
             return b""
         return self.pending[sum(len(self.languages.draft.token_bytes(token)) for token in draft) :]
 
     def spell(self, draft: Sequence[int]) -> Pieces:
-        """The draft model's tokens after the text, in the target's tokens, with their ends in bytes."""
+        """The draft as the target's tokens, with their ends in bytes."""
         key = tuple(draft)
         if self._spelled[0] != key:
             pair = self.languages

@@ -1,4 +1,4 @@
-"""Two vocabularies side by side: which tokens they share, by the bytes that the tokens stand for."""
+"""Two vocabularies compared: the tokens they share, by the tokens' bytes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from foredraft.protocols import Tokenizer
 
 _MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,40}\]")
-"""How control tokens are written in chat templates: <|im_start|>, </s>, [INST]."""
+"""The spelling of control tokens in chat templates: <|im_start|>, </s>, [INST]."""
 
 
 class VocabularyPair:
-    """`to_draft[t]` is the draft model's token of the same bytes as the target's token t, `to_target` the way
-    back, `first[d]` the target's token that the bytes of the draft's token d begin with (the same token where
-    it is shared); −1 for none. Every end of a text is one end: the draft's ends are the target's.
+    """`to_draft[t]` is the draft model's token with the same bytes as the target's token t, `to_target` the
+    inverse, `first[d]` the target's token that the bytes of the draft model's token d start with (the same
+    token if it is shared); −1 for none. All end tokens are paired: the draft model's with the target's.
 
-    `share` is the part of the target's tokens that the draft model has too.
+    `share` is the fraction of the target's tokens that the draft model has too.
     """
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
@@ -37,10 +37,10 @@ class VocabularyPair:
         for other in np.flatnonzero(self.first < 0).tolist():
             self.first[other] = self.beginning(draft.token_bytes(other))
         self.control = dict(_control_tokens(target, draft))
-        """What the draft model reads in the place of a control token of the target."""
+        """The draft model's tokens in place of a control token of the target."""
 
     def beginning(self, text: bytes) -> int:
-        """The target's token of as many of the text's first bytes as possible; −1 if there is none."""
+        """The target's token with the most leading bytes of the text; −1 if there is none."""
         lengths = range(min(len(text), self._longest), 0, -1)
         return next((self._ours[text[:n]] for n in lengths if text[:n] in self._ours), -1)
 
@@ -50,7 +50,7 @@ class VocabularyPair:
 
 
 def _by_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """The token of each run of bytes: of several, the one that the tokenizer writes."""
+    """The token for each byte string: of several, the one that the tokenizer produces."""
     tokens: dict[bytes, int] = {}
     for token in range(tokenizer.vocab_size):
         piece = tokenizer.token_bytes(token)
@@ -70,9 +70,9 @@ def _writes(tokenizer: Tokenizer, piece: bytes) -> int | None:
 
 
 def _control_tokens(target: Tokenizer, draft: Tokenizer) -> Iterator[tuple[int, Sequence[int]]]:
-    """Tokens of the target that stand for no text, as the draft model writes the same mark-up.
+    """The target's tokens without text, each with the draft model's tokens for the same mark-up.
 
-    A tokenizer knows its control tokens by their spelling only, and the chat template spells them.
+    A tokenizer recognises its control tokens by their spelling, which is the one in the chat template.
     """
     for spelling in sorted(set(_MARKUP.findall(target.chat_template or ""))):
         tokens = target.encode(spelling, special=True)
