@@ -1,4 +1,4 @@
-"""What every backend refuses to compute, before its library sees it."""
+"""Checks of a forward's batch before a backend's library gets it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foredraft.types import Rows
 def check_batch(
     batch: Sequence[Rows], lengths: Sequence[int], *, context_length: int, max_batch: int, trees: bool
 ) -> None:
-    """A forward over sequences that hold `lengths` tokens. Raises BackendError for rows that do not fit to
-    them, for too many, and for a tree where `trees` is false; OutOfKVError where the context is full.
+    """Check a forward over sequences with `lengths` tokens. Raises BackendError for rows that do not continue
+    their sequence, for too many rows, and for a tree unless `trees`; OutOfKVError if the context is full.
     """
     total = 0
     for rows in batch:
         total += len(rows.tokens)
         if rows.parents is not None and not trees:
-            raise BackendError("This backend verifies chains only.")
+            raise BackendError("This backend only verifies chains.")
         if not 0 <= rows.seq < len(lengths):  # llama.cpp would end the process
             raise BackendError(f"There is no sequence {rows.seq}; there are {len(lengths)}.")
         if rows.start != lengths[rows.seq]:
@@ -27,9 +27,9 @@ def check_batch(
             )
         if rows.start + len(rows.tokens) > context_length:
             raise OutOfKVError(
-                f"Sequence {rows.seq} would hold {rows.start + len(rows.tokens)} tokens; its context has "
+                f"Sequence {rows.seq} would have {rows.start + len(rows.tokens)} tokens; its context has "
                 f"room for {context_length}.",
-                hint="Use a shorter prompt, or a larger context (--ctx) where the model has one.",
+                hint="Use a shorter prompt, or a larger context (--ctx) if the model supports it.",
             )
     if total > max_batch:
         raise BackendError(f"{total} rows in one forward; at most {max_batch} fit.")

@@ -1,4 +1,4 @@
-"""What the machine's processor offers: physical cores and features."""
+"""The machine's processor: physical cores and features."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 @cache
 def physical_cores() -> int:
-    """Cores this process may run on, counting hyper-threads of one core once.
+    """The number of cores this process may run on, counting hyper-threads of one core once.
 
-    More threads than cores make llama.cpp's spinning workers wait for each other (docs/experiments.md).
+    With more threads than cores, llama.cpp's spinning workers wait for each other (docs/experiments.md).
     """
     try:
         allowed = sorted(os.sched_getaffinity(0))

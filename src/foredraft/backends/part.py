@@ -1,7 +1,7 @@
-"""Some sequences of a model as a model of their own, so that several engines share its weights.
+"""Some sequences of a model as a separate model, so that several engines share its weights.
 
-What is computed is what the whole model computes. One thread at a time, as with any model: engines on parts
-of one take turns.
+Results are those of the whole model. Only one thread at a time, as with any model: engines on parts of one
+model take turns.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from foredraft.types import Capabilities, Logits, ModelInfo, Rows
 
 
 class Part:
-    """`count` sequences of `whole`, from `first` on, numbered from 0. `split` makes those of one model.
+    """`count` sequences of `whole`, from `first` on, numbered from 0. Created by `split`.
 
-    `open_parts` are the parts of it that are open; the last of them frees it.
+    `open_parts` are the model's open parts; closing the last one frees the model.
     """
 
     def __init__(self, whole: Model, first: int, count: int, open_parts: set[int]) -> None:
@@ -30,7 +30,7 @@ class Part:
         open_parts.add(first)
 
     def _at(self, seq: int) -> int:
-        """The whole model's number of a sequence. Raises BackendError for one that is not this part's."""
+        """The whole model's number of a sequence. Raises BackendError if it does not belong to this part."""
         if not 0 <= seq < self.capabilities.sequences:
             raise BackendError(f"There is no sequence {seq}: there are {self.capabilities.sequences}.")
         if self._first not in self._open_parts:
@@ -71,7 +71,7 @@ class Part:
         self._whole.release(self._at(seq))
 
     def close(self) -> None:
-        """Leave the model to the other parts; free it if there is none. May be called twice."""
+        """Close this part, and free the model if no other part is open. May be called twice."""
         if self._first in self._open_parts:
             for seq in range(self.capabilities.sequences):
                 self.release(seq)
@@ -81,9 +81,9 @@ class Part:
 
 
 def split(model: Model, parts: int) -> list[Model]:
-    """The model as so many models with as many sequences each; the model itself where one is asked for.
+    """Split a model into `parts` models with equally many sequences; for one part the model itself.
 
-    Raises ValueError if its sequences cannot be divided so.
+    Raises ValueError if its sequences cannot be divided equally.
     """
     if parts == 1:
         return [model]

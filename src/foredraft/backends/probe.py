@@ -1,9 +1,9 @@
-"""The batch-invariance probe: are a row's logits the same, bit for bit, whatever shares its forward?
+"""The batch-invariance probe: are a row's logits the same, bit for bit, whatever else is in its forward?
 
-Same bytes with speculation on and off needs exactly this (docs/exactness.md): a draft is verified in a
+Identical output with speculation on and off requires this (docs/exactness.md): a draft is verified in a
 forward of n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in
 batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and
-beside another sequence, and compares the logits bitwise. The result is cached for the model and its settings.
+beside another sequence, and compares the logits bitwise. The result is cached by model and settings.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from foredraft.types import Logits, Rollback, Rows
 logger = logging.getLogger(__name__)
 
 ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, 63, 129)
-"""Batch sizes compared: either side of the steps of matrix kernels, and a tiled one (≥ 64)."""
+"""Batch sizes to compare: both sides of the steps of matrix kernels, and a tiled one (≥ 64)."""
 
 REFERENCE_ROWS = 17
 DEPTHS = (8, 530)
 _VERSION = 6
-"""Of the probe and of the arithmetic that it measures."""
+"""Version of the probe and of the arithmetic that it measures."""
 
 
 class Probeable(Model, Protocol):
-    """A model that can be told what was measured about it."""
+    """A model whose measured capabilities can be recorded."""
 
     def with_capabilities(self, **changes: Any) -> Self: ...
 
@@ -53,7 +53,7 @@ def with_measured(
 ) -> M:
     """The model with its measured `batch_invariant`, from the cache or by measuring now.
 
-    `otherwise` is the most rows of one sequence in a verifying forward of a model that is not exact.
+    `otherwise` is the maximum rows of one sequence in a verifying forward if the model is not exact.
     """
     scope = f"{_depths(model)}|{model.capabilities.max_batch}|{model.capabilities.sequences > 1}"
     identity = f"{_VERSION}|{version('foredraft')}|{model.info.file_hash}|{settings_key}|{scope}"
@@ -74,10 +74,10 @@ def with_measured(
 
 
 def measure(model: Model, *, enough: int) -> tuple[int, str]:
-    """(largest batch size up to which every tested size was bit-identical to single rows, what was seen).
+    """(largest batch size up to which every tested size was bit-identical to single rows, a description).
 
-    1 also where nothing could be compared: what was not measured is not promised. And where fewer than
-    `enough` rows are exact, though more could be compared, none are: drafts would have to be short.
+    1 also if nothing could be compared, because only measured invariance counts. If fewer than `enough` rows
+    are exact although more could be compared, the result is 1, too: drafts would have to be short.
     """
     rng = np.random.default_rng(7)
     tokens = [int(token) for token in rng.integers(0, model.info.vocab_size, max(DEPTHS) + max(ROWS))]
@@ -96,7 +96,7 @@ def measure(model: Model, *, enough: int) -> tuple[int, str]:
 
 
 def _depths(model: Model) -> list[int]:
-    """`DEPTHS`, or as deep as a short context allows."""
+    """`DEPTHS`, limited to the context length."""
     deepest = model.info.context_length - REFERENCE_ROWS
     return sorted({min(depth, deepest) for depth in DEPTHS}) if deepest >= 0 else []
 
@@ -124,7 +124,7 @@ def _first_difference(model: Model, tokens: list[int], depth: int) -> int | None
 
 
 def _way_back(model: Model, depth: int) -> Callable[[], None]:
-    """What brings sequence 0 back to the `depth` tokens that it holds now."""
+    """A function that restores sequence 0 to its present `depth` tokens."""
     if model.capabilities.rollback is Rollback.TRUNCATE:
         return lambda: model.truncate(0, depth)
     snapshot = model.snapshot(0)

@@ -1,13 +1,13 @@
-"""Truncation for models with a recurrent state: back to a checkpoint, and what is kept is computed again.
+"""Truncation for models with a recurrent state: restore a checkpoint and recompute the kept tokens.
 
-Attention keeps a cell for every token, and to forget tokens is to drop cells. A recurrent state (Mamba, gated
-delta nets, short convolutions) has taken rejected tokens in, and nothing gets them out again. So the state is
-copied before a forward that verifies a draft. A rejection puts the copy back, and the tokens that were
-accepted are *owed*: the sequence's next forward computes them before its own rows, so that no rejection needs
-a forward of its own. What that costs, and why in this order: docs/exactness.md.
+Attention keeps a cell for every token, so tokens are removed by dropping cells. A recurrent state (Mamba,
+gated delta nets, short convolutions) has absorbed rejected tokens and cannot be reverted. So the state is
+copied before a forward that verifies a draft. After a rejection the copy is restored, and the accepted tokens
+are *owed*: the sequence's next forward recomputes them before its own rows, so that a rejection needs no
+additional forward. For the costs and the reasons for this order see docs/exactness.md.
 
-Where a prompt ends the state is copied too, a little before the end: the next prompt of a conversation often
-leaves out what followed (a model's reasoning), and would have to be computed from its beginning otherwise.
+The state is also copied shortly before the end of a prompt: the next prompt of a conversation often omits
+what followed (a model's reasoning), and would otherwise have to be recomputed from its beginning.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from foredraft.protocols import Model, Tokenizer
 from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 MARKED_FROM = 256
-"""Rows of a prompt from which on it is marked. Its last rows are then a forward of their own, which makes it
-about a plain forward longer (0 to 3 % on a CPU). Fewer rows are soon computed again.
+"""Minimum rows of a prompt for a mark in it. The rows after the mark are a separate forward, which makes
+prefill longer by about a plain forward (0 to 3 % on a CPU). Fewer rows are quickly recomputed.
 """
 
 BEFORE_THE_END = 8
-"""Tokens after the mark. What a template writes before an answer, it may write otherwise in a history."""
+"""Tokens after the mark. A template may write the start of an answer differently in the history."""
 
 
 class Rewindable(Model, Protocol):
-    """A model whose recurrent state can be copied and put back. Its own `truncate` goes back `spare` rows, or
-    to nothing at all.
+    """A model whose recurrent state can be copied and restored. Its own `truncate` can remove the last
+    `spare` rows, or the whole sequence.
     """
 
     def spare(self, seq: int) -> int:
-        """How many of the sequence's last rows `truncate` can take back now."""
+        """The number of the sequence's last rows that `truncate` can remove now."""
         ...
 
     def checkpoint(self, seq: int, instead_of: object = None) -> object:
-        """What cannot be truncated of a sequence, to `rewind` to. It may be written over `instead_of`, a
-        checkpoint that is not needed any more.
+        """The part of a sequence that cannot be truncated, for `rewind`. It may overwrite `instead_of`, a
+        checkpoint that is no longer needed.
         """
         ...
 
     def rewind(self, seq: int, checkpoint: object, length: int) -> None:
-        """Make the sequence what it was at the checkpoint, when it held `length` cells, or what the sequence
-        was of which it is a copy. Raises BackendError if that fails; the sequence is then empty.
+        """Restore the sequence to its state at the checkpoint, when it had `length` cells; the checkpoint may
+        be of the sequence that this one is a copy of. Raises BackendError if that fails; the sequence is then
+        empty.
         """
         ...
 
 
 @dataclass(slots=True)
 class _Trail:
-    """A sequence since its checkpoint, when it held `start` cells. `tokens` were computed since; `owed` are
-    yet to be, and while there are any the model itself is at the checkpoint.
+    """A sequence since its checkpoint, when it had `start` cells. `tokens` were computed since; `owed` are
+    still to be recomputed, and while there are any the model itself is at the checkpoint.
     """
 
     start: int
@@ -65,14 +66,14 @@ class _Trail:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A point in a prompt, `length` cells from its beginning."""
+    """A copy of the state within a prompt, `length` cells from its beginning."""
 
     length: int
     checkpoint: object
 
 
 class RewindingModel:
-    """A Model around one with a recurrent state, which `truncate` takes back as `Rollback.SNAPSHOT` says."""
+    """A Model around one with a recurrent state, with rollback as in `Rollback.SNAPSHOT`."""
 
     def __init__(self, model: Rewindable) -> None:
         self._model = model
@@ -91,7 +92,7 @@ class RewindingModel:
         return self._model.tokenizer
 
     def with_capabilities(self, **changes: Any) -> RewindingModel:
-        """Record what was measured about the model."""
+        """Record the measured capabilities."""
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
@@ -107,7 +108,7 @@ class RewindingModel:
             return self._forward([self._marked(rows) for rows in batch])
         except OutOfKVError:
             for seq, length in lengths.items():
-                self.truncate(seq, length)  # where a mark was made, a part of the prompt was computed
+                self.truncate(seq, length)  # if a mark was made, a part of the prompt was computed
             raise
 
     def _forward(self, batch: Sequence[Rows]) -> Logits:
@@ -119,7 +120,7 @@ class RewindingModel:
             logits = self._model.forward([self._with_owed(rows) for rows in batch])
         except BaseException:
             for rows, length in zip(batch, before, strict=True):
-                if self._model.length(rows.seq) != length:  # a part was computed, nobody knows how much
+                if self._model.length(rows.seq) != length:  # an unknown part was computed
                     self._forget(rows.seq)
             raise
         for rows in batch:
@@ -127,7 +128,7 @@ class RewindingModel:
         return logits
 
     def _marked(self, rows: Rows) -> Rows:
-        """The rows that are left of a prompt's last ones when a mark was made."""
+        """The remaining rows of a prompt's last forward after a mark was made."""
         filling, count = rows.seq in self._filling, len(rows.tokens)
         (self._filling.discard if rows.logits else self._filling.add)(rows.seq)
         fits = rows.start == self.length(rows.seq) <= self.info.context_length - count
@@ -145,7 +146,7 @@ class RewindingModel:
         return rows
 
     def _compute_first(self, rows: Rows, count: int) -> None:
-        """Compute the first rows, in such a way that they can all be taken back."""
+        """Compute the first rows such that all of them can be removed again."""
         if not self.owed(rows.seq):
             self._set_out(rows.seq)
         trail = self._trails[rows.seq]
@@ -154,7 +155,7 @@ class RewindingModel:
         trail.tokens, trail.owed = [*trail.owed, *head.tokens], []
 
     def _may_go_far_back(self, rows: Rows) -> bool:
-        """Whether more of these rows may be rejected than the model can take back by itself."""
+        """Whether more of these rows may be rejected than the model can remove by itself."""
         return rows.logits - 1 > self.capabilities.rollback_bound
 
     def _set_out(self, seq: int) -> None:
@@ -170,7 +171,7 @@ class RewindingModel:
         return replace(rows, start=rows.start - len(owed), tokens=[*owed, *rows.tokens])
 
     def _went_on(self, rows: Rows) -> None:
-        """The rows are computed, and what was owed before them."""
+        """Record that the rows, and the owed tokens before them, were computed."""
         if not self._may_go_far_back(rows):
             self._trails.pop(rows.seq, None)
             return
@@ -179,7 +180,7 @@ class RewindingModel:
         trail.owed = []
 
     def _make_room(self, batch: Sequence[Rows]) -> None:
-        """Compute what is owed by itself where it does not fit beside the rows."""
+        """Recompute owed tokens separately if they do not fit beside the rows."""
         for rows in batch:
             count = len(rows.tokens)
             if count <= self.capabilities.max_rows < count + self.owed(rows.seq):
@@ -189,7 +190,7 @@ class RewindingModel:
                 self._pay(rows.seq)
 
     def _pay(self, seq: int) -> None:
-        """Compute what is owed now, in a forward of its own."""
+        """Recompute the owed tokens now, in a separate forward."""
         trail = self._trails.get(seq)
         if trail is None or not trail.owed:
             return
@@ -199,7 +200,7 @@ class RewindingModel:
                 rows = trail.owed[first : first + most]
                 self._model.forward([Rows(seq, trail.start + first, rows, 0)])
         except BaseException:
-            self._forget(seq)  # some of it may be computed: there is no telling what is still owed
+            self._forget(seq)  # a part may have been computed, so the owed tokens are unknown
             raise
         trail.tokens, trail.owed = trail.owed, []
 
@@ -231,7 +232,7 @@ class RewindingModel:
         else:
             raise BackendError(
                 f"Sequence {seq} cannot be cut to {length} of {held} tokens: a model with a recurrent state "
-                "takes back tokens of its last verified draft only.",
+                "can only remove tokens of its last verified draft.",
                 hint="Restore a snapshot, or release the sequence and compute it again.",
             )
         if mark is not None and length < mark.length:
@@ -247,7 +248,7 @@ class RewindingModel:
         kept = (trail.owed or trail.tokens)[: length - trail.start]
         if not trail.owed:
             if trail.start:
-                self._trails.pop(seq)  # if that fails there is nothing left to go back to
+                self._trails.pop(seq)  # if this fails there is no checkpoint left
                 self._model.rewind(seq, trail.checkpoint, trail.start)
             else:
                 self._model.release(seq)
@@ -255,7 +256,7 @@ class RewindingModel:
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         if list(path) != list(range(len(path))):
-            raise BackendError("A model with a recurrent state keeps chains only.")
+            raise BackendError("A model with a recurrent state only supports chains.")
         self.truncate(seq, start + len(path))
 
     def fork(self, src: int, dst: int, length: int) -> None:
@@ -266,7 +267,7 @@ class RewindingModel:
         marked = mark is not None and length == mark.length
         if 0 < length < self.length(src) and not marked:
             raise BackendError(
-                f"Sequence {src} can be copied whole or to where it is marked, not to {length}."
+                f"Sequence {src} can only be copied completely or up to its mark, not to {length}."
             )
         self._forget(dst)
         if length:
@@ -288,7 +289,7 @@ class RewindingModel:
         self._model.release(seq)
 
     def _forget(self, seq: int) -> None:
-        """Nothing in the sequence can be gone back to."""
+        """Drop the sequence's checkpoints."""
         self._trails.pop(seq, None)
         self._marks.pop(seq, None)
         self._filling.discard(seq)

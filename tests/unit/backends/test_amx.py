@@ -51,13 +51,13 @@ def test_all_types_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("source", "note"),
     [
-        ("print('F16', flush=True)\nimport os\nos.kill(os.getpid(), 11)", "ended by signal 11 at Q4_0"),
-        ("import os\nos.kill(os.getpid(), 4)", "ended by signal 4 at F16"),
-        (ALL + "import os\nos.kill(os.getpid(), 11)", "ended by signal 11 at its end"),
+        ("print('F16', flush=True)\nimport os\nos.kill(os.getpid(), 11)", "killed by signal 11 at Q4_0"),
+        ("import os\nos.kill(os.getpid(), 4)", "killed by signal 4 at F16"),
+        (ALL + "import os\nos.kill(os.getpid(), 11)", "killed by signal 11 at its end"),
         (ALL.replace("print('Q6_K', flush=True)\n", ""), "not exact with Q6_K"),
         ("", "not exact with F16, Q4_0"),
         (ALL + "raise SystemExit(3)", "failed (exit code 3)"),
-        ("import time\ntime.sleep(30)", "did not end within 0 s"),
+        ("import time\ntime.sleep(30)", "did not finish within 0 s"),
     ],
 )
 def test_what_goes_wrong_is_told(

@@ -45,7 +45,7 @@ IN_THE_HEADER = {
     **{f"llama.expert_count = {n} as UINT32": "has no weights of experts" for n in (1, 2, 63, 512)},
     **{f"llama.expert_count = {n} as UINT32": "whole number from 0 to 1,024" for n in (65_537, 2**32 - 1)},
     "llama.expert_count = [2, 2] as ARRAY": "whole number from 0 to 1,024",
-    "llama.expert_used_count = 2 as UINT32": "says that there are none",
+    "llama.expert_used_count = 2 as UINT32": "is 0",
     **{
         f"llama.nextn_predict_layers = {n} as UINT32": "whole number below 2, which is llama.block_count"
         for n in (2, 3, 2**32 - 1)
@@ -61,10 +61,10 @@ IN_THE_HEADER = {
 """The name of each mutation, and words of the error: found without llama.cpp."""
 
 IN_A_CHILD = {
-    "tokenizer.ggml.model = 'llama' as STRING": r"llama.cpp ends its process with it \(.*at",
+    "tokenizer.ggml.model = 'llama' as STRING": r"llama.cpp ends the process with it \(.*at",
     "tokenizer.ggml.model = 'none' as STRING": r"\(llama-vocab\.cpp:\d+: GGML_ASSERT\(.*TYPE_NONE\) failed\)",
     "tokenizer.ggml.model = 'no_vocab' as STRING": r"GGML_ASSERT\(.*TYPE_NONE\) failed",
-    "tokens of numbers for llama": r"ends its process",
+    "tokens of numbers for llama": r"ends the process",
     "llama.expert_group_count = 2 as UINT32": r"GGML_ASSERT\(hparams.n_expert_groups == 0\) failed",
     "all tokens the same": r"GGML_ASSERT\(id_to_token.size\(\) == token_to_id.size\(\)\) failed",
 }
@@ -212,7 +212,7 @@ def test_what_ended_a_child_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = gguf_factory.tiny_llama(tmp_path / "m.gguf")
     for _ in range(2):
         forget()
-        with pytest.raises(ModelFormatError, match=r"ends its process with it \(signal 11, SIGSEGV\)"):
+        with pytest.raises(ModelFormatError, match=r"ends the process with it \(signal 11, SIGSEGV\)"):
             trial.admit(read_gguf(path), ModelOptions(cache_dir=tmp_path / "cache"))
     assert len(files) == 1
 
@@ -226,8 +226,8 @@ def killed() -> ChildDiedError:
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [
-        (ChildTimeoutError("It takes longer than 60 s."), ModelFormatError, "was tried first. It takes"),
-        (ChildMemoryError("More."), ModelFormatError, "was tried first. More"),
+        (ChildTimeoutError("It takes longer than 60 s."), ModelFormatError, "its trial in a child process failed. It takes"),
+        (ChildMemoryError("More."), ModelFormatError, "its trial in a child process failed. More"),
         (killed(), BackendError, "ended: signal 9"),
         (ChildError("A child process could not be started: full"), BackendError, "started: full"),
     ],

@@ -152,7 +152,7 @@ BAD_FILES: list[tuple[Maker, type[ForedraftError], str, str]] = [
     (magic_only, ModelFormatError, "header is damaged", "download it again"),
     (cut_in_the_header, ModelFormatError, "header is damaged", "download it again"),
     (cut_in_the_weights, ModelFormatError, "truncated", "incomplete"),
-    (vocabulary, ModelFormatError, "vocabulary only", "full model file"),
+    (vocabulary, ModelFormatError, "only a vocabulary", "full model file"),
     (unknown, UnsupportedModelError, "'nonesuch'", "pip install --upgrade"),
     (embedding, UnsupportedModelError, "embedding model", "decoder-only"),
     (newer_version, ModelFormatError, "version 99", "download it again"),
@@ -182,7 +182,7 @@ def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(ModelNotFoundError, match=r"Cannot read .*tiny\.gguf: Permission denied") as caught:
         load(tiny)
-    assert caught.value.hint == "Check who may read the file."
+    assert caught.value.hint == "Check the file's permissions."
 
 
 def test_a_split_model_without_one_of_its_files(tmp_path: Path) -> None:

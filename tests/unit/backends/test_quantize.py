@@ -108,7 +108,7 @@ def test_existing_output_is_kept_without_force(tiny: Path, tmp_path: Path) -> No
 
 
 def test_a_source_is_never_overwritten(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="is the file to be quantised"):
+    with pytest.raises(ConfigError, match="is the input file"):
         quantize(tiny, tiny.parent / "." / tiny.name, "q8_0", threads=1, force=True)
     assert read_gguf(tiny).file_type == "F32"
 

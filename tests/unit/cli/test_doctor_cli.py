@@ -167,8 +167,8 @@ def test_break_even_in_words(draft: int, cost: float, says: str) -> None:
     [
         (None, "There is no file"),
         (gguf_factory.not_gguf, "not a GGUF file"),
-        (gguf_factory.vocab_only, "vocabulary only"),
-        (gguf_factory.unknown_architecture, "does not know"),
+        (gguf_factory.vocab_only, "only a vocabulary"),
+        (gguf_factory.unknown_architecture, "does not support"),
     ],
 )
 def test_a_model_that_cannot_run(foredraft: Command, tmp_path: Path, make: Any, says: str) -> None:
@@ -232,12 +232,12 @@ def test_a_llama_cpp_that_does_not_load(
     foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
-        raise BackendError("llama-cpp-python is installed, but does not load.", hint="Build it again.")
+        raise BackendError("llama-cpp-python is installed but cannot be loaded.", hint="Build it again.")
 
     monkeypatch.setattr("foredraft.backends.llamacpp.system.llama_cpp_facts", broken)
     ran = foredraft("doctor", tiny)
     assert ran.code == 2
-    assert "does not load" in ran.out
+    assert "cannot be loaded" in ran.out
     assert "Build it again" in ran.err
 
 

@@ -55,8 +55,8 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     ("make", "says"),
     [
         (gguf_factory.not_gguf, "not a GGUF file"),
-        (gguf_factory.vocab_only, "vocabulary only"),
-        (gguf_factory.unknown_architecture, "an architecture that this llama.cpp does not know"),
+        (gguf_factory.vocab_only, "only a vocabulary"),
+        (gguf_factory.unknown_architecture, "an architecture that this llama.cpp does not support"),
         (lambda path: path.touch(), "not a GGUF file"),
         (lambda path: path.write_bytes(b"GGUF"), "bad.gguf"),
     ],
@@ -220,7 +220,7 @@ def bad_draft_model(kind: str, tiny: Path, folder: Path) -> Path:
     [
         ("not a GGUF", "not a GGUF file"),
         ("truncated", "draft.gguf"),
-        ("vocabulary only", "vocabulary only"),
+        ("vocabulary only", "only a vocabulary"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--draft", "-md"])

@@ -348,7 +348,7 @@ def test_quantize_twice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--allow-requantize"):
         run("quantize", source, "q4_0")
     result = run("quantize", source, "q4_0", "--allow-requantize")
-    assert "Note: tiny.gguf is quantised already" in result.stderr
+    assert "Note: tiny.gguf is already quantised" in result.stderr
 
 
 def test_quantize_safetensors(tmp_path: Path) -> None:

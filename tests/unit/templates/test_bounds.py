@@ -105,7 +105,9 @@ def test_a_template_that_passes_its_bounds_when_it_is_looked_at_is_not_used(body
 def test_the_log_has_a_line_for_a_template_that_was_stopped(caplog: pytest.LogCaptureFixture) -> None:
     body = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     template = ChatTemplate(ONLY_FOR_STOP.replace("BODY", body))
-    with pytest.raises(RequestError, match=r"exceeded its limits with these messages\. It takes longer than 2 s"):
+    with pytest.raises(
+        RequestError, match=r"exceeded its limits with these messages\. It takes longer than 2 s"
+    ):
         template.render([{"role": "user", "content": "stop"}])
     assert [record.message for record in caplog.records] == [
         "A chat template was stopped: It takes longer than 2 s."

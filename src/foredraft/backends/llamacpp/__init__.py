@@ -18,7 +18,7 @@ class LlamaCppBackend:
     name = "llamacpp"
 
     def accepts(self, path: Path) -> bool:
-        """Whether the file is a GGUF, or claims to be (so that a damaged one gets this backend's error)."""
+        """Whether the file is a GGUF or starts like one (so that a damaged one gets this backend's error)."""
         if path.suffix.lower() == ".gguf":
             return True
         try:
@@ -31,8 +31,8 @@ class LlamaCppBackend:
         """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""
         if options.dtype != "auto":
             raise ConfigError(
-                f"dtype={options.dtype!r} is for safetensors; a GGUF has formats of its own.",
-                hint="Leave it out. 'foredraft models quantize' writes a GGUF in another format.",
+                f"dtype={options.dtype!r} only applies to safetensors; a GGUF file has its own format.",
+                hint="Remove it. 'foredraft models quantize' writes a GGUF in another format.",
             )
         try:
             from foredraft.backends.llamacpp.loading import load_model

@@ -1,12 +1,12 @@
-"""Whether llama.cpp may lay weights out for AMX: where its products come out right, and only there.
+"""Decides whether llama.cpp may pack weights for AMX: only if its products are right.
 
-On a processor with AMX, llama.cpp rearranges quantised weights for AMX's tiles, with which several rows
-cost little more than one. But GCC 12 takes the instruction that configures the tiles to read 8 bytes where
-it reads 64, and leaves out the stores of the other 56 (llama.cpp's issue 20824): whatever then lies on the
-stack is loaded, and the first forward ends the program. That can neither be caught nor told beforehand, so
-another process tries (`amx_check`, 0.2 s), with every type of weights. All of them must come out right,
-since llama.cpp goes by one list for all models of a process. Otherwise AMX is taken off that list, and
-weights are laid out for AVX-512 or AVX2.
+On a processor with AMX, llama.cpp packs quantised weights for AMX's tiles, with which several rows cost
+little more than one. But GCC 12 assumes that the instruction that configures the tiles reads 8 bytes where it
+reads 64, and removes the stores of the other 56 (llama.cpp's issue 20824): the configuration is whatever is
+on the stack, and the first forward ends the program. That can be neither caught nor predicted, so another
+process tests it (`amx_check`, 0.2 s) with every type of weights. All of them must be right, since llama.cpp
+has one list of buffer types for all models of a process. Otherwise AMX is removed from that list, and weights
+are packed for AVX-512 or AVX2.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ ARCHITECTURES = frozenset(
         *("phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3", "stablelm", "starcoder2"),
     )
 )
-"""Those that multiply a matrix of weights by a matrix of rows and nothing else. Where rows come sequence by
-sequence (Mamba, LFM2, Qwen3.5) or weights as a stack (DeepSeek), llama.cpp's AMX kernels read past them.
+"""Architectures that only multiply a matrix of weights by a matrix of rows. If rows come sequence by sequence
+(Mamba, LFM2, Qwen3.5) or weights as a stack (DeepSeek), llama.cpp's AMX kernels read past their end.
 """
 
 SECONDS = 20.0
-"""What the check may take, on a machine as busy as can be. It takes 0.2 on an idle one."""
+"""Time limit of the check, in seconds, for very busy machines. It takes 0.2 s on an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amx:
-    """Whether AMX is used, and what the check has seen."""
+    """Whether AMX is used, and the result of the check."""
 
     used: bool
     note: str
 
     @property
     def remedy(self) -> str:
-        """The command that builds llama.cpp so that AMX can be used; empty where it is."""
+        """The command that builds llama.cpp so that AMX can be used; empty if it is used."""
         return "" if self.used else kernels.build_command()
 
 
 @cache
 def settled() -> Amx | None:
-    """Check AMX, once in a process, and take it off llama.cpp's list if it does not work. To be called before
-    weights are loaded. None where there is nothing to settle: the processor or the build has no AMX.
+    """Check AMX once per process, and remove it from llama.cpp's list if it does not work. Must be called
+    before weights are loaded. None if the processor or the build has no AMX.
     """
     if not offers_amx():
         return None
@@ -73,10 +73,10 @@ def in_use() -> bool:
 
 
 def admit(path: Path) -> bool:
-    """Whether the weights of this file may lie in other than plain buffers. To be asked before each load.
+    """Whether this file's weights may be packed at all. Must be called before each load.
 
-    Weights that AMX does not suit take it off the list for all models after them. If others lie there by
-    then, they are laid out plainly themselves.
+    A model that is not suited for AMX removes it from the list for all later models. If other models already
+    use AMX by then, the model's own weights are not packed.
     """
     with _state.lock:
         if not in_use():
@@ -91,20 +91,20 @@ def admit(path: Path) -> bool:
 
 
 def suits(path: Path) -> bool:
-    """Whether llama.cpp's AMX kernels compute what this model needs. True of what cannot be read: loading it
-    will say why.
+    """Whether llama.cpp's AMX kernels can compute this model. True for an unreadable file: loading it reports
+    the error.
     """
     try:
         model = read_gguf(path)
     except ForedraftError:
         return True
-    # Stacks of experts have kernels of their own, and none of AMX.
+    # Stacks of experts have their own kernels, none of which use AMX.
     flat = all(len(tensor.shape) <= 2 or "_exps" in tensor.name for tensor in model.tensors)
     return model.architecture in ARCHITECTURES and flat
 
 
 class _State:
-    """What became of AMX in this process."""
+    """State of AMX in this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -116,7 +116,7 @@ _state = _State()
 
 
 def checked(libraries: Path) -> Amx:
-    """What the check finds out about llama.cpp's libraries in this folder. Raises nothing."""
+    """Check llama.cpp's libraries in this folder. Never raises."""
     command = [sys.executable, "-I", amx_check.__file__, str(libraries)]
     try:
         done = subprocess.run(  # noqa: S603 - our own program
@@ -128,14 +128,14 @@ def checked(libraries: Path) -> Amx:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _unused(f"its check did not end within {SECONDS:.0f} s")
+        return _unused(f"its check did not finish within {SECONDS:.0f} s")
     except OSError as error:
         return _unused(f"it could not be checked: {error}")
     right = done.stdout.decode("ascii", "replace").split()
     wrong = [name for name in amx_check.TYPES if name not in right]
     if done.returncode < 0:
         at = wrong[0] if wrong else "its end"
-        return _unused(f"its check was ended by signal {-done.returncode} at {at}")
+        return _unused(f"its check was killed by signal {-done.returncode} at {at}")
     if done.returncode:
         return _unused(f"its check failed (exit code {done.returncode})")
     if wrong:

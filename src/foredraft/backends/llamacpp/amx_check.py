@@ -1,9 +1,9 @@
-"""A program of its own: multiply by weights laid out for AMX and compare with plain ones. For `amx.py`.
+"""A separate program that multiplies by weights packed for AMX and compares with plain ones. For `amx.py`.
 
     python -I amx_check.py FOLDER     the folder of llama.cpp's libraries
 
-Writes the name of each type of weights that came out right, one a line, the moment it has. A compiler's fault
-ends the process instead, which is why it is another. Needs nothing but Python and the libraries.
+Writes the name of each type of weights whose products are right, one a line, as soon as it is checked. The
+compiler bug ends the process, so it is a separate one. Needs only Python and the libraries.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
-"""ggml.h's numbers of the types that llama.cpp has AMX kernels for."""
+"""ggml.h's numbers of the types with AMX kernels in llama.cpp."""
 
 ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33)
-"""Multiplied at once: one, which has a kernel of its own, few (Foredraft's kernels, if they are compiled in),
-and either side of a tile of 16 and of two."""
+"""Numbers of rows: one, which has its own kernel; few (Foredraft's kernels, if compiled in); and both sides
+of a tile of 16 and of two.
+"""
 
 NEAR = 0.01
-"""The largest difference from plain weights, as a share of the largest result: F16 is rounded otherwise."""
+"""Maximum difference from plain weights, as a fraction of the largest result: F16 is rounded differently."""
 
 _INPUTS, _OUTPUTS = 256, 64
 _THREADS = 2
@@ -33,23 +34,23 @@ _Floats = ctypes.Array[ctypes.c_float]
 
 
 class _Context(ctypes.Structure):
-    """ggml_init_params: tensors without memory of their own."""
+    """ggml_init_params: tensors without memory."""
 
     _fields_ = (("size", ctypes.c_size_t), ("memory", _Handle), ("no_alloc", ctypes.c_bool))
 
 
 class Factors(NamedTuple):
-    """Weights, all inputs of an output after the other, and rows of inputs."""
+    """Weights, with all inputs of one output after the other, and rows of inputs."""
 
     weights: _Floats
     rows: _Floats
 
 
 class Ggml:
-    """The functions of ggml that are needed here."""
+    """The functions of ggml that the check needs."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError if a library does not load, AttributeError if it lacks a function."""
+        """Raises OSError if a library cannot be loaded, AttributeError if it lacks a function."""
         suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
         stem = "" if sys.platform == "win32" else "lib"
         base, self._cpu = (
@@ -81,7 +82,7 @@ class Ggml:
         self._function("ggml_backend_cpu_set_n_threads", None, _Handle, ctypes.c_int)(self.backend, _THREADS)
 
     def buffers(self, kind: bytes) -> int | None:
-        """The kind of buffer of this name, such as AMX's; None if this build or processor has none."""
+        """The buffer type with this name, such as AMX's; None if this build or processor has none."""
         registry = self._function("ggml_backend_cpu_reg", _Handle)()
         device = self._function("ggml_backend_reg_dev_get", _Handle, _Handle, ctypes.c_size_t)(registry, 0)
         address = self._function("ggml_backend_reg_get_proc_address", _Handle, _Handle, ctypes.c_char_p)
@@ -104,10 +105,10 @@ class Ggml:
 
 
 def right(ggml: Ggml, buffers: int) -> Iterator[str]:
-    """The names of the types whose products in such buffers are near those of plain weights, and each row of
-    them the same, bit for bit, whatever is multiplied along with it.
+    """The names of the types whose products in such buffers are close to those of plain weights, and whose
+    rows do not depend, bit for bit, on the other rows.
     """
-    numbers = random.Random(1)  # noqa: S311 - no secret
+    numbers = random.Random(1)  # noqa: S311 - not for security
     factors = Factors(_floats(numbers, _INPUTS * _OUTPUTS), _floats(numbers, _INPUTS * max(ROWS)))
     for name, number in TYPES.items():
         plain = product(ggml, ggml.plain, number, factors, max(ROWS))
@@ -123,8 +124,8 @@ def _floats(numbers: random.Random, count: int) -> _Floats:
 
 
 def product(ggml: Ggml, kind: int, number: int, factors: Factors, count: int) -> list[float]:
-    """The first `count` rows multiplied by the weights, which lie in buffers of this `kind` as a type of this
-    `number`: one output of one row after the other.
+    """The first `count` rows multiplied by the weights, stored in buffers of this `kind` as a type with this
+    `number`: the outputs of one row after the other.
     """
     weights, rows = factors
     contexts = [ggml.init(_Context(size=1 << 20, memory=None, no_alloc=True)) for _ in range(2)]
@@ -149,7 +150,7 @@ def product(ggml: Ggml, kind: int, number: int, factors: Factors, count: int) ->
 
 
 def main() -> None:
-    """Write the types that come out right; nothing where there is no AMX."""
+    """Write the types whose products are right; nothing without AMX."""
     ggml = Ggml(Path(sys.argv[1]))
     buffers = ggml.buffers(b"AMX")
     for name in right(ggml, buffers) if buffers else ():

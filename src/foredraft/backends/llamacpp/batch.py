@@ -33,8 +33,8 @@ class Batch:
             pointers[i] = base + 4 * i
 
     def fill(self, batch: Sequence[Rows], streams: Sequence[int], even: int = 0) -> None:
-        """Write the rows, for the stream of each sequence. Whoever has fewer than `even` gets as many, with
-        its last token repeated. The caller checked the capacity.
+        """Write the rows, with the stream of each sequence. A sequence with fewer than `even` rows is padded
+        by repeating its last token. The caller has checked the capacity.
         """
         end = 0
         for rows in batch:
@@ -50,7 +50,7 @@ class Batch:
         self.native.n_tokens = end
 
     def free(self) -> None:
-        """Give the memory back to llama.cpp, which frees the arrays it allocated itself."""
+        """Return the memory to llama.cpp, which frees the arrays that it allocated."""
         pointers = ctypes.cast(self.native.seq_id, ctypes.POINTER(ctypes.c_void_p))
         for i, original in enumerate(self._original):
             pointers[i] = original

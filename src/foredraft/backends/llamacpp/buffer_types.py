@@ -1,4 +1,4 @@
-"""The list of buffers that llama.cpp lays weights out in and computes with, and AMX's place on it (`amx`)."""
+"""llama.cpp's list of buffer types for packed weights, and AMX's entry in it (`amx`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _Buffers = ctypes.POINTER(ctypes.c_void_p)
 
 
 def offers_amx() -> bool:
-    """Whether AMX's buffers are on the list: the processor has AMX, and llama.cpp was built for it."""
+    """Whether AMX is in the list: the processor has it, and llama.cpp was built for it."""
     return AMX in map(_name, _entries())
 
 
 def without_amx() -> None:
-    """Take AMX's buffers off the list, in this process. No weights may lie in them by then: llama.cpp goes by
-    the list when it computes, too.
+    """Remove AMX from the list, in this process. No weights may be in AMX's buffers by then, because
+    llama.cpp also uses the list when it computes.
     """
     entries = _entries()
     kept = [entry for entry in entries if _name(entry) != AMX]
@@ -39,8 +39,8 @@ def _entries() -> list[int]:
 
 
 def _extra_buffers() -> Any:
-    """The list that llama.cpp reads: buffers besides plain memory, the best first, then a null pointer. None
-    if this build has no such list.
+    """llama.cpp's list: buffer types beside plain memory, the best first, ending with a null pointer. None if
+    this build has no such list.
     """
     registry = _function("ggml_backend_dev_backend_reg", ctypes.c_void_p)
     address = _function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_char_p)

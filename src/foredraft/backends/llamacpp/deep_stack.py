@@ -1,8 +1,8 @@
-"""A stack that is deep enough for one long word.
+"""Runs work on a stack that is large enough for very long words.
 
-llama.cpp splits texts with C++'s regular expressions, which call themselves for every character of a match,
+llama.cpp splits texts with C++'s regular expressions, which recurse for every character of a match and use
 324 bytes of stack each: with the tokenizers of GPT-4o, DeepSeek V3, BLOOM and others, 26,000 letters without
-a space end a process whose threads have the usual 8 MB.
+a space crash a process whose threads have the usual 8 MB.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from foredraft.errors import RequestError
 Result = TypeVar("Result")
 
 SAFE = 512
-"""Characters without a border that every thread has room for: macOS gives them 512 KiB."""
+"""Characters without a word boundary for which every thread has enough stack: macOS gives threads 512 KiB."""
 
 MOST = 1 << 18
-"""Characters without a border that are taken apart at all: the stack for them is 513 MiB of addresses, of
-which 170 MiB are used.
+"""Maximum characters without a word boundary: their stack is 513 MiB of address space, of which 170 MiB are
+used.
 """
 
 _FRAME = 1024
@@ -31,21 +31,21 @@ _starting = threading.Lock()
 
 
 def longest_run(text: str) -> int:
-    """Characters of the longest word, or of the longest white space between two."""
+    """The length of the longest word, or of the longest white space between two, in characters."""
     return max((run.end() - run.start() for run in _RUN.finditer(text)), default=0)
 
 
 def with_room_for(text: str, work: Callable[[], Result]) -> Result:
-    """What `work`, which splits this text, returns. Raises what it raises, and RequestError for a word that
-    is too long to be split.
+    """Run `work`, which splits this text, and return its result. Raises what it raises, and RequestError for
+    a word that is too long.
     """
     run = longest_run(text) if len(text) > SAFE else 0
     if run <= SAFE:
         return work()
     if run > MOST:
         raise RequestError(
-            f"A word of {run} characters is too long for this tokenizer; at most {MOST} may have no space.",
-            hint="Break it up with spaces or newlines.",
+            f"A word of {run} characters is too long for this tokenizer; the maximum is {MOST}.",
+            hint="Insert spaces or newlines.",
         )
     return _on_a_stack(_BASE + 2 * run * _FRAME, work)  # a match may be a word and the white space after it
 
@@ -57,11 +57,11 @@ def _on_a_stack(size: int, work: Callable[[], Result]) -> Result:
     def go() -> None:
         try:
             made.append(work())
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             failed.append(error)
 
     thread = threading.Thread(target=go, name="foredraft-deep")
-    with _starting:  # the size is that of all threads that start meanwhile
+    with _starting:  # the size applies to all threads that start meanwhile
         usual = threading.stack_size(size)
         try:
             thread.start()

@@ -1,4 +1,4 @@
-"""Names of the mixtures of tensor types that llama.cpp writes: Q4_K_M, Q8_0, F16 …"""
+"""Names of llama.cpp's mixtures of tensor types: Q4_K_M, Q8_0, F16 …"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIASES = {"FP16": "F16", "FP32": "F32", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q
 
 @cache
 def file_types() -> dict[str, int]:
-    """Name → number, taken from the installed llama.cpp, so that it is never out of date.
+    """Name → number, read from the installed llama.cpp so that it is always current.
 
     Raises MissingDependencyError.
     """
@@ -29,7 +29,7 @@ def file_types() -> dict[str, int]:
 
 
 def file_type_name(number: int) -> str:
-    """The name of a `general.file_type`, or "" for one that the installed llama.cpp does not know."""
+    """The name of a `general.file_type`, or "" if the installed llama.cpp has no such type."""
     return next((name for name, value in file_types().items() if value == number), "")
 
 

@@ -1,4 +1,4 @@
-"""What a GGUF file holds, read from its header without loading the model."""
+"""Metadata of a GGUF file, read from its header without loading the model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFSummary:
-    """What the header of a GGUF file (or of all parts of a split model) says.
+    """The header of a GGUF file (or of all parts of a split model).
 
-    Counts that the file does not state are 0, names it does not state are empty; `name` is the file's where
-    the stated one says nothing. Models that differ by layer
-    give the largest head counts. `quantization` maps tensor types to their share, largest first;
-    `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is that of all files, `header_bytes`
-    what each has before its weights.
+    Missing counts are 0, missing names are empty; `name` is the file's if the header has no useful one. For
+    models whose layers differ, head counts are the largest. `quantization` maps tensor types to their share,
+    largest first; `file_type` is the usual name of the mixture ("Q4_K_M"). `size_bytes` is the total of all
+    files, `header_bytes` the size of each file's part before its weights.
     """
 
     path: Path
@@ -55,7 +54,7 @@ class GGUFSummary:
 
     @property
     def is_vocab_only(self) -> bool:
-        """Whether there is a tokenizer but no weights: nothing that can generate."""
+        """Whether there is a tokenizer but no weights, so that it cannot generate."""
         return not self.tensors
 
     @property
@@ -64,7 +63,7 @@ class GGUFSummary:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the file starts as GGUF files do; False for what cannot be read."""
+    """Whether the file starts like a GGUF file; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -73,11 +72,11 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path) -> GGUFSummary:
-    """Summarise a GGUF file; of a split model any part will do, and all parts are read.
+    """Summarise a GGUF file; for a split model any part may be given, and all parts are read.
 
-    Raises ModelNotFoundError if it or one of its parts is not there, ModelFormatError if a file is not GGUF,
-    has a damaged header or a value in it that cannot be, or ends before its weights do,
-    MissingDependencyError without llama-cpp-python. A file with a vocabulary only is no error here.
+    Raises ModelNotFoundError if it or one of its parts is missing, ModelFormatError if a file is not GGUF,
+    has a damaged header or an impossible value in it, or is truncated, MissingDependencyError without
+    llama-cpp-python. A file with only a vocabulary is accepted.
     """
     files = model_files(path)
     for file in files:
@@ -89,7 +88,7 @@ def read_gguf(path: Path) -> GGUFSummary:
     tensors = tuple(tensor for header in headers for tensor in header.tensors)
     architecture = _text(metadata, "general.architecture")
     if not architecture:
-        raise ModelFormatError(f"{path} does not say what architecture it is (general.architecture).")
+        raise ModelFormatError(f"{path} has no architecture in its header (general.architecture).")
     check_values(path, architecture, metadata, tensors)
     quantization = type_shares((tensor.type, tensor.size_bytes) for tensor in tensors)
     return GGUFSummary(
@@ -133,23 +132,25 @@ def _check_readable(file: Path, *, among: Sequence[Path]) -> None:
         what = "is empty" if not start else "is not a GGUF file"
         raise ModelFormatError(
             f"{file} {what}.",
-            hint="Foredraft reads GGUF model files; 'foredraft models pull' gets one.",
+            hint="Foredraft reads GGUF model files; download one with 'foredraft models pull'.",
         )
 
 
 def _check_complete(file: Path, header: Header) -> None:
-    """A download that broke off has a good header; llama.cpp would say so only after reading it all."""
+    """Check the file's size: a truncated download has a valid header, and llama.cpp would read all of it
+    first.
+    """
     size = file.stat().st_size
     needed = max((tensor.offset + tensor.size_bytes for tensor in header.tensors), default=0)
     if size < needed:
         raise ModelFormatError(
             f"{file} is truncated: it has {size:,} bytes of at least {needed:,}.",
-            hint="The download is incomplete: run it again.",
+            hint="The download is incomplete: repeat it.",
         )
 
 
 def _file_type(metadata: Mapping[str, Value | Array], quantization: Mapping[str, TypeShare]) -> str:
-    """The name for `general.file_type`, or of the most common tensor type when the file has none."""
+    """The name of `general.file_type`, or of the most common tensor type if the file has none."""
     value = metadata.get("general.file_type")
     name = file_type_name(value) if isinstance(value, int) else ""
     return name or next(iter(quantization), "").upper()
@@ -168,7 +169,7 @@ def _text(metadata: Mapping[str, Value | Array], key: str) -> str:
 
 
 def _count(metadata: Mapping[str, Value | Array], key: str) -> int:
-    """A whole number, the largest of them where each layer has its own, or 0."""
+    """A whole number, the largest if each layer has its own, or 0."""
     value = metadata.get(key, 0)
     numbers = value.head if isinstance(value, Array) else (value,)
     return max((number for number in numbers if isinstance(number, int)), default=0)

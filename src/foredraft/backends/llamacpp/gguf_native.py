@@ -1,8 +1,8 @@
 """The GGUF functions of the bundled ggml library (`gguf.h`), through ctypes.
 
-They read a header with 50,000 tokens and as many merges in about 10 ms, and they were fed 7,800 headers with
-damaged bytes and 150 cut ones: each was read or refused, none crashed. Every getter aborts the process when
-it is asked for a value of another type than the key has, so the type is always looked up first.
+They read a header with 50,000 tokens and as many merges in about 10 ms. In a test with 7,800 headers with
+damaged bytes and 150 truncated ones, each was read or refused, and none crashed. Every getter aborts the
+process if the key's value has another type, so the type is always checked first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foredraft.registry import missing_dependency
 Value: TypeAlias = str | int | float | bool
 
 ARRAY_HEAD = 8
-"""How many elements of an array are read: tokens and merges come in tens of thousands."""
+"""Maximum array elements to read: tokens and merges number tens of thousands."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, tuple[str, type[Any]]] = {
@@ -73,7 +73,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one GGUF file says before its weights begin, which takes so many `bytes`."""
+    """The content of one GGUF file before its weights, which is `bytes` long."""
 
     version: int
     metadata: dict[str, Value | Array]
@@ -82,7 +82,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read a file that exists. Raises ModelFormatError if it is not a GGUF file or its header is damaged."""
+    """Read an existing file. Raises ModelFormatError if it is not a GGUF file or its header is damaged."""
     lib = _library()
     from foredraft.backends.llamacpp.log import capture  # imports llama_cpp, which may be missing
 
@@ -91,7 +91,7 @@ def read_header(path: Path) -> Header:
     if not handle:
         raise ModelFormatError(
             f"{path} is not a GGUF file, or its header is damaged{_reason(log)}.",
-            hint="If it was downloaded, it may be incomplete: download it again.",
+            hint="If it was downloaded, the download may be incomplete: repeat it.",
         )
     try:
         metadata = dict(_read_key(lib, handle, key) for key in range(lib.gguf_get_n_kv(handle)))
@@ -168,8 +168,8 @@ def _library() -> Any:
 
 
 def _ggml(llama: Any) -> Any:
-    """The ggml that llama.cpp itself uses. Where a library's symbols do not include those of the libraries
-    it is linked to (Windows), open that one; elsewhere that could load a second copy with its own log.
+    """The ggml that llama.cpp itself uses. If a library does not export the symbols of the libraries it is
+    linked to (Windows), open that one; elsewhere this could load a second copy with its own log.
     """
     if hasattr(llama._lib, "gguf_init_from_file"):
         return llama._lib

@@ -1,7 +1,7 @@
-"""The graphs of a llama.cpp context, one for each shape of a forward (`native/graphs.h`).
+"""The compute graphs of a llama.cpp context, one for each shape of a forward (`native/graphs.h`).
 
-llama.cpp keeps one, that of the last forward. A draft has another number of rows than the round before it, so
-without these every draft, and every round after one, waits for a graph to be built.
+llama.cpp keeps only the graph of the last forward. A draft has another number of rows than the round before,
+so without this every draft, and every round after one, would wait for a graph to be built.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 MOST_GRAPHS = 16
-"""Kept for each sequence: one for each number of rows, for whoever measures all of them in turns. Each takes
-a megabyte or two and room for what its rows compute."""
+"""Graphs kept for each sequence: one for each number of rows, if all of them are used in turns. Each takes a
+megabyte or two, and the compute buffers of its rows.
+"""
 
 MOST_IN_ALL = 32
-"""However many sequences there are. Each takes 2.7 MB with a model of 30 layers; with twice as many as these
-four busy sequences found one in a hundred forwards more ready (decision 0007)."""
+"""Maximum graphs in total. Each takes 2.7 MB with a model of 30 layers; with twice as many, four busy
+sequences found a graph in only 1 % more forwards (decision 0007).
+"""
 
 MOST_ROWS = 16
-"""Rows of a forward whose graph is kept. Those of more take long enough for building one to make no
-difference, and their room is large.
+"""Maximum rows of a forward whose graph is kept. Larger forwards take so long that building a graph makes no
+difference, and their buffers are large.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Native:
-    """llama.cpp's part, by the names in `native/graphs.h`."""
+    """The native functions, with the names in `native/graphs.h`."""
 
     new: Any
     swap: Any
@@ -40,7 +42,7 @@ class _Native:
 
 @cache
 def _native() -> _Native | None:
-    """None where llama.cpp was built without it."""
+    """The native functions; None if llama.cpp was built without them."""
     library, pointer = lib._lib, ctypes.c_void_p
     try:
         native = _Native(
@@ -55,20 +57,20 @@ def _native() -> _Native | None:
 
 
 def built_in() -> bool:
-    """Whether llama.cpp was built so that graphs can be kept."""
+    """Whether llama.cpp was built with support for keeping graphs."""
     return _native() is not None
 
 
 def describe() -> str:
-    """What is built in, in words; empty if nothing is."""
+    """A description of the support that is built in; empty without it."""
     return "a graph for each number of rows" if built_in() else ""
 
 
 class Graphs:
-    """The graphs of a context with so many sequences, beside its own. `use` before every forward; `close`
-    before the context is freed.
+    """The graphs of a context with this number of sequences, beside its own. Call `use` before every forward,
+    and `close` before the context is freed.
 
-    Which graph fits a forward is llama.cpp's to decide: one that does not is built anew in its place.
+    llama.cpp decides whether a graph fits a forward: one that does not is rebuilt.
     """
 
     def __init__(self, context: Any, sequences: int = 1) -> None:
@@ -77,10 +79,10 @@ class Graphs:
         self._native = _native()
         self._kept: OrderedDict[Hashable, int] = OrderedDict()
         self._used: int | None = None
-        """Whose place the context's own graph is in; None: in the context."""
+        """The shape in whose slot the context's own graph is; None: it is in the context."""
 
     def use(self, shape: Hashable, rows: int) -> None:
-        """The next forward has so many rows, and this shape."""
+        """Select the graph for the next forward, with this shape and number of rows."""
         graph = self._graph(shape) if rows <= MOST_ROWS else None
         if graph == self._used or self._native is None:
             return
@@ -90,7 +92,7 @@ class Graphs:
         self._used = graph
 
     def _graph(self, shape: Hashable) -> int | None:
-        """The place for the graph of a shape: its own, a new one, or that of the shape used longest ago."""
+        """The slot for a shape's graph: its own, a new one, or that of the least recently used shape."""
         if self._native is None:
             return None
         graph = self._kept.get(shape)
@@ -98,7 +100,7 @@ class Graphs:
             graph = self._native.new(self._context)
         if graph is None and self._kept:
             _, graph = self._kept.popitem(last=False)
-        if graph is None:  # a GPU takes part
+        if graph is None:  # a GPU is used
             self._native = None
             return None
         self._kept[shape] = graph
@@ -106,7 +108,7 @@ class Graphs:
         return graph
 
     def close(self) -> None:
-        """Free all but the context's own."""
+        """Free all graphs except the context's own."""
         if self._native is not None:
             self.use(None, MOST_ROWS + 1)
             for graph in self._kept.values():

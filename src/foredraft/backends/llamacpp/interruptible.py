@@ -1,8 +1,8 @@
-"""Ctrl-C while llama.cpp computes.
+"""Handles Ctrl-C while llama.cpp computes.
 
-Python hears of a signal when native code returns, which takes as long as a forward does: many seconds where a
-large model reads hundreds of tokens. So what computes runs in a thread of its own, and the main thread, which
-gets the signals, tells llama.cpp to end the forward in its middle.
+Python only handles a signal when native code returns, at the end of a forward: many seconds if a large model
+reads hundreds of tokens. So the computation runs in another thread, and the main thread, which receives the
+signals, makes llama.cpp abort the forward.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ import llama_cpp.llama_cpp as lib
 T = TypeVar("T")
 
 _POLL = 0.1
-"""Seconds. The system may hand a signal to the thread that computes; the one that waits then has to look."""
+"""Seconds between checks. The system may deliver a signal to the computing thread, so the waiting one has to
+check for it.
+"""
 
 
 def interruptible(context: Any, work: Callable[[], T]) -> T:
-    """What `work` returns or raises, which computes on `context`. Ctrl-C ends the forward and then raises
-    KeyboardInterrupt, when nothing uses the context any more. What a GPU computes comes to its end first.
+    """Run `work`, which computes on `context`, and return its result. Ctrl-C aborts the forward and then
+    raises KeyboardInterrupt, once the context is no longer in use. Computations on a GPU are finished first.
 
-    Outside the main thread, which alone hears of Ctrl-C, this is a plain call.
+    Outside the main thread, the only one that receives Ctrl-C, this is a plain call.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     begin, stop = threading.Event(), threading.Event()
 
     def run() -> T:
-        begin.wait()  # until the thread is known to the pool, which else would not wait for its end
+        begin.wait()  # until the pool has registered the thread, which it would otherwise not wait for
         if stop.is_set():
             raise KeyboardInterrupt
         return work()
@@ -56,7 +58,7 @@ def interruptible(context: Any, work: Callable[[], T]) -> T:
 
 
 def join(threads: ThreadPoolExecutor) -> None:
-    """Wait for the end of what runs, whatever is pressed: then the context may be freed."""
+    """Wait for running work, ignoring Ctrl-C, so that the context may be freed."""
     while True:
         try:
             return threads.shutdown()

@@ -1,8 +1,7 @@
-"""Foredraft's own kernels in llama.cpp: whether they were compiled in, and the command that does.
+"""Foredraft's own kernels in llama.cpp: whether they are compiled in, and the command that does it.
 
-They let the rows of a draft share what is read of weights and of the context (`native/`). A header that is
-included before every file of llama.cpp brings them in; without it everything works, and verifying takes
-longer.
+They let the rows of a draft share reads of weights and of the context (`native/`). They are added by a header
+that is included before every file of llama.cpp; without it everything works, but verification takes longer.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ NAMES = {
     "panels-vnni": "rows together with AVX-VNNI",
     "panels-wide": "rows together with AVX-512 and VNNI",
 }
-"""What can be compiled in, and what it is called."""
+"""The kernels that can be compiled in, with descriptions."""
 
 
 @cache
 def built_in() -> str:
-    """The kernels' number and the names of those compiled in, such as "3 attention panels"; empty where
-    llama.cpp was built without them.
+    """The kernels' version and the names of those compiled in, such as "3 attention panels"; empty without
+    any.
     """
     try:
         function = processor_library().foredraft_kernels
@@ -41,7 +40,7 @@ def built_in() -> str:
 
 
 def processor_library() -> ctypes.CDLL:
-    """Ggml's library of what a processor computes. Raises OSError if there is none."""
+    """The processor library of ggml. Raises OSError if there is none."""
     library = Path(ggml.libggml._name)
     return ctypes.CDLL(str(library.with_name(library.name.replace("ggml", "ggml-cpu", 1))))
 
@@ -52,12 +51,12 @@ def has(name: str) -> bool:
 
 
 def describe() -> str:
-    """Those compiled in, in words; empty if there are none."""
+    """Descriptions of those compiled in; empty if there are none."""
     return ", ".join(words for name, words in NAMES.items() if has(name))
 
 
 def build_command() -> str:
-    """The command that builds llama.cpp with them, GCC 12's fault mended."""
+    """The command that builds llama.cpp with the kernels and with a fix for GCC 12's bug."""
     flags = f"-include {shlex.quote(str(HEADER))}"
     build = installation.add("--force-reinstall", "--no-cache-dir", "--no-deps", "llama-cpp-python")
     return f'CXXFLAGS="{flags}" {build}'

@@ -1,13 +1,13 @@
-"""KV cells that hold nothing take no memory.
+"""Returns the memory of unused KV cells to the system.
 
-llama.cpp allocates a cell for every token of every sequence's context and writes zeros to all of them: 720 MB
-for four sequences of 8,192 tokens of a 135M model, of which a chat uses ten. Once a context is made, the
-pages of its cells are given back to the system, which gives them out again, as zeros, where a cell is written
-to. Cells are used from the beginning of each sequence on, so that what was never needed is never taken.
+llama.cpp allocates cells for the whole context of every sequence and writes zeros to all of them: 720 MB for
+four sequences of 8,192 tokens of a 135M model, of which a chat uses a tenth. After a context is created, the
+pages of its cells are returned to the system, which provides them again, as zeros, when a cell is written.
+Cells are used from the beginning of each sequence on, so unused ones never take memory.
 
-Where the cells lie llama.cpp does not say. Its allocations of plain buffers pass through a function here
-while a context is made, and its log names the one that cells are in. Where either is otherwise (another
-version, a GPU, not Linux) nothing is given back.
+llama.cpp does not report where its cells are. While a context is created, its allocations of plain buffers
+pass through a function here, and its log identifies the ones with cells. If either differs (another version,
+a GPU, not Linux), nothing is returned.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _ALLOCATE = 1
-"""Its place among the functions of a type of buffers (ggml-backend-impl.h: `ggml_backend_buffer_type_i`)."""
+"""Its index among a buffer type's functions (ggml-backend-impl.h: `ggml_backend_buffer_type_i`)."""
 _DONT_NEED, _NO_HUGE_PAGES = 4, 15  # madvise(2)
 _lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Plain memory that llama.cpp allocated: so many bytes, after so many lines of its log."""
+    """A plain buffer that llama.cpp allocated: its size in bytes, and the number of log lines before it."""
 
     address: int
     size: int
@@ -45,8 +45,8 @@ class Buffer:
 
 @contextmanager
 def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
-    """Collect the plain buffers that this thread has llama.cpp allocate in the block. Those that were freed
-    in it are there, too.
+    """Collect the plain buffers that llama.cpp allocates on this thread within the block, including those
+    freed in it.
     """
     made: list[Buffer] = []
     if sys.platform != "linux":
@@ -74,29 +74,29 @@ def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
 
 
 def give_back(made: Sequence[Buffer], log: Sequence[str]) -> int:
-    """Give the pages of KV cells back that nothing was written to. Only for a context that was just made.
-    Returns how many bytes.
+    """Return the pages of KV cells to the system; returns the number of bytes. Only for a context that has
+    just been created.
     """
     cells = [buffer for buffer in made if _holds_cells(buffer, log)]
     return sum(map(_empty, cells))
 
 
 def _holds_cells(buffer: Buffer, log: Sequence[str]) -> bool:
-    """Whether it is the buffer that the next line of the log says cells are in."""
+    """Whether the log says in the next line that this buffer has the KV cells."""
     line = log[buffer.logged] if buffer.logged < len(log) else ""
     return f"KV buffer size = {buffer.size / (1 << 20):8.2f} MiB" in line
 
 
 def _empty(buffer: Buffer) -> int:
-    """Drop what its pages hold: they are zeros, and will be again."""
+    """Drop the content of its pages: they are zeros, and will be again."""
     page = mmap.PAGESIZE
     first, end = -(-buffer.address // page) * page, (buffer.address + buffer.size) // page * page
     if end <= first:
         return 0
-    # A huge page would bring thousands of cells along with the first one.
+    # With huge pages the first cell would take the memory of thousands.
     _madvise()(first, end - first, _NO_HUGE_PAGES)
     if _madvise()(first, end - first, _DONT_NEED) != 0:
-        logger.debug("The system does not take the pages of KV cells back")
+        logger.debug("The pages of KV cells cannot be returned to the system")
         return 0
     return end - first
 

@@ -1,4 +1,4 @@
-"""From a file to a ready model: parameters, and llama.cpp's failures in words."""
+"""Loading a file as a ready model: its parameters, and clear errors for llama.cpp's failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SAMPLE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """What a context is created with; `key` identifies it for caches of measurements."""
+    """Settings of a context; `key` identifies them in caches of measurements."""
 
     context_length: int
     sequences: int
@@ -67,7 +67,7 @@ class ContextSettings:
     device: str
     kept_states: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Of the context, not of its settings: see `ModelInfo`."""
+    """Memory of the context, not part of its settings: see `ModelInfo`."""
 
     def key(self) -> str:
         built = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
@@ -78,7 +78,7 @@ class ContextSettings:
 
 
 def _besides() -> Iterator[str]:
-    """What computes besides llama.cpp's usual kernels."""
+    """Additions to llama.cpp's usual kernels."""
     if own := kernels.built_in():
         yield f"Foredraft's kernels {own}"
     if graphs.built_in():
@@ -88,7 +88,7 @@ def _besides() -> Iterator[str]:
 
 
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
-    """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError; leaks nothing then."""
+    """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError, and then frees everything."""
     check_file(path)
     trial.admit(read_gguf(path), options)
     return open_weights(path, options)
@@ -97,8 +97,8 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
 def open_weights(
     path: Path, options: ModelOptions, *, as_they_lie: bool = False
 ) -> LlamaCppModel | RewindingModel:
-    """Load a GGUF that was tried, or for trial. `as_they_lie`: its weights are not laid out anew for kernels.
-    Raises as `load_model` does.
+    """Load a GGUF after its trial, or for it. `as_they_lie`: do not pack its weights for kernels. Raises as
+    `load_model` does.
     """
     log.install()
     device, types = _device(options), named_types(options.kv_type)
@@ -119,7 +119,7 @@ def open_weights(
     except ForedraftError:
         lib.llama_model_free(weights)
         raise
-    if not lib.llama_get_memory(context):  # no KV cache: BERT and its like would "decode" zeros
+    if not lib.llama_get_memory(context):  # no KV cache: models such as BERT would "decode" zeros
         lib.llama_free(context)
         lib.llama_model_free(weights)
         raise _cannot_generate(path)
@@ -144,7 +144,7 @@ def open_weights(
 
 
 def check_file(path: Path) -> None:
-    """Raises ModelNotFoundError or ModelFormatError for what can be seen without llama.cpp."""
+    """Raises ModelNotFoundError or ModelFormatError for faults that are visible without llama.cpp."""
     if not path.exists():
         raise ModelNotFoundError(
             f"There is no file {path}.", hint="'foredraft models list' shows the models you have."
@@ -156,13 +156,13 @@ def check_file(path: Path) -> None:
             magic = file.read(4)
     except OSError as error:
         raise ModelNotFoundError(
-            f"Cannot read {path}: {error.strerror}.", hint="Check who may read the file."
+            f"Cannot read {path}: {error.strerror}.", hint="Check the file's permissions."
         ) from None
     if magic != b"GGUF":
         begins = f"it starts with {magic.decode('latin-1')!r}" if magic else "it is empty"
         raise ModelFormatError(
             f"{path} is not a GGUF file ({begins}).",
-            hint="Foredraft runs GGUF models; convert other formats with llama.cpp's converters.",
+            hint="Convert models in other formats to GGUF with llama.cpp's converters.",
         )
 
 
@@ -171,8 +171,8 @@ def _device(options: ModelOptions) -> str:
 
 
 class _Progress:
-    """What llama.cpp calls with the fraction of the weights loaded. What `hear` raises cannot pass through
-    native code: it is kept in `raised`, and llama.cpp is told to stop.
+    """Callback for llama.cpp with the loaded fraction of the weights. An exception of `hear` cannot pass
+    through native code: it is kept in `raised`, and llama.cpp stops loading.
     """
 
     def __init__(self, hear: Callable[[float], None] | None) -> None:
@@ -189,7 +189,7 @@ class _Progress:
 
 
 def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, dict[str, int]]:
-    """The weights, and what of `ModelInfo.memory` they are."""
+    """Load the weights; also returns their part of `ModelInfo.memory`."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.use_extra_bufts = not as_they_lie and amx.admit(path)
@@ -221,13 +221,13 @@ def _cannot_generate(path: Path) -> UnsupportedModelError:
 def _load_error(path: Path, reason: str) -> ForedraftError:
     if "unknown model architecture" in reason:
         return UnsupportedModelError(
-            f"{path.name} has an architecture that this llama.cpp does not know ({reason}).",
+            f"{path.name} has an architecture that this llama.cpp does not support ({reason}).",
             hint="A newer version may: " + installation.add("--upgrade", "llama-cpp-python"),
         )
     summary = read_gguf(path)  # raises ModelFormatError itself when the file is truncated
     if summary.is_vocab_only:
         return ModelFormatError(
-            f"{path.name} holds a vocabulary only, no weights.", hint="Use the full model file."
+            f"{path.name} contains only a vocabulary, no weights.", hint="Use the full model file."
         )
     if "alloc" in reason or "memory" in reason:
         return CapacityError(
@@ -254,7 +254,7 @@ def _settings(
         context_length=options.context_length or default,
         sequences=options.sequences,
         threads=options.threads or physical_cores(),
-        # llama.cpp aborts the process if a batch has no room for a row of each sequence.
+        # llama.cpp aborts the process if a batch is too small for a row of each sequence.
         batch=max(options.batch, options.sequences),
         ubatch=max(min(options.ubatch, options.batch), options.sequences),
         kv_types=types,
@@ -266,7 +266,7 @@ def _settings(
 def _create_recurrent(
     weights: Any, settings: ContextSettings, *, fallback: bool
 ) -> tuple[Any, ContextSettings]:
-    """A context that keeps as many recurrent states as are worth it, where llama.cpp can keep any."""
+    """Create a context with the best number of recurrent states, if llama.cpp can keep any."""
     context, settings = _create_context(weights, replace(settings, kept_states=1), fallback=fallback)
     if not keeps_states(context):
         return context, replace(settings, kept_states=0)
@@ -294,7 +294,7 @@ def _create_context(
     single = row_by_row(settings.kv_types)
     exact = single and settings.flash_attention == "auto"  # without it the batch size shows
     params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
-    params.kv_unified = False  # one stream a sequence: exact whatever the others do (docs/exactness.md)
+    params.kv_unified = False  # a stream per sequence: exact whatever the others do (docs/exactness.md)
     params.no_perf = True
     with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
@@ -312,7 +312,7 @@ def _create_context(
     if "cache type" in reason or "V cache" in reason:
         raise ConfigError(
             f"This model cannot use a KV cache of {'/'.join(settings.kv_types)}: {reason}.",
-            hint="Leave the KV cache type at auto, or use f16.",
+            hint="Set the KV cache type to auto or f16.",
         )
     raise BackendError(
         f"llama.cpp cannot create a context: {reason}.", hint="Use a smaller context (--ctx) or batch."
@@ -320,7 +320,7 @@ def _create_context(
 
 
 def _rollback(kept_states: int) -> str:
-    rewinding = "the recurrent state is copied before a draft, accepted tokens are computed again"
+    rewinding = "the recurrent state is copied before a draft, and accepted tokens are recomputed"
     if not kept_states:
         return rewinding
     return f"{kept_states} recurrent states are kept; for longer drafts {rewinding}"
@@ -337,7 +337,7 @@ def metadata(weights: Any, key: str) -> str | None:
 
 
 def _value_size(weights: Any) -> int:
-    """Numbers that a head's V has for each token."""
+    """The size of a head's V, in numbers per token."""
     stated = metadata(weights, f"{metadata(weights, 'general.architecture')}.attention.value_length")
     heads = max(lib.llama_model_n_head(weights), 1)
     return int(stated) if stated else int(lib.llama_model_n_embd(weights)) // heads
@@ -349,7 +349,7 @@ def _chat_template(weights: Any) -> str | None:
 
 
 def fingerprint(path: Path) -> str:
-    """Identifies a model file by its size and a sample of its content: hashing 40 GB would take a minute."""
+    """A hash of a model file's size and a sample of its content: hashing 40 GB would take a minute."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""llama.cpp's log: silent by default, captured where its last words explain a failure.
+"""llama.cpp's log: silent by default, captured to explain failures.
 
-The logger is global in llama.cpp, so there is one callback for the process, kept alive here.
+llama.cpp has one global logger, so there is one callback for the process, kept alive here.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ def capture() -> Iterator[list[str]]:
     try:
         yield sink
     finally:
-        _captured[:] = [other for other in _captured if other is not sink]  # one in it may be equal
+        _captured[:] = [
+            other for other in _captured if other is not sink
+        ]  # compare by identity: another list may be equal
 
 
 def buffer_sizes(lines: Iterable[str]) -> dict[str, int]:
-    """What llama.cpp says that it has allocated, in bytes, by the names of `ModelInfo.memory`."""
+    """llama.cpp's reported allocations in bytes, by the names of `ModelInfo.memory`."""
     sizes: Counter[str] = Counter()
     for line in lines:
         if found := _SIZE.search(line):
@@ -74,8 +76,8 @@ def buffer_sizes(lines: Iterable[str]) -> dict[str, int]:
 
 
 def last_error(lines: list[str]) -> str:
-    """The most telling line of a captured log: the first that speaks of an error, without its prefix. It may
-    quote the file: what cannot be printed is replaced, and what is long is cut.
+    """The most informative line of a captured log: the first one about an error, without its prefix. It may
+    quote the file, so unprintable characters are replaced and long lines truncated.
     """
     text = printable(_telling(lines))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,8 +1,9 @@
 """A loaded GGUF as a `Model`: forwards, and the KV cache of each sequence.
 
-Of a recurrent state llama.cpp keeps a few versions (`n_rs_seq`), one for each of the last rows of the last
-forward. Told to go back to before the first of these rows, or past a row that followed a rollback, it agrees
-and computes on from a wrong state (seen in llama-cpp-python 0.3.36). So `spare` counts what it can take back.
+llama.cpp keeps a few versions of a recurrent state (`n_rs_seq`), one for each of the last rows of the last
+forward. A rollback to before the first of these rows, or past a row that followed a rollback, reports success
+but continues from a wrong state (seen in llama-cpp-python 0.3.36). So `spare` counts the rows that can be
+rolled back.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from foredraft.errors import BackendError, OutOfKVError
 from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 UNTILED_ROWS = 63
-"""Rows of one sequence that stay on the row-by-row attention path with any KV types (docs/exactness.md)."""
+"""Maximum rows of one sequence with row-by-row attention for any KV types (docs/exactness.md)."""
 
 _NO_SLOT = 1
 _ALL = lib.LLAMA_STATE_SEQ_FLAGS_NONE
@@ -35,12 +36,12 @@ _RECURRENT = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 def is_recurrent(weights: Any) -> bool:
-    """Whether the model keeps a recurrent state, beside attention or alone."""
+    """Whether the model has a recurrent state, with or without attention."""
     return bool(lib.llama_model_is_recurrent(weights) or lib.llama_model_is_hybrid(weights))
 
 
 def _places(batch: Sequence[Rows], order: Sequence[int]) -> list[int]:
-    """Where the logits of the batch's rows are, in its own order, when they were computed in `order`."""
+    """The positions of the logits of the batch's rows, in its own order, if they were computed in `order`."""
     first, end = [0] * len(batch), 0
     for i in order:
         first[i] = end
@@ -49,13 +50,13 @@ def _places(batch: Sequence[Rows], order: Sequence[int]) -> list[int]:
 
 
 class LlamaCppModel:
-    """Owns llama.cpp's model and context. One stream of KV cells for each sequence.
+    """Owns llama.cpp's model and context. Each sequence has its own stream of KV cells.
 
-    With a stream each, llama.cpp computes sequences together only if their numbers follow one another in the
-    batch (`split_equal`): four rows of descending sequences are four passes over the weights, 1.5 to 2 times
-    the time of one where the weights are what a forward waits for. So the rows are sorted, filled up where
-    that saves a pass (`passes`), and sequences that are computed together are brought together (`streams`).
-    llama.cpp knows streams only: every native call is told a sequence's stream.
+    With separate streams, llama.cpp computes sequences in one pass only if their numbers are consecutive in
+    the batch (`split_equal`): four rows of descending sequences are four passes over the weights, which take
+    1.5 to 2 times as long as one if a forward is limited by reading the weights. So rows are sorted, padded
+    if that saves a pass (`passes`), and sequences that are computed together get adjacent streams
+    (`streams`). llama.cpp only knows streams: every native call gets a sequence's stream.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class LlamaCppModel:
         self._ms = self._bytes_a_cell = 0.0
 
     def with_capabilities(self, **changes: Any) -> LlamaCppModel:
-        """Record what was measured about the model."""
+        """Record the measured capabilities."""
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
-    # Using a freed context would end the process, so every native call asks for it here.
+    # Using a freed context would end the process, so every native call gets the context from here.
 
     @property
     def _context(self) -> Any:
@@ -116,8 +117,8 @@ class LlamaCppModel:
             max_batch=self._batch.capacity,
             trees=False,
         )
-        # In ascending order drafts of different lengths are cut into passes, which left wrong kept states
-        # behind (qwen35); in descending order each sequence is a pass of its own.
+        # In ascending order drafts of different lengths are split into passes, which left wrong recurrent
+        # states (qwen35); in descending order each sequence is a pass of its own.
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
         self._bring_together([rows.seq for rows in batch])
         stream = self._streams.of
@@ -125,13 +126,13 @@ class LlamaCppModel:
         self._decode(context, [batch[i] for i in order])
         for rows in batch:
             self._lengths[rows.seq] += len(rows.tokens)
-            # Not the first: the state before it is the one that was overwritten.
+            # Not the first row: the state before it was overwritten.
             self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
         logits = self._logits(sum(rows.logits for rows in batch))
         return logits if order == list(range(len(batch))) else logits[_places(batch, order)]
 
     def _decode(self, context: Any, batch: Sequence[Rows]) -> None:
-        """Compute the rows, in that order, filled up where that pays."""
+        """Compute the rows in that order, padded if that is faster."""
         sizes = {rows.seq: len(rows.tokens) for rows in batch}
         verified = all(rows.logits == len(rows.tokens) for rows in batch)
         even = self._evened(sizes) if verified else 0
@@ -156,8 +157,8 @@ class LlamaCppModel:
             self._streams.took(sizes, costs[0] if costs else self._ms / count_passes(streams))
 
     def _bring_together(self, sequences: Sequence[int]) -> None:
-        """Have the sequences of a forward follow one another, once that pays. Not with a recurrent state: a
-        copy of it has none of the states that rows are taken back to.
+        """Move the sequences of a forward to adjacent streams once that is worth its cost. Not with a
+        recurrent state: its copy has none of the earlier states that a rollback needs.
         """
         if self._recurrent or not self._streams.scattered(sequences):
             return
@@ -177,13 +178,15 @@ class LlamaCppModel:
         self._streams.moved(size, 1e3 * (perf_counter() - began))
 
     def _cell_bytes(self) -> float:
-        """Bytes of a cell; 0 before there are cells."""
+        """Bytes of a cell; 0 while there are no cells."""
         if not self._bytes_a_cell and (longest := max(self._lengths)):
             self._bytes_a_cell = self._state_bytes(self._lengths.index(longest), _ALL) / longest
         return self._bytes_a_cell
 
     def _compute(self, context: Any, batch: Sequence[Rows], even: int = 0) -> int:
-        """llama.cpp's status. What rows were filled up with is forgotten; all of it if it is interrupted."""
+        """Compute a batch and return llama.cpp's status. Padding rows are removed; all rows if it is
+        interrupted.
+        """
         self._batch.fill(batch, self._streams.of, even)
         shape = [(self._streams.of[rows.seq], len(rows.tokens), rows.logits) for rows in batch]
         self._graphs.use((even, *shape), self._batch.native.n_tokens)
@@ -200,17 +203,17 @@ class LlamaCppModel:
         return int(status)
 
     def _cut(self, seq: int, length: int) -> None:
-        """`_forget`. Raises BackendError where llama.cpp cannot."""
+        """Call `_forget`. Raises BackendError if llama.cpp fails."""
         if not self._forget(seq, length):
             raise BackendError(f"llama.cpp could not cut sequence {seq} to {length} tokens.")
 
     def _forget(self, seq: int, length: int) -> bool:
-        """Have llama.cpp forget what a sequence holds beyond `length`, -1 for all: whether it could."""
+        """Drop a sequence's cells beyond `length`, -1 for all; returns whether llama.cpp succeeded."""
         return bool(lib.llama_memory_seq_rm(self._memory, self._streams.of[seq], length, -1))
 
     def _evened(self, sizes: Mapping[int, int]) -> int:
-        """`Passes.evened`, where it changes no bit, every sequence has room, and time can be measured:
-        on a GPU a forward is still being computed when llama.cpp returns.
+        """`Passes.evened`, if padding changes no bit, every sequence has room, and time can be measured: on a
+        GPU a forward is still running when llama.cpp returns.
         """
         if self._recurrent or not self.capabilities.batch_invariant or self.info.device != "cpu":
             return 0
@@ -222,7 +225,7 @@ class LlamaCppModel:
         return even if fits and even * len(among) <= self._batch.capacity else 0
 
     def _with_idle(self, batch: Sequence[Rows]) -> list[Rows]:
-        """The rows of all streams from the first to the last, with one of those that have none."""
+        """The rows of all streams from the first to the last, one padding row for streams without any."""
         given = {rows.seq: rows for rows in batch}
         first, last = (self._streams.of[rows.seq] for rows in (batch[0], batch[-1]))
         among = [self._streams.holds(stream) for stream in range(first, last + 1)]
@@ -232,9 +235,9 @@ class LlamaCppModel:
         if status == _NO_SLOT:
             raise OutOfKVError(
                 "The KV cache has no room for this forward.",
-                hint="Use a shorter prompt, or a larger context (--ctx) where the model has one.",
+                hint="Use a shorter prompt, or a larger context (--ctx) if the model supports it.",
             )
-        for rows in batch:  # a fatal error leaves the part that was computed behind
+        for rows in batch:  # a fatal error leaves the computed part in the cache
             self._spare[rows.seq] = 0
             self._lengths[rows.seq] = self._held(rows.seq)
         raise BackendError(f"llama.cpp failed to compute a forward (code {status}).")
@@ -272,7 +275,7 @@ class LlamaCppModel:
             return
         if self._recurrent and held - length > self._spare[seq]:
             raise BackendError(
-                f"{held - length} tokens of sequence {seq} cannot be taken back: it has a recurrent state."
+                f"{held - length} tokens of sequence {seq} cannot be rolled back: it has a recurrent state."
             )
         self._cut(seq, length)
         self._lengths[seq] = length
@@ -286,11 +289,11 @@ class LlamaCppModel:
         return min(length, held) if not self._recurrent or length >= held else 0
 
     def checkpoint(self, seq: int, instead_of: object = None) -> object:
-        """The recurrent state alone: the same few megabytes however long the sequence is."""
+        """The recurrent state alone: a few megabytes, whatever the sequence's length."""
         return self._save(seq, _RECURRENT, cast("bytearray | None", instead_of))
 
     def rewind(self, seq: int, checkpoint: object, length: int) -> None:
-        # The state first: only then llama.cpp lets the attention layers be cut to where the state is.
+        # The state first: only then llama.cpp allows the attention layers to be cut to its position.
         self._load(seq, cast("bytearray", checkpoint), _RECURRENT)
         if not self._forget(seq, length):
             self.release(seq)
@@ -299,7 +302,7 @@ class LlamaCppModel:
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         if list(path) != list(range(len(path))):
-            raise BackendError("The llama.cpp backend keeps chains only.")
+            raise BackendError("The llama.cpp backend only supports chains.")
         self.truncate(seq, start + len(path))
 
     def fork(self, src: int, dst: int, length: int) -> None:
@@ -312,7 +315,7 @@ class LlamaCppModel:
             return
         if src != dst:
             # Not llama_memory_seq_cp: between streams it copies the whole buffer, and only at the next
-            # decode, over whatever was restored into the sequence meanwhile.
+            # decode, over anything restored into the sequence in the meantime.
             self.restore(dst, self.snapshot(src))
         self.truncate(dst, length)
 
@@ -347,7 +350,7 @@ class LlamaCppModel:
         return int(lib.llama_state_seq_get_size_ext(self._context, self._streams.of[seq], part))
 
     def _held(self, seq: int) -> int:
-        """The cells of a sequence, as llama.cpp counts them."""
+        """The number of a sequence's cells, as counted by llama.cpp."""
         return int(lib.llama_memory_seq_pos_max(self._memory, self._streams.of[seq])) + 1
 
     def release(self, seq: int) -> None:

@@ -1,9 +1,9 @@
-"""Forwards on a thread of their own, where others use AMX in the same process.
+"""Runs forwards on a separate thread if other libraries use AMX in the same process.
 
-What AMX's tiles look like is a state of each thread. llama.cpp sets it once for a thread and takes it for
-granted from then on; PyTorch sets another, or none, whenever it multiplies in bf16. On a thread that serves
-both, llama.cpp's next forward ends the program or computes nonsense. Threads that OpenMP adds belong to the
-one that began, so one thread for each model keeps all of them apart.
+The configuration of AMX's tiles is a state of each thread. llama.cpp sets it once per thread and relies on it
+from then on; PyTorch sets another, or none, whenever it multiplies in bf16. On a thread that both use,
+llama.cpp's next forward ends the program or computes wrong values. OpenMP's worker threads belong to the
+thread that started them, so one thread per model keeps all of them apart.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ OTHERS = ("torch", "jax", "onnxruntime", "openvino", "tensorflow")
 
 
 def needed() -> bool:
-    """Whether tiles may be set by others: llama.cpp uses AMX, and one of `OTHERS` was imported by now."""
+    """Whether others may configure the tiles: llama.cpp uses AMX, and one of `OTHERS` is imported."""
     return amx.in_use() and any(name in sys.modules for name in OTHERS)
 
 
 def apart(work: Callable[[], T]) -> T:
-    """What `work` returns or raises, from a thread of its own where that is `needed`."""
+    """Run `work`, on a separate thread if `needed`, and return its result."""
     thread = OwnThread()
     try:
         return thread.run(work)
@@ -37,18 +37,20 @@ def apart(work: Callable[[], T]) -> T:
 
 
 class OwnThread:
-    """The thread of one model. It begins when it is first needed."""
+    """The thread of one model, started on first use."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Ctrl-C comes through when `work` has ended."""
+        """Run `work` and return its result. Ctrl-C is raised when `work` has ended."""
         if self._threads is None:
             if not needed():
                 return work()
             self._threads = ThreadPoolExecutor(1, "foredraft-llama.cpp")
-            self._threads.submit(int).result()  # from now on the pool knows the thread, and waits for its end
+            self._threads.submit(
+                int
+            ).result()  # registers the thread with the pool, so that it waits for its end
         try:
             return self._threads.submit(work).result()
         except KeyboardInterrupt:
@@ -56,7 +58,7 @@ class OwnThread:
             raise
 
     def close(self) -> None:
-        """Wait for the end of what runs, and of the thread. The next `run` begins another."""
+        """Wait for running work and end the thread. The next `run` starts another."""
         if self._threads is not None:
             join(self._threads)
             self._threads = None

@@ -1,9 +1,9 @@
-"""How llama.cpp divides a forward of several sequences into passes over the weights, and when to prevent it.
+"""Predicts how llama.cpp splits a forward of several sequences into passes, and pads rows to avoid passes.
 
-With a stream of KV cells for each sequence one pass holds sequences whose numbers follow one another, with
-as many rows each (`split_equal`): rows 3 1 are two passes, 3 1 3 1 three, and sequences 0 and 2 two. Where
-a forward waits for the weights, a pass costs more than rows: with AMX 3 1 took 3.2 V(1), and 3 3 2.2. So rows
-are filled up, with tokens that are forgotten at once, where that is expected to cost less.
+With a stream of KV cells per sequence, one pass contains sequences with consecutive numbers and the same
+number of rows (`split_equal`): rows 3 1 are two passes, 3 1 3 1 three, and sequences 0 and 2 two. If a
+forward is limited by reading the weights, a pass costs more than rows: with AMX 3 1 took 3.2 V(1), and 3 3
+2.2. So rows are padded with tokens that are dropped at once, if that is expected to cost less.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from statistics import median
 
 MOST_ROWS = 64
-"""No forward is filled up to more."""
+"""Maximum rows of a padded forward."""
 
 RECENT = 2048
-"""Forwards after which a size that was not seen again is forgotten: texts grow, and rows with them."""
+"""Forwards after which an unused size is dropped: texts grow, and the cost of rows with them."""
 
 SHALLOW = 1024
-"""Cells up to which a row of any sequence is about as dear as another's."""
+"""Difference in cells up to which rows of two sequences cost about the same."""
 
 _KEPT, _FEWEST = 9, 3
 _LARGEST = 32
-"""Sizes up to which rows are about equally dear."""
+"""Sizes up to which rows cost about the same."""
 
 
 def count_passes(rows: Mapping[int, int]) -> int:
-    """The passes of a forward with so many rows of each sequence, given in ascending order."""
+    """The number of passes for these rows by sequence, in ascending order."""
     left = {seq: count for seq, count in sorted(rows.items()) if count}
     passes = 0
     while left:
@@ -42,7 +42,7 @@ def count_passes(rows: Mapping[int, int]) -> int:
 
 
 class Passes:
-    """Learns what a pass and a row cost from forwards of one pass. `most`: rows that a pass can hold."""
+    """Learns the cost of a pass and of a row from forwards with one pass. `most`: maximum rows of a pass."""
 
     def __init__(self, most: int = MOST_ROWS) -> None:
         self._most = min(most, MOST_ROWS)
@@ -54,7 +54,7 @@ class Passes:
         self._resumes = 0
 
     def took(self, rows: Mapping[int, int], ms: float) -> None:
-        """A forward with so many rows of each sequence, all with logits, took `ms`, as it is."""
+        """Learn from an unpadded forward with these rows by sequence, all with logits, that took `ms`."""
         total = sum(rows.values())
         self._forwards += 1
         if total <= min(_LARGEST, self._most) and (len(rows) == 1 or count_passes(rows) == 1):
@@ -64,8 +64,8 @@ class Passes:
             self._seen[total] = self._forwards
 
     def took_evened(self, ms: float) -> None:
-        """The forward that `evened` was last asked about was filled up, and took `ms`. Where such ones take
-        longer than they were to take as they were, nothing is filled up for a while.
+        """Learn that the padded forward of the last `evened` call took `ms`. If padded forwards take longer
+        than predicted for unpadded ones, padding pauses for a while.
         """
         self._forwards += 1
         self._gains.append(ms / max(self._expected_ms, 1e-9))
@@ -77,9 +77,9 @@ class Passes:
         return size in self._seen and self._forwards - self._seen[size] <= RECENT
 
     def costs(self) -> tuple[float, float] | None:
-        """Milliseconds of a pass and of a row; None before forwards of two sizes were seen.
+        """Milliseconds of a pass and of a row; None until forwards of two sizes were measured.
 
-        A single row has kernels of its own: sizes from 2 on tell more.
+        A single row has its own kernels, so sizes from 2 on are better evidence.
         """
         sizes = [size for size in sorted(self._ms) if self._is_recent(size)]
         if len(sizes) > 2 and sizes[0] == 1:
@@ -91,9 +91,9 @@ class Passes:
         return max(least - sizes[0] * row, 0.0), row
 
     def evened(self, rows: Mapping[int, int], cells: Mapping[int, int]) -> int:
-        """Up to how many rows each sequence from the first to the last is to be filled up, those between them
-        that have none included; 0: none. `cells` has each sequence's length: rows are filled up only where
-        they are no dearer than those that are there.
+        """The number of rows to which every sequence from the first to the last is padded, including those
+        without rows in between; 0: no padding. `cells` has each sequence's length: rows are only padded if
+        they are no more expensive than the existing ones.
         """
         if len(rows) < 2 or self._forwards < self._resumes:
             return 0

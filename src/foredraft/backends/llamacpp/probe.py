@@ -1,4 +1,4 @@
-"""What llama.cpp's arithmetic promises: the shared probe, and what to do where it promises nothing."""
+"""The batch-invariance probe for llama.cpp, with advice if its arithmetic is not invariant."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foredraft.protocols import Model
 __all__ = ["ROWS", "measure", "probed"]
 
 _TILED_KERNELS = b"LLAMAFILE = 1"
-"""In llama.cpp's own description: matrix kernels that add up several rows in another order than one."""
+"""In llama.cpp's build information: matrix kernels whose summation order depends on the number of rows."""
 
 _REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
 
 
 def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> M:
-    """The model with its measured `batch_invariant`, from the cache or by probing now on its `context`.
-    Ctrl-C ends the probe in the middle of a forward, with KeyboardInterrupt.
+    """The model with its measured `batch_invariant`, from the cache or by probing it on its `context`. Ctrl-C
+    aborts the probe within a forward, with KeyboardInterrupt.
     """
 
     def measured() -> tuple[int, str]:
@@ -33,7 +33,7 @@ def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> 
 
 
 def measure(model: Model) -> tuple[int, str]:
-    """As `backends.probe.measure`, with what to do about kernels that are known not to be exact."""
+    """`backends.probe.measure`, with advice about kernels that are known not to be exact."""
     rows, note = probe.measure(model, enough=UNTILED_ROWS)
     if rows == 1 and "depends on the batch size" in note and _TILED_KERNELS in _build():
         return rows, f"{note}; {_REMEDY}"
@@ -41,5 +41,5 @@ def measure(model: Model) -> tuple[int, str]:
 
 
 def _build() -> bytes:
-    """How llama.cpp was built."""
+    """llama.cpp's build information."""
     return bytes(lib.llama_print_system_info() or b"")

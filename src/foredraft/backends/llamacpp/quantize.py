@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from foredraft.backends.llamacpp.gguf_file import GGUFSummary
 
 NEEDS_IMATRIX = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "Q2_K_S"})
-"""Types that llama.cpp refuses to make without an importance matrix, which Foredraft does not compute."""
+"""Types for which llama.cpp requires an importance matrix, which Foredraft does not compute."""
 
 _UNQUANTIZED = frozenset({"f32", "f16", "bf16"})
 _FAILED = "failed to quantize: "
@@ -39,12 +39,12 @@ _PROGRESS = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
 
 
 def quantizable_types() -> list[str]:
-    """The names that `quantize` takes. Raises MissingDependencyError."""
+    """The type names that `quantize` accepts. Raises MissingDependencyError."""
     return sorted(set(file_types()) - NEEDS_IMATRIX)
 
 
 def default_name(stem: str, type_name: str) -> str:
-    """What the file of a model of this name is called as `type_name`: `name-TYPE.gguf`.
+    """The file name for this model quantised as `type_name`: `name-TYPE.gguf`.
 
     Raises ConfigError for an unknown type.
     """
@@ -64,24 +64,23 @@ def quantize(
     progress: Callable[[int, int], None] | None = None,
 ) -> GGUFSummary:
     """Write `src` to `dst` with its weights as `type_name` ("q4_0", "Q4_K_M", …); return `dst`'s summary.
-
-    `threads` 0 uses all cores. `progress(done, total)` hears of each tensor. Quantising what is already
-    quantised loses more than quantising the original: it is refused unless `allow_requantize`, and then
-    warned of. `dst` appears only when it is complete.
+    `threads` 0 uses all cores. `progress(done, total)` is called after each tensor. Quantising a quantised
+    model loses more precision than quantising the original: it is refused unless `allow_requantize`, and then
+    causes a warning. `dst` only appears when it is complete.
 
     Raises ConfigError (unknown type, `dst` exists without `force`, or is `src`), what `read_gguf` raises,
-    UnsupportedModelError, CapacityError when the disk is full.
+    UnsupportedModelError, CapacityError if the disk is full.
     """
     number = _type_number(type_name)
     _check_output(src, dst, force=force)
     source = read_gguf(src)
     if source.is_vocab_only:
-        raise ModelFormatError(f"{src} holds a vocabulary and no weights: there is nothing to quantize.")
+        raise ModelFormatError(f"{src} contains only a vocabulary and no weights to quantise.")
     already = sorted(set(source.quantization) - _UNQUANTIZED - {"i32"})
     if already:
         _requantizing(source, already, allowed=allow_requantize)
     trial.admit(source, ModelOptions())
-    # A folder of its own on the same disk: llama.cpp names a file's parts itself, and os.replace is atomic.
+    # A temporary folder on the same disk: llama.cpp names a file's parts itself, and os.replace is atomic.
     try:
         folder = Path(mkdtemp(prefix=".quantize-", dir=dst.parent))
     except OSError as exc:
@@ -100,12 +99,12 @@ def _type_number(type_name: str) -> int:
     number = file_type_number(type_name)
     if number is None:
         raise ConfigError(
-            f"There is no weight type {type_name!r}.", hint=f"Valid are: {', '.join(quantizable_types())}."
+            f"There is no weight type {type_name!r}.", hint=f"Valid types: {', '.join(quantizable_types())}."
         )
     if type_name.upper() in NEEDS_IMATRIX:
         raise ConfigError(
             f"{type_name} needs an importance matrix, which Foredraft cannot compute.",
-            hint="Use Q2_K or larger, or pull a file that is quantised already.",
+            hint="Use Q2_K or larger, or download a quantised file.",
         )
     return number
 
@@ -114,7 +113,7 @@ def _check_output(src: Path, dst: Path, *, force: bool) -> None:
     if dst.is_dir():
         raise ConfigError(f"{dst} is a folder.", hint="Name the file to write.")
     if dst.exists() and src.exists() and dst.samefile(src):
-        raise ConfigError(f"{dst} is the file to be quantised.", hint="Choose another output file.")
+        raise ConfigError(f"{dst} is the input file.", hint="Choose another output file.")
     if dst.exists() and not force:
         raise ConfigError(f"{dst} exists already.", hint="Use --force to overwrite it, or another name.")
     if not dst.parent.is_dir():
@@ -123,11 +122,9 @@ def _check_output(src: Path, dst: Path, *, force: bool) -> None:
 
 def _requantizing(source: GGUFSummary, already: list[str], *, allowed: bool) -> None:
     kinds = ", ".join(kind.upper() for kind in already)
-    message = f"{source.path.name} is quantised already ({kinds}); doing it again loses quality."
+    message = f"{source.path.name} is already quantised ({kinds}); quantising it again loses quality."
     if not allowed:
-        raise ConfigError(
-            message, hint="Start from an F16, BF16 or F32 file, or accept the loss with --allow-requantize."
-        )
+        raise ConfigError(message, hint="Start from an F16, BF16 or F32 file, or add --allow-requantize.")
     warnings.warn(message, UserWarning, stacklevel=3)
 
 
@@ -162,9 +159,9 @@ def _run(
 
 @contextmanager
 def _log_to(listener: Callable[[str], object]) -> Iterator[None]:
-    """Hand what llama.cpp logs meanwhile to `listener`, as it comes, then put the old callback back.
+    """Pass llama.cpp's log lines to `listener` within the block, then restore the old callback.
 
-    Its log is the only way in which llama.cpp tells how far it is.
+    The log is llama.cpp's only way to report progress.
     """
     from llama_cpp import llama_cpp
 
@@ -182,10 +179,10 @@ def _log_to(listener: Callable[[str], object]) -> Iterator[None]:
 
 
 def _failure(src: Path, dst: Path, log: list[str]) -> ForedraftError:
-    """The error for what llama.cpp said when it gave up: text is all there is to tell failures apart."""
+    """The error for llama.cpp's log when it failed: failures can only be told apart by their text."""
     said = next((text for text in reversed(log) if _FAILED in text), "")
-    reason = said.partition(_FAILED)[2].strip() or "it gave no reason"
-    if "iostream" in reason:  # C++ streams do not say which error it was; nearly always there is no room
+    reason = said.partition(_FAILED)[2].strip() or "llama.cpp gave no reason"
+    if "iostream" in reason:  # C++ streams do not say which error it was; nearly always the disk is full
         free = shutil.disk_usage(dst.parent).free
         return CapacityError(
             f"The quantised file could not be written to {dst.parent.parent}: the disk is full, or no file "

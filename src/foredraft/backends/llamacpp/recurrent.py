@@ -1,10 +1,10 @@
-"""How many versions of a recurrent state llama.cpp should keep, to take rejected tokens back for free.
+"""Chooses how many versions of a recurrent state llama.cpp keeps for rolling back rejected tokens.
 
-With `n_rs_seq` = n every forward also writes the states before each of its last n rows. Going back is then a
-matter of an index, but every forward writes n more states, plain ones too. Measured on gated delta nets (CPU,
-Q4_0): a plain forward took 1.02, 1.07, 1.11 and 1.21 times as long with n = 1, 4, 8 and 16 where the state is
-0.10 of the weights' size, and no longer up to n = 8 where it is 0.02. So n is what keeps the states within an
-eighth of the weights. What is rejected beyond n tokens `rewind` takes back.
+With `n_rs_seq` = n every forward also writes the states before each of its last n rows. A rollback is then
+only a change of index, but every forward writes n more states, plain ones too. Measured on gated delta nets
+(CPU, Q4_0): a plain forward took 1.02, 1.07, 1.11 and 1.21 times as long with n = 1, 4, 8 and 16 for states
+of 0.10 of the weights' size, and no longer up to n = 8 for 0.02. So n is chosen to keep the states within an
+eighth of the weights. Longer rollbacks use `rewind`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ import numpy.typing as npt
 from foredraft.backends.llamacpp.own_thread import apart
 
 MOST = 16
-"""Longer rejections are rare, and then little of the draft was right: few tokens to compute again."""
+"""Longer rejections are rare, and then few accepted tokens have to be recomputed."""
 
 SHARE = 1 / 8
-"""Of the weights' size, for the states of one sequence: about 2 % of a plain forward."""
+"""Maximum size of one sequence's states relative to the weights: about 2 % of a plain forward."""
 
 SHARE_OF_ALL = 1 / 2
-"""Of the weights' size, for the states of all sequences: this is memory."""
+"""Maximum size of all sequences' states relative to the weights: a limit on memory."""
 
 
 ROUNDING = 0.25
-"""In standard deviations of the logits. A wrong state makes a difference of 1 to 3 with random weights, and
-rounding one of less than 0.1."""
+"""Maximum difference in standard deviations of the logits. A wrong state causes a difference of 1 to 3 with
+random weights, rounding one of less than 0.1.
+"""
 
 
 def keeps_states(context: Any) -> bool:
-    """Whether llama.cpp can keep states of this architecture; `context` was made to keep one."""
+    """Whether llama.cpp can keep states of this architecture; `context` was created to keep one."""
     return bool(lib.llama_n_rs_seq(context))
 
 
 def states_to_keep(weights: Any, context: Any) -> int:
-    """The best `n_rs_seq` for a model, as many as a ubatch has room for at most. Computes one token."""
+    """The best `n_rs_seq` for a model, limited by the size of a ubatch. Computes one token."""
     state = _state_bytes(weights, context)
     if state == 0:
         return 0
@@ -50,8 +51,8 @@ def states_to_keep(weights: Any, context: Any) -> int:
 
 
 def takes_back_rightly(weights: Any, context: Any) -> bool:
-    """Whether llama.cpp computes, after it has taken tokens back, what it would without them: kernels that do
-    not write the states would go on from wrong ones without a word. The context is empty afterwards.
+    """Whether llama.cpp computes the right values after a rollback: kernels that do not write the states
+    would silently continue from wrong ones. The context is empty afterwards.
     """
     size = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(weights)))
     memory = lib.llama_get_memory(context)
@@ -70,13 +71,15 @@ def takes_back_rightly(weights: Any, context: Any) -> bool:
 
 
 def _decode(context: Any, tokens: list[int]) -> bool:
-    """Append the tokens to the first sequence."""
+    """Append the tokens to the first sequence. Returns whether it succeeded."""
     array = (lib.llama_token * len(tokens))(*tokens)
     return apart(lambda: bool(lib.llama_decode(context, lib.llama_batch_get_one(array, len(tokens))) == 0))
 
 
 def _state_bytes(weights: Any, context: Any) -> int:
-    """The recurrent state of one sequence. llama.cpp tells its size only of a sequence that has one."""
+    """The recurrent state of one sequence in bytes. llama.cpp only reports the size for a sequence with a
+    state.
+    """
     token = max(0, int(lib.llama_vocab_bos(lib.llama_model_get_vocab(weights))))
     if not _decode(context, [token]):
         return 0

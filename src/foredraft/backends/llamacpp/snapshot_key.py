@@ -1,4 +1,4 @@
-"""What makes KV cells computed by one process right for another (`Capabilities.snapshot_key`)."""
+"""Key for KV cells that are valid in another process (`Capabilities.snapshot_key`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from foredraft.library.split import model_files
 
 
 def snapshot_key(path: Path, file_hash: str, settings_key: str, *, context_length: int, layers: int) -> str:
-    """Equal for two contexts only if either computes the same cells from the same tokens.
+    """Equal for two contexts only if both compute the same cells from the same tokens.
 
     `settings_key` has llama.cpp's version and build, the device, threads, KV types and kernels. The context
-    length decides how some models rotate positions (LongRoPE). `file_hash` is a sample of the first file, in
-    which an edit of a few weights does not show, so sizes and times of all of the model's files count too.
+    length affects how some models rotate positions (LongRoPE). `file_hash` is a sample of the first file,
+    which may miss a small change of weights, so sizes and times of all the model's files are included.
     """
     files = [file.stat() for file in model_files(path) if file.exists()]
     facts = [(found.st_size, found.st_mtime_ns) for found in files]

@@ -1,6 +1,6 @@
-"""What llama.cpp and the machine under it offer: facts for `foredraft doctor`.
+"""Facts about llama.cpp and the machine for `foredraft doctor`.
 
-Importing this module does not import llama_cpp; asking does.
+Importing this module does not import llama_cpp; calling its functions does.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FLAGS = {
     "i8mm": "MATMUL_INT8",
     "sve": "SVE",
 }
-"""Linux's names of the processor features that decide how fast llama.cpp computes, and llama.cpp's own."""
+"""Linux's and llama.cpp's names of the processor features that matter for llama.cpp's speed."""
 
-_GPU_TYPES = (1, 2)  # ggml-backend.h: a GPU with memory of its own, and one that shares the host's
+_GPU_TYPES = (1, 2)  # ggml-backend.h: a GPU with its own memory, and one that shares the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
     """The installed llama.cpp: `gpu_offload` is whether it was built to use a GPU, `features` the processor
-    features it was built with (those of `FLAGS`), `kernels` which of Foredraft's own kernels, in words, and
-    `amx` whether AMX is used (None: there is none). `build` is the command that builds it with all of them.
+    features it was built with (among `FLAGS`), `kernels` a description of Foredraft's kernels in it, and
+    `amx` whether AMX is used (None: not available). `build` is the command that builds it with all of them.
     """
 
     version: str
@@ -63,7 +63,7 @@ class LlamaCpp:
 
 
 def llama_cpp_facts() -> LlamaCpp:
-    """Ask the installed llama.cpp. Raises MissingDependencyError, or BackendError if it does not load."""
+    """Query the installed llama.cpp. Raises MissingDependencyError, or BackendError if it does not load."""
     try:
         import llama_cpp
         from llama_cpp import llama_cpp as lib
@@ -73,9 +73,8 @@ def llama_cpp_facts() -> LlamaCpp:
         raise missing_dependency("llama_cpp", "Running GGUF models") from exc
     except (ImportError, OSError, RuntimeError) as exc:
         raise BackendError(
-            f"llama-cpp-python is installed, but does not load: {exc}.",
-            hint="Build it again: "
-            + installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"),
+            f"llama-cpp-python is installed but cannot be loaded: {exc}.",
+            hint="Rebuild it: " + installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"),
         ) from exc
     log.install()
     built_with = set(re.findall(r"(\w+) = 1\b", lib.llama_print_system_info().decode()))
@@ -91,7 +90,7 @@ def llama_cpp_facts() -> LlamaCpp:
 
 
 def _devices(library: Any) -> tuple[Device, ...]:
-    """The GPUs ggml knows (ggml-backend.h). None where the library does not let itself be asked."""
+    """The GPUs known to ggml (ggml-backend.h). Empty if the library cannot be queried."""
     handle, size = ctypes.c_void_p, ctypes.c_size_t
     try:
         count = library.ggml_backend_dev_count
@@ -115,18 +114,18 @@ def _devices(library: Any) -> tuple[Device, ...]:
 
 
 def processor_features() -> tuple[str, ...] | None:
-    """Those of `FLAGS` that this processor has, by llama.cpp's names; None where it cannot be asked."""
+    """The processor's features among `FLAGS`, by llama.cpp's names; None if unknown."""
     instructions = cpu_info.instructions_of(cpu_info.first_processor())
     return tuple(name for flag, name in FLAGS.items() if flag in instructions) if instructions else None
 
 
 def processor_name() -> str:
-    """The processor's name, as good as the system knows it."""
+    """The processor's name as far as the system reports one."""
     return cpu_info.processor_name() or "unknown"
 
 
 def memory_bytes() -> int:
-    """The machine's memory in bytes; 0 where it cannot be asked."""
+    """The machine's memory in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on Windows

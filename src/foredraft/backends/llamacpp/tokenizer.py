@@ -22,18 +22,18 @@ from foredraft.types import Message
 _PIECE_BYTES = 64
 
 LONG = 1 << 16
-"""Bytes of a text that is encoded while no other such text is: each takes a processor from the forwards, a
-megabyte for seconds.
+"""Size in bytes from which texts are encoded one at a time: a megabyte takes a processor from the forwards
+for seconds.
 """
 
 _one_long_text = Lock()
 
 _ON_REQUEST = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-"""Tokens of these kinds are recognised in a text only if that is asked for."""
+"""Kinds of tokens that are only recognised in a text on request."""
 
 
 class LlamaCppTokenizer:
-    """A Tokenizer over llama.cpp's vocabulary. Token bytes are cached: decoding asks for them every token."""
+    """A Tokenizer for llama.cpp's vocabulary. Token bytes are cached: decoding needs them for every token."""
 
     def __init__(self, model: Any, template: str | None) -> None:
         self._open_vocab: Any = lib.llama_model_get_vocab(model)
@@ -56,7 +56,7 @@ class LlamaCppTokenizer:
         return self._open_vocab
 
     def close(self) -> None:
-        """The model is being freed, and the vocabulary with it."""
+        """Detach from the vocabulary, which is freed with the model."""
         self._open_vocab = None
 
     def hash(self) -> str:
@@ -68,7 +68,7 @@ class LlamaCppTokenizer:
         return digest.hexdigest()[:16]
 
     def token_text(self, token: int) -> str:
-        """A token as it is written in the vocabulary, also for control tokens; "" if there is none."""
+        """A token's spelling in the vocabulary, also for control tokens; "" if there is none."""
         if not 0 <= token < self.vocab_size:
             return ""
         return self._piece(token, special=True).decode("utf-8", "replace")
@@ -81,7 +81,7 @@ class LlamaCppTokenizer:
         return self._encode(parts, add_bos=True)
 
     def _encode(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool) -> list[int]:
-        """Token ids of a text in parts, and whether special tokens are recognised in each."""
+        """Token ids of a text given in parts, each with whether special tokens are recognised in it."""
         ids: list[int] = []
         for text, special in parts:
             ids += with_room_for(text, partial(self._split, text, special=special))
@@ -102,7 +102,7 @@ class LlamaCppTokenizer:
 
     @cached_property
     def control_texts(self) -> ControlTexts:
-        """The texts of control tokens, with the white space that llama.cpp takes around some of them."""
+        """The texts of control tokens, with whether llama.cpp consumes the white space around them."""
         attributes = {token: lib.llama_vocab_get_attr(self._vocab, token) for token in range(self.vocab_size)}
         found = {self._text(token): kind for token, kind in attributes.items() if kind & _ON_REQUEST}
         return ControlTexts(
@@ -123,7 +123,7 @@ class LlamaCppTokenizer:
         return piece
 
     def _piece(self, token: int, *, special: bool) -> bytes:
-        # A buffer of its own: a server asks from two threads, and the call lets the other one run.
+        # A separate buffer: a server uses two threads, and the call releases the interpreter lock.
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         size = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         if size < 0:
@@ -148,7 +148,7 @@ _NAMED = {
     "sep_token": lib.llama_vocab_sep,
     "mask_token": lib.llama_vocab_mask,
 }
-"""What chat templates call some tokens, as transformers has it."""
+"""The names of special tokens in chat templates, as in transformers."""
 
 
 def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:

@@ -1,11 +1,10 @@
-"""A model file is first opened in a child process: what would end the process then ends that one.
+"""Opens a model file in a child process first, so that a fatal fault only ends the child.
 
-Where a file is not what llama.cpp expects it asserts, throws through C, or reads past what it has, and a
-server would end every model's requests with it. So a file that was not loaded before is loaded, and computes
-a few rows, in a child (`trial_run`). The weights are mapped there and not laid out anew: what is read from
-the disk is read once, for it is in the system's page cache when the file is loaded in earnest. What came out
-is kept for the file (its size, time and header), so that it is paid for once; what may be a passing fault of
-the machine is not.
+If a file is not what llama.cpp expects, it asserts, throws through C, or reads out of bounds, which would end
+a server and all its models' requests. So a file that was not loaded before is first loaded in a child
+(`trial_run`), which computes a few rows. The weights are mapped there and not packed: the file is only read
+from the disk once, because it stays in the system's page cache. The result is stored for the file (its size,
+time and header), so that the cost is paid once; possible temporary faults of the machine are not stored.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from foredraft.isolation.pool import ChildPool
 logger = logging.getLogger(__name__)
 
 SECONDS = 60.0
-"""For a small file on a busy machine; it takes less than one."""
+"""Seconds for a small file on a busy machine; it normally takes less than one."""
 
 BYTES_PER_SECOND = 20_000_000
-"""What a slow disk reads: a large file gets so much longer."""
+"""Speed of a slow disk: large files get that much more time."""
 
 MEMORY = 4 << 30
-"""What the child may have beside the weights, which are mapped."""
+"""Memory limit of the child in addition to the weights, which are mapped."""
 
 start_children = partial(ChildPool, size=1, memory=MEMORY)
-"""A fresh child for each file: what one file did to it must not be held against the next."""
+"""A new child for each file, so that one file's effects cannot be attributed to the next."""
 
 _FUNCTION = "foredraft.backends.llamacpp.trial_run:open_model"
 _VERSION = 1
@@ -52,10 +51,10 @@ _known: dict[str, str] = {}
 
 
 def admit(summary: GGUFSummary, options: ModelOptions) -> None:
-    """Return if the file can be opened in this process, or is refused in words when it is.
+    """Return if the file can be opened in this process, or is refused with an error when it is.
 
-    Raises ModelFormatError where opening it ends a process, takes too long or too much memory; BackendError
-    where it could not be tried, and CapacityError where no child was free.
+    Raises ModelFormatError if opening it ends a process or takes too much time or memory; BackendError if it
+    could not be tried, and CapacityError if no child was free.
     """
     identity = _identity(summary, options)
     kept = options.cache_dir / "probes" / f"opened-{identity}.json" if options.cache_dir else None
@@ -69,13 +68,13 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
     if fault:
         raise ModelFormatError(
             f"{summary.path} cannot be loaded: {fault}.",
-            hint="The file is damaged, or made for another llama.cpp: download or convert it again.",
+            hint="The file is damaged, or made for another llama.cpp version: download or convert it again.",
         )
 
 
 def _try(summary: GGUFSummary, options: ModelOptions) -> str:
-    """What is wrong with the file, whenever it is opened; empty if it can be. Raises as `admit` does for what
-    may be otherwise the next time.
+    """The file's permanent fault; empty if it can be opened. Raises as `admit` does for faults that may be
+    temporary.
     """
     seconds = SECONDS + summary.size_bytes // BYTES_PER_SECOND
     try:
@@ -87,28 +86,28 @@ def _try(summary: GGUFSummary, options: ModelOptions) -> str:
         return error.message.rstrip(".")
     except (ChildTimeoutError, ChildMemoryError) as error:
         raise ModelFormatError(
-            f"{summary.path} cannot be loaded: it was tried first. {error.message}",
-            hint="The machine is too busy or too full for it, or the file is damaged.",
+            f"{summary.path} cannot be loaded: its trial in a child process failed. {error.message}",
+            hint="The machine is too busy or has too little memory for it, or the file is damaged.",
         ) from None
     except ChildError as error:
         if isinstance(error, ChildDiedError) and not error.transient:
-            return f"llama.cpp ends its process with it ({_last_words(error)})"
+            return f"llama.cpp ends the process with it ({_last_words(error)})"
         raise BackendError(
-            f"{summary.path} could not be tried in a process of its own. {error.message}",
-            hint="Try again. If it stays so: is there memory left, and room for temporary files?",
+            f"{summary.path} could not be tried in a child process. {error.message}",
+            hint="Try again. If it fails again, check for free memory and space for temporary files.",
         ) from None
     return ""
 
 
 def _last_words(error: ChildDiedError) -> str:
-    """What llama.cpp, or C++, said at the end; how it ended where they said nothing."""
+    """The last output of llama.cpp or C++; how the process ended if there was none."""
     found = _THROWN.findall(error.last_words) or _ASSERTION.findall(error.last_words)
     return found[-1].strip() if found else error.message.partition(": ")[2].rstrip(".")
 
 
 def _identity(summary: GGUFSummary, options: ModelOptions) -> str:
-    """Of the files, the llama.cpp that opens them, and what they are opened with."""
-    import llama_cpp  # not before it is needed
+    """Identifies the files, the version of llama.cpp, and the options."""
+    import llama_cpp  # imported only when needed
 
     digest = hashlib.sha256(f"{_VERSION}|{llama_cpp.__version__}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
@@ -138,4 +137,4 @@ def _write(file: Path | None, fault: str) -> None:
     try:
         write_atomically(file, json.dumps({"fault": fault}).encode())
     except OSError as error:
-        logger.warning("Cannot save what opening a model file has shown: %s", error)
+        logger.warning("Cannot save the result of a model file's trial: %s", error)

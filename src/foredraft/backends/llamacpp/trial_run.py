@@ -1,4 +1,4 @@
-"""What `trial` has a child process do with a model file."""
+"""The child process's part of `trial`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from foredraft.types import Rows
 
 _CONTEXT, _ROWS = 256, 16
 _TEXT = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x55), *range(0x10000, 0x110000, 0x3FF))))
-"""Every byte that text can have, and some of every script."""
+"""Every byte that text can contain, and some text of every script."""
 
 
 def _say(message: bytes) -> None:
-    """What llama.cpp says before it ends the process."""
+    """Callback: print llama.cpp's message before it ends the process."""
     sys.stderr.write(message.decode("utf-8", "replace") + "\n")
     sys.stderr.flush()
 
@@ -30,16 +30,16 @@ _said = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_say)
 
 
 def open_model(path: str, kv_type: str, flash_attention: Any) -> None:
-    """Load the file as `loading` does, and use all that it has: each token, all bytes, one row and several.
+    """Load the file as `loading` does, and use everything in it: each token, all bytes, one row and several.
 
-    What is refused in words is refused again where it is loaded. Raises ModelFormatError for what only fails
-    when it is used.
+    Errors that are refused with a message will be raised again by loading. Raises ModelFormatError for faults
+    that only appear in use.
     """
-    lib._lib.ggml_set_abort_callback(_said)  # without one a debugger would be started
+    lib._lib.ggml_set_abort_callback(_said)  # without a callback a debugger would be started
     options = ModelOptions(
         context_at_most=_CONTEXT,
         sequences=2,
-        threads=1,  # several wait for one another where the machine is busy
+        threads=1,  # several threads wait for each other on a busy machine
         batch=_ROWS,
         ubatch=_ROWS,
         gpu_layers=0,
@@ -68,7 +68,9 @@ def _read(tokenizer: Tokenizer) -> None:
 
 
 def _compute(model: Model) -> None:
-    """The first token and the last, as few rows and as one, beside another sequence; and take rows back."""
+    """Compute the first and last token, as several rows and as one, beside another sequence; and roll rows
+    back.
+    """
     room = model.info.context_length
     tokens = [0, model.info.vocab_size - 1, model.info.vocab_size // 2][:room]
     model.forward([Rows(0, 0, tokens, len(tokens))])
