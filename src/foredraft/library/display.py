@@ -1,4 +1,4 @@
-"""What to call a model: as its file says, unless what it says is left over from how the file was made."""
+"""The display name of a model: the name in its file, unless it is an artefact of conversion."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _ENDINGS = re.compile(r"\.(gguf|safetensors|bin|pt|pth)$")
 
 
 def display_name(stated: str, stem: str) -> str:
-    """`stated`, which a GGUF's `general.name` says, if it is a name; else `stem`, the file's or folder's.
+    """`stated`, a GGUF's `general.name`, if it is meaningful; else `stem`, the name of the file or folder.
 
-    Converters write there what the folder was called that they found the model in: "model", a path, a
-    temporary folder's random letters, the digest of a revision, the settings of a training run ("Mix1 Ep2").
+    Converters store the name of the folder in which they found the model: "model", a path, a temporary
+    folder's random letters, the hash of a revision, the settings of a training run ("Mix1 Ep2").
     """
     return stem if is_noise(stated) else stated.strip()
 
 
 def is_noise(stated: str) -> bool:
-    """Whether a stated name says nothing about the model."""
+    """Whether a stated name is meaningless."""
     word = _ENDINGS.sub("", re.sub(r"[\s_]+", "-", stated.strip().casefold()))
     if not re.search(r"[^\W\d_]", word) or not stated.isprintable() or _PATH.search(stated.strip()):
         return True

@@ -1,4 +1,4 @@
-"""The models that other programs keep on this computer, used where they lie."""
+"""The models of other programs on this computer, used in place."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from foredraft.library.stored import StoredModel, describe_gguf, gguf_models
 from foredraft.library.survey import Survey, Told, nobody
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
-"""Where Ollama keeps them on Linux when it runs as a service of its own."""
+"""Ollama's folder on Linux if it runs as a system service."""
 
 
 def usual_places() -> OtherPrograms:
-    """Where the programs keep their models unless they are told otherwise."""
+    """The default model folders of the programs."""
     home = _home()
     if home is None:
         return OtherPrograms()
@@ -30,13 +30,13 @@ def usual_places() -> OtherPrograms:
 def _home() -> Path | None:
     try:
         return Path.home()
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no home folder
         return None
 
 
 def models_elsewhere(places: OtherPrograms, told: Told = nobody) -> list[StoredModel]:
-    """Every model in these places, in no order. Folders that are not there hold none; `told` hears of what
-    was left out.
+    """All models in these folders, unsorted. Missing folders count as empty; `told` is called with what was
+    left out.
     """
     programs = (
         (ollama_models, places.ollama),
@@ -45,14 +45,14 @@ def models_elsewhere(places: OtherPrograms, told: Told = nobody) -> list[StoredM
     )
     found: list[StoredModel] = []
     for models_in, folders in programs:
-        # One may be a link to the other, as LM Studio leaves it after moving.
+        # One may be a link to the other, which LM Studio creates when it moves the folder.
         for folder in {os.path.realpath(folder): folder for folder in folders}.values():
             found += models_in(folder, told)
     return found
 
 
 def lmstudio_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
-    """The GGUF files in a folder of LM Studio's: `publisher/repository/file`."""
+    """The GGUF files in a folder of LM Studio: `publisher/repository/file`."""
     paths = gguf_models(Survey(folder, told).files(folder, deepest=4))
     return [describe_gguf(path, "lmstudio", _repository(path.relative_to(folder))) for path in paths]
 

@@ -1,4 +1,4 @@
-"""Getting models from the Hugging Face Hub: which files, and where to."""
+"""Downloading models from the Hugging Face Hub: choosing the files and their destination."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ def pull(
 ) -> Path:
     """Download a model of `repository` ("owner/name") into `folder` (the models folder).
 
-    `quantization` is one of a GGUF ("Q4_0"), the name of a file, or "safetensors" for the weights that run on
-    PyTorch; None takes the preferred GGUF of those there are, or the only one, and safetensors where there is
-    none. `notice` is told what was taken if that was not said. Files are checked against the Hub's digest and
-    appear only when they are complete; the same call after an interruption continues. `endpoint` and `token`
+    `quantization` is a quantisation of a GGUF ("Q4_0"), the name of a file, or "safetensors" for the weights
+    for PyTorch; None selects the preferred GGUF, or the only one, or safetensors if there is no GGUF;
+    `notice` is then called with the choice. Files are checked against the Hub's digest and appear only when
+    they are complete; repeating the call after an interruption continues the download. `endpoint` and `token`
     None mean the Hub library's own settings.
-    Returns the (first) file of a GGUF, the folder of safetensors. Raises ModelError, ConfigError,
+
+    Returns the (first) file of a GGUF, or the folder of safetensors. Raises ModelError, ConfigError,
     CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError.
     """
     with translated(repository):
@@ -65,17 +66,17 @@ def _means_safetensors(snapshot: Snapshot, quantization: str | None) -> bool:
 
 
 def _taken(snapshot: Snapshot) -> str:
-    """What is taken of a repository with safetensors where the user did not say."""
+    """The message about the choice from a repository with safetensors."""
     name = snapshot.repository
     if gguf_files(snapshot):
-        return f"{name} has GGUF files and safetensors: taking a GGUF. For the others: {name}:{SAFETENSORS}"
-    return f"{name} has no GGUF file: taking its safetensors, which run on PyTorch."
+        return f"{name} has GGUF files and safetensors: pulling a GGUF. For safetensors: {name}:{SAFETENSORS}"
+    return f"{name} has no GGUF file: pulling its safetensors, which run on PyTorch."
 
 
 def _download(
     snapshot: Snapshot, wanted: Sequence[RemoteFile], target: Path, progress: Progress | None
 ) -> list[Path]:
-    """Make the files, below `target`, in order."""
+    """Download the files to their places below `target`, in order."""
     paths = [target / file.name for file in wanted]
     total = sum(file.size for file in wanted)
     check_space(wanted, paths)
@@ -87,13 +88,13 @@ def _download(
 
 
 def look_up(repository: str, endpoint: str | None, token: str | None) -> Snapshot:
-    """What a repository holds. Raises ConfigError, BackendError, what the Hub's library raises."""
+    """List a repository's files. Raises ConfigError, BackendError, and the Hub library's errors."""
     from huggingface_hub import HfApi
 
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(
             f"{quoted(repository)} is not the name of a repository.",
-            hint="Give it as OWNER/NAME or OWNER/NAME:QUANT.",
+            hint="Use OWNER/NAME or OWNER/NAME:QUANT.",
         )
     api = HfApi(endpoint=endpoint, token=token)
     try:
@@ -105,14 +106,14 @@ def look_up(repository: str, endpoint: str | None, token: str | None) -> Snapsho
 
 
 def not_the_hub(endpoint: str) -> BackendError:
-    """The error for another server in the Hub's place."""
+    """The error for a server that is not the Hub."""
     return BackendError(
         f"{endpoint} does not answer as the Hub does.", hint="Check HF_ENDPOINT, and your proxy."
     )
 
 
 def _stays_below(name: str) -> bool:
-    """Whether a file of this name stays below the folder it is put into."""
+    """Whether a file of this name stays below its destination folder."""
     path = PureWindowsPath(name)  # the stricter reading: both kinds of slashes, and drives
     return ".." not in path.parts and not path.anchor
 

@@ -1,6 +1,6 @@
-"""The cache of the Hugging Face Hub's own library, which transformers, vLLM and others fill.
+"""The cache of the Hugging Face Hub's own library, used by transformers, vLLM and others.
 
-`models--owner--name/snapshots/COMMIT/FILE` are links to blobs; `refs/main` names the commit that was current.
+`models--owner--name/snapshots/COMMIT/FILE` are links to blobs; `refs/main` contains the current commit.
 https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
@@ -23,14 +23,14 @@ from foredraft.library.stored import StoredModel, describe_folder, describe_gguf
 from foredraft.library.survey import Survey, Told, nobody
 
 MOST_SNAPSHOTS = 16
-"""Of one repository."""
+"""Maximum snapshots of one repository."""
 
 _WRITES = re.compile(r"(?:CausalLM|ConditionalGeneration|LMHeadModel)$")
-"""How transformers names the classes that generate text: the cache also holds encoders and the like."""
+"""Suffixes of transformers' classes that generate text: the cache also contains encoders and others."""
 
 
 def cached_models(cache: Path, told: Told = nobody) -> list[StoredModel]:
-    """The models in a cache: of a file that several commits have the newest, and of safetensors, too."""
+    """The models in a cache: of GGUF files in several commits the newest, and safetensors."""
     survey = Survey(cache, told)
     repositories = [folder for folder in survey.folders(cache) if folder.name.startswith(CACHED)]
     return [model for folder in repositories for model in _models(survey, folder)]
@@ -49,7 +49,7 @@ def _models(survey: Survey, folder: Path) -> list[StoredModel]:
 
 
 def _snapshots(survey: Survey, folder: Path) -> list[Path]:
-    """The commits that are there, the newest first."""
+    """The folders of the available commits, the newest first."""
     reference, current = folder / "refs" / "main", ""
     with suppress(OSError, ValueError):
         if reference.is_file():
@@ -59,7 +59,7 @@ def _snapshots(survey: Survey, folder: Path) -> list[Path]:
     def age(path: Path) -> tuple[bool, float]:
         try:
             return path.name == current, path.stat().st_mtime
-        except OSError:  # gone in the meantime
+        except OSError:  # deleted in the meantime
             return False, 0.0
 
     return sorted(survey.folders(folder / SNAPSHOTS), key=age, reverse=True)[:MOST_SNAPSHOTS]

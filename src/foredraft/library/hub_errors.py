@@ -1,4 +1,4 @@
-"""What the Hub's library and the system raise, turned into ForedraftErrors."""
+"""Translates errors of the Hub's library and of the system into ForedraftErrors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-KEPT = "What has been downloaded is kept, and the same command continues."
+KEPT = "The downloaded part is kept, and the same command continues."
 
 
 @contextmanager
 def translated(repository: str, *, purpose: str = "Pulling models", again: str = KEPT) -> Iterator[None]:
-    """Turn what the Hub's library and the system raise into ForedraftErrors. `purpose` is what needs that
-    library, `again` what to know before another try.
+    """Translate errors of the Hub's library and of the system into ForedraftErrors. `purpose`: what needs
+    that library; `again`: advice for another try.
     """
     try:
         from huggingface_hub import errors
@@ -42,12 +42,12 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
     except errors.GatedRepoError as exc:
         raise ModelError(
             f"{repository} is gated: its owner gives access on request.",
-            hint=f"Ask for it at https://huggingface.co/{repository}, then log in with 'hf auth login'.",
+            hint=f"Request access at https://huggingface.co/{repository}, then log in with 'hf auth login'.",
         ) from exc
     except errors.RepositoryNotFoundError as exc:
         raise ModelNotFoundError(
             f"There is no repository {repository} on the Hub, or it is private.",
-            hint="Check the spelling; for a private one, log in with 'hf auth login'.",
+            hint="Check the spelling; for a private repository, log in with 'hf auth login'.",
         ) from exc
     except errors.HFValidationError as exc:
         raise ConfigError(f"{quoted(repository)} is not the name of a repository.", hint=str(exc)) from exc
@@ -55,7 +55,7 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
         raise BackendError("The Hub library is in offline mode.", hint="Unset HF_HUB_OFFLINE.") from exc
     except errors.HfHubHTTPError as exc:
         raise BackendError(
-            f"The Hub refused: HTTP {exc.response.status_code} for {repository}.",
+            f"The Hub refused the request: HTTP {exc.response.status_code} for {repository}.",
             hint=f"Try again later. {again}".rstrip(),
         ) from exc
     except transport_error() as exc:
@@ -69,7 +69,7 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
 
 
 def transport_error() -> type[Exception]:
-    """The root of the errors of the Hub library's HTTP client: httpx in its version 1, httpx2 in 2."""
+    """The base class of the errors of the Hub library's HTTP client: httpx in its version 1, httpx2 in 2."""
     from huggingface_hub import errors
 
     return errors.HfHubHTTPError.__bases__[0]
@@ -80,13 +80,13 @@ def _system_error(error: OSError) -> ForedraftError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full(where, os.strerror(error.errno))
     return ConfigError(
-        f"{where} cannot be written to: {error.strerror or error}.",
+        f"Cannot write to {where}: {error.strerror or error}.",
         hint="Choose another FOREDRAFT_CACHE folder.",
     )
 
 
 def disk_full(where: Path | str, why: str) -> CapacityError:
-    """The error for a disk without room for what is being written."""
+    """The error for a full disk."""
     return CapacityError(
         f"The disk of {where} is full: {why}.",
         hint="Free some space and run the same command again: it continues where it stopped.",

@@ -1,4 +1,4 @@
-"""Which files of a repository on the Hub are the GGUF model that is meant."""
+"""Selects the files of a GGUF model in a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def gguf_files(snapshot: Snapshot) -> list[RemoteFile]:
-    """The models, by their first files."""
+    """The models, each by its first file."""
     return [
         file
         for file in snapshot.files
@@ -28,7 +28,7 @@ def gguf_files(snapshot: Snapshot) -> list[RemoteFile]:
 
 
 def choose_gguf(snapshot: Snapshot, quantization: str | None) -> list[RemoteFile]:
-    """The files of the model that is meant, in order. Raises ModelNotFoundError."""
+    """The files of the selected model, in order. Raises ModelNotFoundError."""
     models = gguf_files(snapshot)
     if not models:
         raise _no_gguf(snapshot)
@@ -52,11 +52,11 @@ def _no_gguf(snapshot: Snapshot) -> ModelNotFoundError:
             f"The repository {name} has no GGUF file, and only those have quantisations.",
             hint=f"It has safetensors, for PyTorch: foredraft models pull {name}:{SAFETENSORS}",
         )
-    pickles = " Its weights are pickles, which could run code and are not fetched."
+    pickles = " Its weights are pickles, which could run code and are not downloaded."
     return ModelNotFoundError(
         f"The repository {name} has no GGUF file and no safetensors."
         + (pickles if has_pickles(snapshot) else ""),
-        hint="Look for one whose name ends in -GGUF: most models have been converted by someone.",
+        hint="Look for a converted model: its name usually ends in -GGUF.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Which files of a repository on the Hub make a model of safetensors. None of them can run code.
+"""Selects the files of a safetensors model in a repository on the Hub. None of them can run code.
 
-Weights that are pickles (`*.bin`, `*.pt`) and the code that some repositories bring (`*.py`) stay where
-they are: loading them would execute what a stranger wrote.
+Pickled weights (`*.bin`, `*.pt`) and a repository's own code (`*.py`) are not downloaded: loading them would
+execute a stranger's code.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ BESIDES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tekken.json"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 )
-"""What transformers reads besides the weights, as far as a repository has it."""
+"""Files that transformers reads besides the weights, if the repository has them."""
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def has_safetensors(snapshot: Snapshot) -> bool:
-    """Whether the repository has weights where transformers looks for safetensors."""
+    """Whether the repository has safetensors where transformers looks for them."""
     return any(file.name in (WEIGHTS, INDEX) for file in snapshot.files)
 
 
 def has_pickles(snapshot: Snapshot) -> bool:
-    """Whether it has weights that are pickles."""
+    """Whether it has pickled weights."""
     return any(file.name.endswith(_PICKLES) for file in snapshot.files)
 
 
 def check_installed(repository: str) -> None:
-    """Raises MissingDependencyError where nothing here could run the model: before gigabytes are fetched."""
+    """Raises MissingDependencyError if the model could not run here, before gigabytes are downloaded."""
     for module in ("torch", "transformers"):
         if find_spec(module) is None:
             raise missing_dependency(module, f"{repository} holds safetensors, and running them")
@@ -50,17 +50,17 @@ def check_installed(repository: str) -> None:
 def choose_safetensors(snapshot: Snapshot, target: Path) -> list[RemoteFile]:
     """The model's files, the small ones first. Raises ModelNotFoundError, ModelFormatError.
 
-    The index of a model in several files says which these are: it is fetched into the folder `target`.
+    The index of a model with several files, which lists them, is downloaded to the folder `target`.
     """
     files = {file.name: file for file in snapshot.files}
     if not has_safetensors(snapshot):
         raise ModelNotFoundError(
             f"The repository {snapshot.repository} has no weights as safetensors{_instead(snapshot)}.",
-            hint=f"transformers looks for {WEIGHTS} or {INDEX}.",
+            hint=f"transformers requires {WEIGHTS} or {INDEX}.",
         )
     if CONFIG not in files:
         raise ModelFormatError(
-            f"The repository {snapshot.repository} has no {CONFIG}: it is no model of transformers.",
+            f"The repository {snapshot.repository} has no {CONFIG}, so it is not a transformers model.",
             hint="An adapter or a part of a model cannot run alone.",
         )
     if WEIGHTS in files:
@@ -80,13 +80,13 @@ def _shards(snapshot: Snapshot, index: RemoteFile, target: Path) -> list[RemoteF
     if missing:
         raise ModelFormatError(
             f"The repository {snapshot.repository} is incomplete: it lacks {_some(missing)}.",
-            hint="Only its owner can complete it. Look for another one with the same model.",
+            hint="Only its owner can complete it. Look for another repository with the same model.",
         )
     return [files[name] for name in names]
 
 
 def remove_stale(target: Path, wanted: Sequence[RemoteFile]) -> None:
-    """Delete weights of an earlier version, which transformers would take for those of this one."""
+    """Delete weights of an earlier version, which transformers would load."""
     names = {file.name for file in wanted}
     for name in (WEIGHTS, INDEX):
         if name not in names:
@@ -94,7 +94,7 @@ def remove_stale(target: Path, wanted: Sequence[RemoteFile]) -> None:
 
 
 def _instead(snapshot: Snapshot) -> str:
-    return ": they are pickles, which could run code and are not fetched" if has_pickles(snapshot) else ""
+    return ": they are pickles, which could run code and are not downloaded" if has_pickles(snapshot) else ""
 
 
 def _some(names: Sequence[str]) -> str:

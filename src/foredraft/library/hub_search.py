@@ -20,12 +20,12 @@ from foredraft.library.stored import quantization_of
 from foredraft.library.transfer import TIMEOUT_S, Snapshot
 
 AT_ONCE = 8
-"""Requests to the Hub."""
+"""Seconds of waiting for the Hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What can be pulled of a repository: the name after its colon ("Q4_K_M"), and the bytes of its files."""
+    """A model that can be pulled: its name after the colon ("Q4_K_M"), and the total bytes of its files."""
 
     name: str
     size_bytes: int
@@ -33,8 +33,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A repository on the Hub. `downloads` are those of the last month; `variants` begins with what `pull`
-    takes where none is named, and is empty where the Hub does not say. `gated`: its owner gives access.
+    """A repository on the Hub. `downloads`: in the last month; `variants` starts with the default of `pull`,
+    and is empty if unknown. `gated`: the owner has to grant access.
     """
 
     repository: str
@@ -51,10 +51,11 @@ def search(
     endpoint: str | None = None,
     token: str | None = None,
 ) -> list[FoundModel]:
-    """Repositories with GGUF files, or safetensors that generate text, whose names hold the words of `query`:
-    the most downloaded ones, with sizes. `endpoint` and `token` None mean the Hub library's own settings.
+    """Repositories with GGUF files, or safetensors that generate text, whose names contain the words of
+    `query`: the most downloaded ones, with sizes. `endpoint` and `token` None mean the Hub library's own
+    settings.
 
-    Raises BackendError (no connection, or no Hub there), MissingDependencyError.
+    Raises BackendError (no connection, or not the Hub), MissingDependencyError.
     """
     with translated(f"the search for {quoted(query)}", purpose="Searching the Hub", again=""):
         rows = _listed(query, limit, safetensors=safetensors, endpoint=endpoint, token=token)
@@ -66,7 +67,7 @@ def search(
 def _listed(
     query: str, limit: int, *, safetensors: bool, endpoint: str | None, token: str | None
 ) -> list[dict[str, object]]:
-    """What the Hub's list says of each: `HfApi.list_models` would wait for a silent server for ever."""
+    """The Hub's list of matches: `HfApi.list_models` has no timeout for a silent server."""
     from huggingface_hub import HfApi, get_session
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, without __all__
         build_hf_headers,
@@ -109,7 +110,7 @@ def _found(
 
 
 def _ggufs(snapshot: Snapshot) -> list[Variant]:
-    """Every quantisation, first the one that is taken where none is named."""
+    """All quantisations, the default one first."""
     names = [quantization_of(Path(file.name).stem) or file.name for file in gguf_files(snapshot)]
     variants = [
         Variant(name, sum(file.size for file in choose_gguf(snapshot, name))) for name in dict.fromkeys(names)

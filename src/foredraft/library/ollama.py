@@ -1,7 +1,7 @@
-"""Ollama's models: `manifests/REGISTRY/NAMESPACE/MODEL/TAG` says which `blobs/sha256-…` is the GGUF.
+"""Ollama's models: `manifests/REGISTRY/NAMESPACE/MODEL/TAG` names the `blobs/sha256-…` that is the GGUF.
 
-A manifest is the JSON of an OCI image, a model's layers are told apart by their media types. What was built
-with an adapter would be another model without it, and is left out.
+A manifest is the JSON of an OCI image, and a model's layers are distinguished by their media types. Models
+with an adapter are left out, because they would be different models without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foredraft.library.survey import Survey, Told, nobody
 
 _MANIFESTS, _BLOBS = "manifests", "blobs"
 _REGISTRY, _NAMESPACE = "registry.ollama.ai", "library"
-"""Those that Ollama leaves out of a model's name."""
+"""Defaults that Ollama omits from a model's name."""
 
 _TYPE = "application/vnd.ollama.image."
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -25,7 +25,7 @@ _LARGEST_JSON = 1_000_000
 
 
 def ollama_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
-    """The models in a folder of Ollama's (`~/.ollama/models`) that are GGUF files."""
+    """The GGUF models in a folder of Ollama (`~/.ollama/models`)."""
     manifests = folder / _MANIFESTS
     found: list[StoredModel] = []
     for path in Survey(folder, told).files(manifests, deepest=3):
@@ -41,7 +41,7 @@ def ollama_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
 
 
 def ollama_name(blob: Path) -> str:
-    """What Ollama calls the model of a blob; nothing where the file is none of its models."""
+    """Ollama's name for the model of a blob; empty if the file is not one of its models."""
     if blob.parent.name != _BLOBS or not _DIGEST.fullmatch(blob.name):
         return ""
     named = (model.label for model in ollama_models(blob.parent.parent) if model.path.name == blob.name)
@@ -49,7 +49,7 @@ def ollama_name(blob: Path) -> str:
 
 
 def _name(registry: str, namespace: str, model: str, tag: str) -> str:
-    """As `ollama list` prints it."""
+    """The name as printed by `ollama list`."""
     prefix = "" if registry == _REGISTRY else f"{registry}/"
     if prefix or namespace != _NAMESPACE:
         prefix += f"{namespace}/"
@@ -57,15 +57,15 @@ def _name(registry: str, namespace: str, model: str, tag: str) -> str:
 
 
 def _model(folder: Path, manifest: Path, name: str) -> StoredModel:
-    """Raises ValueError for a manifest that is damaged, or of what cannot be run here; OSError."""
+    """Raises ValueError for a damaged manifest or a model that cannot run here; OSError."""
     values = _read(manifest)
     listed = values.get("layers")
     layers = [layer for layer in listed if isinstance(layer, dict)] if isinstance(listed, list) else []
     weights = [layer for layer in layers if layer.get("mediaType") == f"{_TYPE}model"]
     if any(layer.get("mediaType") == f"{_TYPE}adapter" for layer in layers):
-        raise ValueError("it has an adapter, which would be missing")
+        raise ValueError("it has an adapter, which is not supported")
     if len(weights) != 1:
-        raise ValueError("its weights are not one GGUF file here")
+        raise ValueError("its weights are not a single GGUF file")
     blob = _blob(folder, weights[0])
     model = describe_gguf(blob, "ollama")
     size = weights[0].get("size", model.size_bytes)
@@ -74,7 +74,7 @@ def _model(folder: Path, manifest: Path, name: str) -> StoredModel:
 
 
 def _quantization(folder: Path, manifest: dict[str, Any]) -> str:
-    """What the model's configuration says of it; nothing where there is none."""
+    """The quantisation in the model's configuration; empty if there is none."""
     try:
         return str(_read(_blob(folder, manifest.get("config"))).get("file_type") or "").upper()
     except (OSError, ValueError):
@@ -82,7 +82,7 @@ def _quantization(folder: Path, manifest: dict[str, Any]) -> str:
 
 
 def _blob(folder: Path, layer: object) -> Path:
-    """The file of a layer, which need not be there. Raises ValueError where no digest names it."""
+    """The file of a layer, which may be missing. Raises ValueError without a valid digest."""
     digest = layer.get("digest") if isinstance(layer, dict) else None
     match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     if match is None:
@@ -91,12 +91,12 @@ def _blob(folder: Path, layer: object) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A small object in JSON. Raises ValueError, OSError."""
+    """Read a small JSON object. Raises ValueError, OSError."""
     with path.open("rb") as file:
         text = file.read(_LARGEST_JSON + 1)
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):  # also where it is cut off
+    except (ValueError, RecursionError):  # also if it is truncated
         value = None
     if not isinstance(value, dict):
         raise ValueError("its manifest is damaged")

@@ -1,6 +1,6 @@
-"""How a model's makers say to sample from it, as its files say: fields of SamplingParams.
+"""The sampling parameters that a model's authors recommend in its files: fields of SamplingParams.
 
-llama.cpp's server takes the same from a GGUF, vLLM from `generation_config.json`.
+llama.cpp's server reads the same from a GGUF, vLLM from `generation_config.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GENERATION_CONFIG = "generation_config.json"
 
 
 class _Recommended(NamedTuple):
-    """A parameter that files recommend: its key in a GGUF, and the values that make sense."""
+    """A parameter that files can recommend: its key in a GGUF, and its valid values."""
 
     gguf_key: str
     low: float
@@ -31,19 +31,19 @@ _PARAMETERS = {
     "min_p": _Recommended("general.sampling.min_p", 0.0, 1.0),
     "repetition_penalty": _Recommended("general.sampling.penalty_repeat", 0.01, 100.0),
 }
-"""By their names in SamplingParams, which are those of `generation_config.json`."""
+"""By name in SamplingParams, which is also the name in `generation_config.json`."""
 
 _DIGITS = 6
-"""A GGUF has 0.95 as 0.949999988."""
+"""Digits to round to: a GGUF stores 0.95 as 0.949999988."""
 
 
 def recommended_in_gguf(read: Callable[[str], str | None]) -> dict[str, float]:
-    """What `read` finds under the keys of a GGUF's metadata, each a number as text."""
+    """The recommendations that `read` finds in a GGUF's metadata, where each is a number as text."""
     return _sensible({name: read(known.gguf_key) for name, known in _PARAMETERS.items()})
 
 
 def recommended_in_folder(folder: Path) -> dict[str, float]:
-    """What a folder of safetensors recommends; nothing where the file is not there or damaged."""
+    """The recommendations of a folder of safetensors; none if the file is missing or damaged."""
     try:
         return _sensible(read_json(folder / GENERATION_CONFIG))
     except (OSError, ModelFormatError):
@@ -51,7 +51,7 @@ def recommended_in_folder(folder: Path) -> dict[str, float]:
 
 
 def _sensible(values: Mapping[str, Any]) -> dict[str, float]:
-    """Only what is a number in its range: a wrong one in a file must not keep a model from being used."""
+    """Only numbers in their valid ranges: an invalid value must not make a model unusable."""
     found: dict[str, float] = {}
     for name, known in _PARAMETERS.items():
         number = _number(values.get(name))

@@ -1,4 +1,4 @@
-"""Deleting a model from the models folder, and saying why not where it is not ours to delete."""
+"""Deletes a model from the models folder, or explains why it must not be deleted."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from foredraft.config import OtherPrograms
 
 _LEFT = re.compile(r"\.(.+)\.(?:[0-9a-f]+\.part|lock)")
-"""What a download that was interrupted leaves of a file: see `transfer`."""
+"""Suffixes of an interrupted download: see `transfer`."""
 
 _USUAL = ("tokenizer*.json", "vocab.*", "chat_template*", "*.safetensors.index.json")
-"""Files that models of safetensors have as well, from elsewhere than the Hub."""
+"""Further files of safetensors models, from sources other than the Hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What goes with a model: `files` (links among them are deleted themselves, not what they point to),
-    `size_bytes` what that frees. `rest` lies in the model's folder and is no part of it: it stays. `folder`
-    is the models folder, which stays.
+    """Files to delete with a model: `files` (of links only the links themselves) and their total
+    `size_bytes`. `rest`: other files in the model's folder, which are kept. `folder`: the models folder,
+    which is kept.
     """
 
     model: StoredModel
@@ -44,14 +44,14 @@ class Removal:
     folder: Path
 
     def carry_out(self) -> None:
-        """Delete the files, and the folders that are empty then. Raises ConfigError where that fails."""
+        """Delete the files, and folders that become empty. Raises ConfigError if that fails."""
         try:
             for file in self.files:
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"{error.filename} cannot be deleted: {error.strerror or error}.",
-                hint="What was deleted before it is gone; the same command goes on.",
+                hint="The files before it have been deleted; the same command continues.",
             ) from None
         with suppress(OSError):  # not empty
             for place in self.files[0].relative_to(self.folder).parents if self.files else ():
@@ -60,16 +60,16 @@ class Removal:
 
 
 def to_remove(name: str, folder: Path, others: OtherPrograms) -> Removal:
-    """What goes with the model of a name, whole, or of a path, in `folder` (the models folder).
+    """Determine what to delete for a model in `folder` (the models folder), given by its full name or a path.
 
-    Raises ModelNotFoundError for no model or several, ConfigError for one that is not in the folder.
+    Raises ModelNotFoundError for none or several models, ConfigError for a model outside the folder.
     """
     models = list_models(folder, others)
     path = as_path(name).absolute()
     matches = models_called(name, models, whole=True) or [m for m in models if _lies_at(m, path)]
     if not matches and path.exists():
         raise ConfigError(
-            f"{path} is no model in {folder}, and Foredraft deletes nothing else.", hint="Delete it yourself."
+            f"{path} is not a model in {folder}; nothing else is deleted.", hint="Delete it yourself."
         )
     if not matches:
         missing = not_found(name, models_called(name, models) or models)
@@ -96,7 +96,7 @@ def _lies_at(model: StoredModel, path: Path) -> bool:
 
 
 def _files(model: StoredModel) -> list[Path]:
-    """The model's own files, and what an interrupted download of them left."""
+    """The model's own files, and the remains of interrupted downloads of them."""
     if model.format == SAFETENSORS:
         return [path for path in sorted(model.path.iterdir()) if _belongs(path)]
     found: list[Path] = []
@@ -108,7 +108,7 @@ def _files(model: StoredModel) -> list[Path]:
 
 
 def _belongs(path: Path) -> bool:
-    """Whether a file is one of those that a model of safetensors has, or what is left of its download."""
+    """Whether it is a file of a safetensors model, or the remains of its download."""
     if path.is_dir() and not path.is_symlink():
         return False
     left = _LEFT.fullmatch(path.name)
@@ -117,7 +117,7 @@ def _belongs(path: Path) -> bool:
 
 
 def _rest(model: StoredModel, files: Sequence[Path]) -> list[Path]:
-    """What stays in the folder of a model of safetensors, but for other models."""
+    """Other files in the folder of a safetensors model, except for other models."""
     if model.format != SAFETENSORS:
         return []
     mine = set(files)
@@ -126,19 +126,19 @@ def _rest(model: StoredModel, files: Sequence[Path]) -> list[Path]:
 
 def _not_ours(model: StoredModel) -> ForedraftError:
     hints = {
-        "bundled": f"It goes with the package: pip uninstall {DEFAULT_PACKAGE.replace('_', '-')}",
-        "ollama": f"Ollama deletes it: ollama rm {model.label}",
-        "lmstudio": f"Delete it in LM Studio, or yourself: {model.path}",
-        "huggingface": f"The Hub's own library deletes it: hf cache rm model/{model.repository}",
+        "bundled": f"Uninstall its package: pip uninstall {DEFAULT_PACKAGE.replace('_', '-')}",
+        "ollama": f"Delete it with Ollama: ollama rm {model.label}",
+        "lmstudio": f"Delete it in LM Studio, or by hand: {model.path}",
+        "huggingface": f"Delete it with the Hub's own library: hf cache rm model/{model.repository}",
     }
     whose = "comes with a Python package" if model.source == "bundled" else "belongs to another program"
     return ConfigError(
-        f"{model.name} {whose} and is not Foredraft's to delete.", hint=hints.get(model.source)
+        f"{model.name} {whose}, so Foredraft does not delete it.", hint=hints.get(model.source)
     )
 
 
 def _behind_a_link(model: StoredModel, link: Path) -> ForedraftError:
     return ConfigError(
-        f"{model.name} lies in {link.resolve()}, where {link} points to: it is not Foredraft's to delete.",
-        hint=f"Without the link it is no longer listed: {link}",
+        f"{model.name} is in {link.resolve()}, to which {link} links, so Foredraft does not delete it.",
+        hint=f"Delete the link to remove it from the list: {link}",
     )

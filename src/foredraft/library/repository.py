@@ -1,4 +1,4 @@
-"""Models as the Hub has them for transformers: a folder with a configuration, a tokenizer and safetensors."""
+"""Models in the Hub's form for transformers: a folder with a configuration, a tokenizer and safetensors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from foredraft.errors import ModelFormatError
 from foredraft.library.split import model_files
 
 SAFETENSORS = "safetensors"
-"""What such a model is called where a GGUF has its quantisation: `owner/name:safetensors`."""
+"""Takes the place of a GGUF's quantisation in a model's name: `owner/name:safetensors`."""
 
 SUFFIX = ".safetensors"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 SNAPSHOTS = "snapshots"
 CACHED = "models--"
-"""How that cache names a model's folder: `models--owner--name/snapshots/COMMIT`."""
+"""Folder names in the Hub library's cache: `models--owner--name/snapshots/COMMIT`."""
 
 LARGEST_JSON = 32 << 20
-"""Bytes. Each may become a hundred in memory; the index of 100,000 tensors has 10 MB."""
+"""Maximum bytes of a JSON file, each of which may take a hundred in memory; the index of 100,000 tensors has
+10 MB.
+"""
 
 INDEX = "model.safetensors.index.json"
-"""Which file each tensor is in, where there are several."""
+"""The file with the location of each tensor, if there are several files."""
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether it is a folder as the Hub has them, with a configuration and weights as safetensors."""
+    """Whether a folder has the Hub's form, with a configuration and safetensors."""
     return (folder / CONFIG).is_file() and any(folder.glob(f"*{SUFFIX}"))
 
 
@@ -39,7 +41,7 @@ def repository_of(path: Path) -> Path | None:
 
 
 def cached_repository(folder: Path) -> str:
-    """The repository ("owner/name") of a folder in the cache of the Hub's own library; nothing for others."""
+    """The repository ("owner/name") of a folder in the Hub library's cache; empty for other folders."""
     name = folder.parent.parent.name
     if folder.parent.name != SNAPSHOTS or not name.startswith(CACHED):
         return ""
@@ -47,17 +49,17 @@ def cached_repository(folder: Path) -> str:
 
 
 def folder_name(folder: Path) -> str:
-    """What a folder of safetensors is called; in that cache, where it is named after a commit, as its
-    repository is.
+    """The name of a folder of safetensors; in the Hub library's cache, where folders are named by commit,
+    that of its repository.
     """
     return cached_repository(folder).rpartition("/")[2] or folder.name
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files with the weights of a folder, in order, which need not be there.
+    """The files with a folder's weights, in order; they may be missing.
 
-    Those that transformers reads: `model.safetensors`, else those its index names; in a folder with neither,
-    all there are and the other parts of them. Raises ModelFormatError, OSError.
+    As transformers: `model.safetensors`, else those in its index; in a folder with neither, all existing ones
+    and their other parts. Raises ModelFormatError, OSError.
     """
     if (folder / WEIGHTS).is_file():
         return (folder / WEIGHTS,)
@@ -68,21 +70,21 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def indexed(index: Path) -> tuple[str, ...]:
-    """The names of the files that an index spreads the tensors over. Raises ModelFormatError, OSError."""
+    """The names of the files in an index of tensors. Raises ModelFormatError, OSError."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(n, str) for n in places.values()):
-        raise ModelFormatError(f"{index} does not say which files the weights are in.", hint="Pull it again.")
+        raise ModelFormatError(f"{index} does not list the files of the weights.", hint="Pull it again.")
     return tuple(sorted(set(places.values())))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object in a JSON file. Raises ModelFormatError, OSError."""
+    """Read an object from a JSON file. Raises ModelFormatError, OSError."""
     try:
         if path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"it has over {LARGEST_JSON >> 20} MB")
+            raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MB")
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # neither JSON nor UTF-8, or nested without end
+    except (ValueError, RecursionError) as error:  # not JSON or UTF-8, or nested too deeply
         raise ModelFormatError(f"{path} is damaged: {error}.", hint="Pull the repository again.") from None
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{path} holds no JSON object.", hint="Pull the repository again.")
+        raise ModelFormatError(f"{path} is not a JSON object.", hint="Pull the repository again.")
     return value

@@ -1,7 +1,7 @@
-"""What a folder of safetensors holds, read from its configuration and headers without loading the model.
+"""Metadata of a folder of safetensors, read from its configuration and headers without loading the model.
 
-The format: eight bytes with the length of a JSON header, the header (for each tensor its type, shape and
-place), the data. https://huggingface.co/docs/safetensors
+The format: eight bytes with the length of a JSON header, the header (type, shape and position of each
+tensor), the data. https://huggingface.co/docs/safetensors
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _LENGTH = 8
 _LARGEST_HEADER = LARGEST_JSON
-"""The format's own limit is 100 MB, which are several GB once they are read."""
+"""The format's own limit is 100 MB, which take several GB in memory."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it is stored. `type` is the format's name of it ("BF16")."""
+    """A stored tensor. `type` is the format's name for its type ("BF16")."""
 
     name: str
     type: str
@@ -37,11 +37,11 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetensorsSummary:
-    """What the configuration and the headers of a folder say; counts that they do not state are 0, names
-    empty.
+    """The configuration and headers of a folder; missing counts are 0, missing names empty.
 
     `architecture` is transformers' `model_type`, `classes` its classes; `quantization` maps types to their
-    share, largest first; `config` is the whole configuration. `size_bytes` is that of all files with weights.
+    share, largest first; `config` is the whole configuration. `size_bytes` is the total of all files with
+    weights.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class SafetensorsSummary:
 
     @property
     def file_type(self) -> str:
-        """The type that most of it is stored in."""
+        """The type of the largest share."""
         return next(iter(self.quantization), "")
 
 
@@ -81,11 +81,11 @@ def read_safetensors(folder: Path) -> SafetensorsSummary:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ModelNotFoundError(
-            f"{folder} is incomplete: {missing[0]} is missing.", hint="Pull it again: that continues."
+            f"{folder} is incomplete: {missing[0]} is missing.", hint="Pull it again to complete it."
         )
     config = read_json(folder / CONFIG)
     nested = config.get("text_config")
-    text = nested if isinstance(nested, dict) else config  # of models that see, too
+    text = nested if isinstance(nested, dict) else config  # of multimodal models
     tensors = tuple(tensor for file in files for tensor in _tensors(file))
     heads = _count(text, "num_attention_heads", "n_head")
     classes = config.get("architectures")
@@ -132,7 +132,7 @@ def _tensors(path: Path) -> list[StoredTensor]:
             f"{path} has a damaged header: it is not a safetensors file.", hint="Pull the repository again."
         ) from None
     if size < _LENGTH + length + max(ends, default=0):
-        raise ModelFormatError(f"{path} ends before its weights do.", hint="Pull the repository again.")
+        raise ModelFormatError(f"{path} is truncated.", hint="Pull the repository again.")
     return found
 
 
@@ -142,7 +142,7 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> StoredTensor:
 
 
 def _count(values: Mapping[str, Any], *keys: str) -> int:
-    """The first of the keys that is there, by the names that different architectures give it."""
+    """The first existing key, which has different names in different architectures."""
     found = (values.get(key) for key in keys)
     return next((value for value in found if isinstance(value, int)), 0)
 

@@ -18,13 +18,13 @@ def split_stem(stem: str) -> str:
 
 
 def is_later_part(stem: str) -> bool:
-    """Whether a file of this stem is a part of a split model, and not the first."""
+    """Whether a file of this stem is a part of a split model other than the first."""
     match = _PART.match(stem)
     return match is not None and int(match["number"]) != 1
 
 
 def model_files(path: Path) -> tuple[Path, ...]:
-    """Every file of the model that `path` is, or is any part of, in order; they need not exist."""
+    """All files of a model of which `path` is any part, in order; they may be missing."""
     match = _PART.match(path.stem)
     if match is None:
         return (path,)

@@ -1,4 +1,4 @@
-"""A model on this computer, as a value, whoever put it there; and what the names of its files say of it."""
+"""A model on this computer as a value, and the information in its file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Source: TypeAlias = Literal["bundled", "local", "pulled", "ollama", "lmstudio", 
 Format: TypeAlias = Literal["gguf", "safetensors"]
 
 OWN: frozenset[Source] = frozenset({"bundled", "local", "pulled"})
-"""Models that Foredraft brought, or that were put into its folder; all others belong to other programs."""
+"""Sources of models in Foredraft's folder; all others belong to other programs."""
 
 _QUANTIZATION = re.compile(
     r"(?:^|[-_.])((?:UD-)?(?:I?Q\d(?:_[0-9A-Z]+)*|TQ\d_\d|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?|NVFP4))$",
@@ -30,13 +30,13 @@ _NO_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model on this computer. `path` is its file, the first one of a split model, or its folder of
+    """A model on this computer. `path` is its file, the first file of a split model, or its folder of
     safetensors.
 
-    `repository` is where it was pulled from ("owner/name"), empty otherwise; `quantization` what its file
-    name says, or the configuration of safetensors ("BF16"), possibly nothing; `size_bytes` that of all files
-    with weights; `complete` whether all are there. `label` is the name that the program has for it whose file
-    names say nothing ("llama3.2:3b" in Ollama).
+    `repository` is where it was pulled from ("owner/name"), else empty; `quantization` is from its file name,
+    or from the configuration of safetensors ("BF16"), and may be empty; `size_bytes` is the total of all
+    files with weights; `complete`: whether all files exist. `label` is the program's name for a model whose
+    file names are meaningless ("llama3.2:3b" in Ollama).
     """
 
     path: Path
@@ -50,25 +50,25 @@ class StoredModel:
 
     @property
     def stem(self) -> str:
-        """Its label; the file's name without extension and part number; the folder's name."""
+        """Its label; the file's name without extension and part number; or the folder's name."""
         if self.label:
             return self.label
         return folder_name(self.path) if self.format == SAFETENSORS else split_stem(self.path.stem)
 
     @property
     def name(self) -> str:
-        """The shortest name that says which it is: `owner/name:QUANT` when pulled, else the stem."""
+        """The shortest unique name: `owner/name:QUANT` if pulled, else the stem."""
         if not self.repository:
             return self.stem
         return f"{self.repository}:{self._variant or self.path.name}"
 
     @property
     def _variant(self) -> str:
-        """What follows the colon in its name."""
+        """The part after the colon in its name."""
         return SAFETENSORS if self.format == SAFETENSORS else self.quantization
 
     def answers_to(self) -> tuple[str, ...]:
-        """Every name it answers to, exactly."""
+        """All names by which it can be called."""
         is_file = self.format != SAFETENSORS
         names = [self.stem, self.path.name, self.label.removesuffix(":latest") or self.stem]
         if self.repository:
@@ -82,7 +82,7 @@ class StoredModel:
 
 
 def describe_gguf(path: Path, source: Source, repository: str = "") -> StoredModel:
-    """The model that a GGUF file, or the first part of a split one, is. No weights are opened."""
+    """The model in a GGUF file, or the first part of a split one. No weights are opened."""
     files = model_files(path)
     sizes = [file.stat().st_size for file in files if file.is_file()]
     return StoredModel(
@@ -97,7 +97,7 @@ def describe_gguf(path: Path, source: Source, repository: str = "") -> StoredMod
 
 
 def describe_folder(path: Path, source: Source, repository: str = "") -> StoredModel:
-    """The model that a folder of safetensors is. Its configuration and its index are read, and no weights."""
+    """The model in a folder of safetensors. Only its configuration and index are read."""
     damaged, config, files = False, dict[str, Any](), tuple(sorted(path.glob(f"*{SUFFIX}")))
     try:
         files = weight_files(path)
@@ -118,8 +118,8 @@ def describe_folder(path: Path, source: Source, repository: str = "") -> StoredM
 
 
 def gguf_models(paths: Iterable[Path]) -> list[Path]:
-    """Those of the paths that are models: GGUF by name, the first part only of split ones, and neither the
-    vision projectors nor the importance matrices that lie beside them.
+    """The paths that are models: GGUF by name, only the first part of split ones, without vision projectors
+    and importance matrices.
     """
     return [path for path in paths if is_model_name(path.name) and not is_later_part(path.stem)]
 
@@ -130,6 +130,6 @@ def is_model_name(name: str) -> bool:
 
 
 def quantization_of(stem: str) -> str:
-    """What a file's stem says of its quantisation, in upper case ("Q4_K_M"), or nothing."""
+    """The quantisation in a file's stem, in upper case ("Q4_K_M"), or an empty text."""
     match = _QUANTIZATION.search(split_stem(stem))
     return match[1].upper() if match else ""

@@ -1,4 +1,4 @@
-"""Looking through folders that anybody may have filled: bounded, and past what cannot be read."""
+"""Searching folders with arbitrary content: bounded, and skipping what cannot be read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TypeAlias
 
 MOST_ENTRIES = 10_000
-"""Files and folders of a place that are looked at: a second at most, were all of them models."""
+"""Maximum files and folders to look at: at most a second if all of them were models."""
 
 DEEPEST = 8
-"""Folders within one another."""
+"""Maximum depth of folders."""
 
 Told: TypeAlias = Callable[[str], None]
-"""Hears in a sentence what was left out, and why."""
+"""Called with a sentence about something that was left out, and why."""
 
 
 def nobody(_said: str) -> None:
-    """For those who need not know."""
+    """Ignore the message."""
 
 
 class Survey:
-    """One look through a place. Each folder is entered once, so that links to folders can make no circle;
-    hidden files and folders are left out.
+    """One search of a place. Each folder is entered once, so that links cannot form a cycle; hidden files and
+    folders are skipped.
     """
 
     def __init__(self, place: Path, told: Told = nobody) -> None:
@@ -34,7 +34,7 @@ class Survey:
         self._entered: set[tuple[int, int]] = set()
 
     def files(self, folder: Path, *, deepest: int = DEEPEST) -> Iterator[Path]:
-        """Whatever is no folder below this one, down to `deepest` folders in it."""
+        """All entries but folders below this one, down to `deepest` levels."""
         folders = []
         for entry in self._entries(folder):
             if _is_dir(entry):
@@ -49,7 +49,7 @@ class Survey:
         return [Path(entry.path) for entry in self._entries(folder) if _is_dir(entry)]
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """By name. Nothing where there is no such folder, where it cannot be read, or where it was read."""
+        """The entries by name. Empty if there is no such folder, it cannot be read, or was read before."""
         if not self._left:
             return []
         try:
@@ -66,12 +66,12 @@ class Survey:
             return []
         self._left -= len(entries)
         if not self._left:
-            self.told(f"Only {MOST_ENTRIES:,} files and folders of {self.place} were looked at.")
+            self.told(f"Only {MOST_ENTRIES:,} files and folders of {self.place} were searched.")
         return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to where we may not look
+    except OSError:  # a link to a place without permission
         return False

@@ -1,8 +1,8 @@
-"""Downloading files from the Hugging Face Hub so that an interruption costs nothing.
+"""Downloads files from the Hugging Face Hub such that an interruption loses nothing.
 
-The Hub's own library makes the addresses, signs the requests and knows the errors; the transfer is ours,
-because `hf_hub_download` (2.4) deletes its partial file when it fails and starts again from nothing. Here the
-partial file stays beside its destination, named after the content it will have, and is continued.
+The Hub's own library creates the addresses, signs the requests and knows the errors; the transfer is our own,
+because `hf_hub_download` (2.4) deletes its partial file if it fails, and starts again. Here the partial file
+stays beside its destination, named after its intended content, and is continued.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT_S = 30.0
-"""How long the Hub may stay silent."""
+"""Seconds of waiting for the Hub."""
 FRUITLESS_ATTEMPTS = 3
-"""After so many connections in a row that brought nothing the download is given up (to be continued)."""
+"""Consecutive connections without data after which the download stops (and can be continued)."""
 _CHUNK = 1 << 20
 
 
 class Progress(Protocol):
-    """Hears how a download goes: bytes of all files of the model together, those of earlier runs included."""
+    """Called with the progress of a download: bytes of all files of the model, including those of earlier
+    runs.
+    """
 
     def __call__(self, done: int, total: int, file: str) -> None: ...
 
@@ -44,8 +46,8 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A repository at one commit, so that the parts of a model cannot come from different ones. `files` are
-    all of it that have harmless names.
+    """A repository at one commit, so that all parts of a model belong together. `files` are all of its files
+    with harmless names.
     """
 
     repository: str
@@ -57,7 +59,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Report:
-    """Turns the progress of one file into that of all."""
+    """Converts the progress of one file into that of all files."""
 
     progress: Progress | None
     before: int
@@ -74,7 +76,7 @@ def _partial(path: Path, file: RemoteFile) -> Path:
 
 
 def check_space(files: Sequence[RemoteFile], paths: Sequence[Path]) -> None:
-    """Make the folder; raise CapacityError if what is still missing of the files does not fit on its disk."""
+    """Create the folder; raise CapacityError if the missing bytes do not fit on its disk."""
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
     needed = 0
@@ -88,10 +90,10 @@ def check_space(files: Sequence[RemoteFile], paths: Sequence[Path]) -> None:
 
 
 def fetch(snapshot: Snapshot, file: RemoteFile, path: Path, report: Report) -> None:
-    """Make `path` the file, continuing where an earlier run ended; nothing is sent if it is there already.
+    """Download a file to `path`, continuing an earlier run; nothing is requested if it exists already.
 
-    Raises BackendError if it arrives damaged, ConfigError if another process is at it, and what the Hub's
-    library and the system raise (see `hub_errors.translated`).
+    Raises BackendError if it arrives damaged, ConfigError if another process is downloading it, and errors of
+    the Hub's library and the system (see `hub_errors.translated`).
     """
     import filelock
 
@@ -115,7 +117,7 @@ def fetch(snapshot: Snapshot, file: RemoteFile, path: Path, report: Report) -> N
 
 
 def _transfer(snapshot: Snapshot, file: RemoteFile, partial: Path, report: Report) -> None:
-    """Append to `partial` until it has `file.size` bytes, reconnecting as long as that brings something."""
+    """Append to `partial` until it has `file.size` bytes, reconnecting as long as there is progress."""
     from huggingface_hub.errors import HfHubHTTPError
 
     client_error = transport_error()
@@ -134,11 +136,11 @@ def _transfer(snapshot: Snapshot, file: RemoteFile, partial: Path, report: Repor
             fruitless = 0 if out.tell() > reached else fruitless + 1
             reached = max(reached, out.tell())
             if fruitless >= FRUITLESS_ATTEMPTS:
-                raise failure or BackendError(f"The Hub sends only {reached:,} bytes of {file.name}.")
+                raise failure or BackendError(f"The Hub only sends {reached:,} bytes of {file.name}.")
 
 
 def _append(snapshot: Snapshot, file: RemoteFile, out: Any, report: Report) -> None:
-    """One request for the bytes that are missing."""
+    """Request the missing bytes once."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, without __all__
         build_hf_headers,
@@ -146,14 +148,16 @@ def _append(snapshot: Snapshot, file: RemoteFile, out: Any, report: Report) -> N
     )
 
     url = hf_hub_url(snapshot.repository, file.name, revision=snapshot.commit, endpoint=snapshot.endpoint)
-    # Ranges count bytes of the file itself: no compression on the way.
+    # Ranges count bytes of the file itself, so disable compression.
     headers = build_hf_headers(token=snapshot.token) | {"Accept-Encoding": "identity"}
     start = out.tell()
     if start:
         headers["Range"] = f"bytes={start}-"
     with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S) as response:
         hf_raise_for_status(response)
-        if start and response.status_code != 206:  # a server that knows no ranges sends everything again
+        if (
+            start and response.status_code != 206
+        ):  # a server without support for ranges sends everything again
             out.seek(0)
             out.truncate()
         for chunk in response.iter_bytes():
@@ -162,7 +166,7 @@ def _append(snapshot: Snapshot, file: RemoteFile, out: Any, report: Report) -> N
 
 
 def _verify(file: RemoteFile, partial: Path) -> None:
-    """Throw away what is not what the Hub says it is."""
+    """Delete the partial file if its checksum is wrong, and raise BackendError."""
     if not _is_right(file, partial):
         partial.unlink()
         raise BackendError(f"{file.name} arrived damaged: its checksum is wrong.", hint="Pull it again.")
@@ -173,7 +177,7 @@ def _is_right(file: RemoteFile, path: Path) -> bool:
 
 
 def _digest(path: Path, file: RemoteFile) -> str:
-    """The sha256 of the content, or, for a file that git itself keeps, the sha1 of its blob."""
+    """The sha256 of the content, or for a file stored in git itself the sha1 of its blob."""
     sha: Any = hashlib.sha256()
     if len(file.digest) == 40:
         sha = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)

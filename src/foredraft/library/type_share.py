@@ -1,4 +1,4 @@
-"""In which types a model's tensors are stored, and how much of it in each."""
+"""The types of a model's tensors, and their shares of its size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TypeShare:
-    """How much of a model is stored in one tensor type."""
+    """The share of a model that is stored in one tensor type."""
 
     tensors: int
     size_bytes: int

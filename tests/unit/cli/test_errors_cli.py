@@ -47,7 +47,7 @@ def test_a_misspelt_model_is_named(foredraft: Command, tiny: Path) -> None:
 def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
     ran = foredraft("run", "Hello")
-    check_refused(ran, "No model was named, and none is bundled")
+    check_refused(ran, "No model was named, and no default model is installed")
     assert add_extra("demo") in ran.err
 
 

@@ -125,7 +125,7 @@ def test_list_shows_other_programs_models_and_what_was_left_out(cache: Path, own
         ["owner/Many:safetensors", "BF16", "77.2", "kB", "Hugging", "Face", "cache"],
     ]
     assert result.stderr == (
-        "Note: Ollama's tuned:latest was left out: it has an adapter, which would be missing.\n"
+        "Note: Ollama's tuned:latest was left out: it has an adapter, which is not supported.\n"
     )
     assert [model["source"] for model in run_json("list")] == ["ollama", "lmstudio", "huggingface"]
     assert paths.locate("llama3.2") == blob
@@ -439,7 +439,7 @@ def test_pull_safetensors(hub: Hub, cache: Path) -> None:
     result = run("pull", "owner/Many")
     path = cache / "models" / "owner" / "Many"
     assert result.stdout == f"{path}\n"
-    assert "taking its safetensors, which run on PyTorch" in result.stderr
+    assert "pulling its safetensors, which run on PyTorch" in result.stderr
     lines = [line.split() for line in run("list").stdout.splitlines()]
     assert ["owner/Many:safetensors", "BF16", "77.2", "kB", "pulled"] in lines
     assert run("inspect", "many").stdout.splitlines()[0] == str(path)
@@ -451,7 +451,7 @@ def test_pull_from_a_repository_with_both(hub: Hub) -> None:
     hub.repositories["owner/Tiny-GGUF"] |= one_file()
     result = run("pull", "owner/Tiny-GGUF")
     assert result.stdout.rstrip().endswith("Tiny-Q4_0.gguf")
-    assert "For the others: owner/Tiny-GGUF:safetensors" in result.stderr
+    assert "For safetensors: owner/Tiny-GGUF:safetensors" in result.stderr
     result = run("pull", "owner/Tiny-GGUF:safetensors")
     assert result.stdout.rstrip().endswith("Tiny-GGUF")
     assert {model["format"] for model in run_json("list")} == {"gguf", "safetensors"}

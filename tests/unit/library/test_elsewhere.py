@@ -119,7 +119,7 @@ def test_what_ollama_has_and_cannot_be_used_is_said(library: Library) -> None:
     assert models["whole:latest"].path == whole
     assert not models["gone:latest"].complete
     assert not models["short:latest"].complete
-    assert "Ollama's tuned:latest was left out: it has an adapter, which would be missing." in library.said
+    assert "Ollama's tuned:latest was left out: it has an adapter, which is not supported." in library.said
     assert sum("damaged:" in said for said in library.said) == 7
 
 
@@ -275,7 +275,7 @@ def test_of_a_huge_folder_a_part_is_looked_at(library: Library, monkeypatch: pyt
     for number in range(60):
         put(library.lmstudio / "owner" / f"Tiny-{number}-GGUF" / "Tiny-Q4_0.gguf")
     assert len(library.models()) <= 50
-    assert library.said == [f"Only 50 files and folders of {library.lmstudio} were looked at."]
+    assert library.said == [f"Only 50 files and folders of {library.lmstudio} were searched."]
 
 
 def test_a_folder_is_looked_at_once_though_another_links_to_it(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_gguf_is_preferred_and_said_to_be(hub: Hub, models: Path) -> None:
     path = pull("owner/Both", folder=models, endpoint=hub.endpoint, notice=notes.append)
     assert path.name == "Model-Q4_0.gguf"
     assert notes == [
-        "owner/Both has GGUF files and safetensors: taking a GGUF. For the others: owner/Both:safetensors"
+        "owner/Both has GGUF files and safetensors: pulling a GGUF. For safetensors: owner/Both:safetensors"
     ]
 
 
@@ -106,7 +106,7 @@ def test_safetensors_on_request(hub: Hub, models: Path) -> None:
 def test_what_was_taken_is_said(hub: Hub, models: Path) -> None:
     notes: list[str] = []
     pull("owner/One", folder=models, endpoint=hub.endpoint, notice=notes.append)
-    assert notes == ["owner/One has no GGUF file: taking its safetensors, which run on PyTorch."]
+    assert notes == ["owner/One has no GGUF file: pulling its safetensors, which run on PyTorch."]
 
 
 # --- names ---------------------------------------------------------------------------------------------

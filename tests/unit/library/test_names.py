@@ -76,7 +76,7 @@ def test_folders(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"2 models: Tiny-Q4_0\.gguf, Tiny-Q8_0\.gguf"):
         resolve(str(folder / "someone/Tiny-GGUF"), folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelNotFoundError, match="holds no GGUF model"):
+    with pytest.raises(ModelNotFoundError, match="has no GGUF model"):
         resolve(str(tmp_path / "empty"), folder)
 
 

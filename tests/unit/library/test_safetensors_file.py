@@ -83,7 +83,7 @@ HUGE = struct.pack("<Q", 1 << 60)
         (struct.pack("<Q", 9) + b'{"x": 12}', "damaged header"),
         (struct.pack("<Q", 9) + b"{" * 9, "damaged header"),
         (struct.pack("<Q", 2) + b"\xff\xff", "damaged header"),
-        (GOOD[:-1], "ends before its weights do"),
+        (GOOD[:-1], "is truncated"),
         (struct.pack("<Q", len(DEEP)) + DEEP, "damaged header"),
         (struct.pack("<Q", len(ENDLESS)) + ENDLESS, "damaged header"),
     ],

@@ -194,7 +194,7 @@ def parts(own: Path, tmp_path: Path) -> Path:
     ("damage", "message"),
     [
         ("missing", r"not whole: there is no file .*model-00002-of-\d+\.safetensors"),
-        ("truncated", "ends before its weights do"),
+        ("truncated", "is truncated"),
         ("empty", "is not a safetensors file"),
         ("mixed up", r"lacks \d+ of the model's tensors"),
     ],
