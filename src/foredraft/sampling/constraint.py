@@ -1,8 +1,8 @@
-"""From a constraint (JSON schema, regex, grammar) to a `Guide`, by way of llguidance.
+"""Compiles a constraint (JSON schema, regex, grammar) into a `Guide`, with llguidance.
 
-llguidance wants the bytes of all tokens once. Its view of a vocabulary is built at the first constrained
-request or by `get_ready`, takes a quarter of a second for 49,152 tokens, and is kept as long as the tokenizer
-lives. A compiled constraint is kept too: most callers send the same schema again and again.
+llguidance needs the bytes of all tokens once. Its vocabulary is built for the first constrained request or by
+`get_ready`, takes a quarter of a second for 49,152 tokens, and is kept as long as the tokenizer. Compiled
+constraints are cached too, because most clients send the same schema repeatedly.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 KEPT = 32
-"""Compiled constraints kept for each vocabulary."""
+"""Maximum compiled constraints cached per vocabulary."""
 
 REMEMBERED = 4096
-"""Forced texts whose tokens are remembered for each vocabulary: keys of a schema come again and again."""
+"""Maximum forced texts whose tokens are cached per vocabulary: keys of a schema occur repeatedly."""
 
 _MARK = "\x02"
 
 
 def compile_constraint(constraint: Constraint, tokenizer: Tokenizer, *, ignore_eos: bool = False) -> Guide:
-    """A guide at the beginning of an answer. Any thread may ask; one that is kept is had without waiting.
+    """A guide at the beginning of an answer. Any thread may call it; a cached constraint does not wait.
 
-    Raises RequestError for a constraint that cannot be used, saying why, and MissingDependencyError.
+    Raises RequestError with the reason for an unusable constraint, and MissingDependencyError.
     """
     source = source_of(constraint)
     return _compiler(tokenizer).guide(constraint, source, ignore_eos=ignore_eos)
 
 
 def get_ready(tokenizer: Tokenizer) -> None:
-    """Build llguidance's view of the vocabulary now, if llguidance is installed. No other thread runs Python
-    meanwhile, so with the first constrained request everybody would feel it.
+    """Build llguidance's vocabulary now, if llguidance is installed. That blocks all Python threads, which
+    all requests would notice with the first constrained one.
     """
     with suppress(MissingDependencyError):
         _compiler(tokenizer)
@@ -60,7 +60,7 @@ def _compiler(tokenizer: Tokenizer) -> _Compiler:
                 compiler = _compilers.get(tokenizer) or _Compiler(tokenizer)
                 _compilers[tokenizer] = compiler
         return compiler
-    except TypeError:  # a tokenizer that cannot be referred to weakly: build it every time
+    except TypeError:  # a tokenizer without weak references: build it every time
         return _Compiler(tokenizer)
 
 
@@ -78,7 +78,7 @@ class _Compiler:
         with self._keeping:
             start = self._kept.get(constraint)
         if start is None:
-            start = self._compile(constraint, source)  # two may: better than one that waits
+            start = self._compile(constraint, source)  # two threads may do it: better than waiting
         with self._keeping:
             self._kept[constraint] = start
             self._kept.move_to_end(constraint)
@@ -87,7 +87,7 @@ class _Compiler:
 
         def fresh() -> LLMatcher:
             with self._keeping:
-                if self._kept.get(constraint) is start:  # its states are used up
+                if self._kept.get(constraint) is start:  # its state budget is used up
                     del self._kept[constraint]
             return self._matcher(source)
 
@@ -98,7 +98,7 @@ class _Compiler:
         matcher = self._matcher(source)
         begun = matcher.deep_copy()
         if not begun.is_error():
-            begun.compute_bitmask()  # {"$ref": "#"} compiles, and describes no text that ends
+            begun.compute_bitmask()  # {"$ref": "#"} compiles, but describes no finite text
         if begun.is_error():
             raise unusable(constraint, error_text(begun))
         return matcher
@@ -118,7 +118,7 @@ _building = Lock()
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance reads it. Does not keep the tokenizer alive."""
+    """A tokenizer in the form that llguidance needs. Does not keep the tokenizer alive."""
 
     bos_token_id = None
 
@@ -129,7 +129,7 @@ class _Vocabulary:
             for token in range(tokenizer.vocab_size)
         ]
         self.special_token_ids = [token for token, text in enumerate(self.tokens) if not text]
-        if not ends:  # llguidance needs one; this one is outside the vocabulary, so it is never chosen
+        if not ends:  # llguidance needs an end token; this one is outside the vocabulary and never chosen
             ends = [len(self.tokens)]
             self.tokens.append(b"")
             self.special_token_ids.append(ends[0])
@@ -143,11 +143,11 @@ class _Vocabulary:
                 self._ids.setdefault(text, token)
         self._longest = max(map(len, self._ids), default=0)
         for token in self.special_token_ids:
-            # Under one name for all llguidance's mask lets all of them through where a grammar has one.
+            # With one name for all, llguidance's mask would allow all of them if a grammar has one.
             self.tokens[token] = f"<|{token}|>".encode()
 
     def __call__(self, text: str) -> list[int]:
-        """The tokenizer's own tokens for a text that may stand anywhere: with the text's bytes, no others."""
+        """The tokenizer's tokens for a text at any position: with the text's bytes and no others."""
         known = self._remembered.get(text)
         if known is None:
             if len(self._remembered) >= REMEMBERED:
@@ -163,7 +163,7 @@ class _Vocabulary:
         tokens = tokenizer.encode(text)
         if self._spell(tokens) == raw:
             return tokens
-        # Some tokenizers put a space before a text: give them something else to put it before.
+        # Some tokenizers add a space before a text: encode it after another text.
         mark, marked = tokenizer.encode(_MARK), tokenizer.encode(_MARK + text)
         rest = marked[len(mark) :]
         if marked[: len(mark)] == mark and self._spell(rest) == raw:
@@ -174,7 +174,7 @@ class _Vocabulary:
         return b"".join(self.tokens[token] for token in tokens if 0 <= token < len(self.tokens))
 
     def _greedy(self, raw: bytes) -> list[int]:
-        """The longest token at each place, up to bytes that no token begins with."""
+        """The longest token at each position, up to bytes with which no token starts."""
         found: list[int] = []
         at = 0
         while at < len(raw):

@@ -1,9 +1,9 @@
-"""How a draft model's tokens are chosen: coupled to the target through shared noise (docs/how-it-works.md).
+"""Chooses a draft model's tokens, coupled to the target through shared noise (docs/how-it-works.md).
 
 With the rule `match` a draft token is accepted iff the target would choose it, and the target chooses
-argmax(log p + G) with keyed noise G. Proposing argmax(log q + G) with that very noise makes the two agree
-with probability at least (1 − TV) ÷ (1 + TV), TV the total variation distance of p and q (Daliri, Musco and
-Suresh 2024, arXiv 2408.07978). Proposing argmax q instead would agree with probability p(argmax q) only.
+argmax(log p + G) with keyed noise G. If the draft model proposes argmax(log q + G) with the same noise, they
+agree with probability at least (1 − TV) ÷ (1 + TV), TV the total variation distance of p and q (Daliri, Musco
+and Suresh 2024, arXiv 2408.07978). Proposing argmax q instead would only agree with probability p(argmax q).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from foredraft.sampling.sampler import choose_token, early_bans, processed
 from foredraft.types import Constraint, Logits, Probs, SamplingParams
 
 REMEMBERED = 64
-"""Requests whose rules and counts are kept; the least recently used is rebuilt when it comes back."""
+"""Maximum requests whose rules and counts are cached; the least recently used is rebuilt when needed."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """What is kept of a request: its rules, and what follows its growing history: counts and guide."""
+    """A request's cached rules, and the counts and guide that follow its history."""
 
     params: SamplingParams
     prompt_length: int
@@ -49,13 +49,13 @@ class _Request:
 
 
 class CoupledSampler:
-    """A protocols.TokenSampler: the request's own processors over the draft model's logits, then
+    """A protocols.TokenSampler: the request's own processors on the draft model's logits, then
 
-    - greedy: the most likely token;
+    - greedy: the likeliest token;
     - rule `match`: argmax(log q + G) with the target's noise for that position;
-    - rules `rejection` and `block`: a draw from q with noise of its own, fresh in every round, and q.
+    - rules `rejection` and `block`: a draw from q with separate noise, fresh in every round, and q.
 
-    The probability returned is the token's under the processed q. `follow` makes the guide of a request's
+    The returned probability is the token's under the processed q. `follow` creates the guide of a request's
     constraint; without it constraints are left to the target.
     """
 
@@ -73,8 +73,8 @@ class CoupledSampler:
     def propose(
         self, logits: Logits, request: RequestView, prefix: Sequence[int]
     ) -> tuple[int, float, Probs | None]:
-        """The token to propose after `request.tokens + prefix`, its probability, and q where it was drawn
-        from q. Raises BackendError for logits that are not numbers, RequestError if every token is banned.
+        """The token to propose after `request.tokens + prefix`, its probability, and q if it was drawn from
+        q. Raises BackendError for logits that are not numbers, RequestError if every token is banned.
         """
         params = request.params
         row = self._adjust(logits, request, prefix)
@@ -96,7 +96,7 @@ class CoupledSampler:
         return row if known.guide is None else known.guide.mask(row, prefix)
 
     def _know(self, request: RequestView) -> _Request:
-        """The request's entry, brought up to its history: in time proportional to what is new."""
+        """The request's entry, updated to its history in time proportional to the new tokens."""
         known = self._requests.get(request.id)
         if known is None or self._stale(known, request):
             known = self._build(request)
@@ -116,9 +116,9 @@ class CoupledSampler:
         return known
 
     def _stale(self, known: _Request, request: RequestView) -> bool:
-        """Another request under the same id, or text was removed. Text rewritten to at least its old length
-        with the same token there goes unseen; then q is penalised for the old text until the next removal,
-        which may cost acceptance but never correctness: any q may draft.
+        """Whether it is another request with the same id, or text was removed. A rewritten text of at least
+        the old length with the same token at its end is not detected; q then has the old text's penalties
+        until the next removal, which may reduce acceptance but not correctness: any q may draft.
         """
         if known.params is not request.params or known.prompt_length != request.prompt_length:
             return True
@@ -141,8 +141,8 @@ class CoupledSampler:
 
 
 def _probability(row: Logits, params: SamplingParams, token: int) -> float:
-    """The token's probability under the processed row. Greedy: under the row at temperature 1, since the
-    one-hot distribution says nothing of how likely the target is to agree.
+    """The token's probability under the processed row. If greedy, under the row at temperature 1: the one-hot
+    distribution has no information about how likely the target agrees.
     """
     if not is_greedy(params) and truncates(params):
         tokens, scores = survivors(row, params)

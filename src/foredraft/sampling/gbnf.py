@@ -1,8 +1,8 @@
-r"""llama.cpp's GBNF, translated into llguidance's variant of Lark.
+r"""Translates llama.cpp's GBNF into llguidance's variant of Lark.
 
-The two differ in little: what a rule's name may be, how characters are written, and that Lark tells terminals
-(upper case, read by a lexer) from rules. A rule is made a terminal where everything in it is one, because
-llguidance's parser works on lexemes, not on characters. Groups nested deep become rules of their own.
+They differ in rule names, in the spelling of characters, and in that Lark distinguishes terminals (upper
+case, read by a lexer) from rules. A rule becomes a terminal if everything in it is one, because llguidance's
+parser works on lexemes, not on characters. Deeply nested groups become separate rules.
 
 The syntax is that of `grammars/README.md` and `llama-grammar.cpp` in llama.cpp: escapes `\xHH`, `\uHHHH`,
 `\UHHHHHHHH`, `\t \r \n \\ \" \[ \] \-`, `.` for any character, `{m,n}`, `<[id]>` and `!<[id]>` for tokens.
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from foredraft.errors import RequestError
 
 MOST_NESTED = 8
-"""Groups within groups that are written as such: llguidance takes about 30."""
+"""Maximum nested groups that are kept as groups: llguidance allows about 30."""
 
 _RULE = re.compile(r"(?m)^[ \t]*[A-Za-z0-9_-]+[ \t]*::=")
-# Possessive (`++`), so that no text makes them look at it more than once.
+# Possessive (`++`), so that no text is scanned more than once.
 _TOKEN = re.compile(
     r"""(?P<space>[ \t]+|\#[^\r\n]*)
     | (?P<newline>\r\n|\r|\n)
@@ -42,12 +42,12 @@ _ANY = "/(?s:.)/"
 
 
 def is_gbnf(source: str) -> bool:
-    """Whether a grammar is written in GBNF, not in Lark: its rules are defined with `::=`."""
+    """Whether a grammar is GBNF and not Lark: its rules are defined with `::=`."""
     return _RULE.search(source.removeprefix("\ufeff")) is not None
 
 
 def lark_of(source: str) -> str:
-    """A GBNF grammar in Lark. Raises RequestError that says what is wrong, and where."""
+    """A GBNF grammar as Lark. Raises RequestError with the fault and its place."""
     rules = _rules(source.removeprefix("\ufeff"))
     if "root" not in rules:
         raise _wrong("It has no rule 'root'")
@@ -61,8 +61,8 @@ def lark_of(source: str) -> str:
 
 @dataclass(slots=True)
 class _Rule:
-    """A rule's right side: pieces of Lark, and the names of rules between them. `last`: where the last item
-    begins, which a repetition is about.
+    """A rule's right side: pieces of Lark, and the names of rules between them. `last`: the start of the last
+    item, to which a repetition applies.
     """
 
     pieces: list[str | tuple[str]] = field(default_factory=list)
@@ -79,14 +79,14 @@ class _Rule:
 
 
 class _Reader:
-    """Puts tokens together to rules. `place`: where it is, for what is wrong there."""
+    """Combines tokens into rules. `place`: the position, for error messages."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self.place = 0
         self.rules: dict[str, _Rule] = {}
-        self._open: list[_Rule] = []  # the rule that is read, and the groups that are open in it
-        self._empty = True  # whether a sequence has nothing in it yet
+        self._open: list[_Rule] = []  # the current rule, and the open groups in it
+        self._empty = True  # whether the current sequence is empty
         self._repeatable = False
 
     def wrong(self, reason: str) -> RequestError:
@@ -122,8 +122,8 @@ class _Reader:
             raise self.wrong("There is nothing to repeat")
         rule = self._open[-1]
         if rule.repeated == MOST_NESTED:
-            raise self.wrong(f"More than {MOST_NESTED} repetitions are about the same")
-        if rule.repeated:  # Lark takes one of them
+            raise self.wrong(f"More than {MOST_NESTED} repetitions apply to the same item")
+        if rule.repeated:  # Lark allows one of them
             rule.pieces[rule.last :] = ["(", *rule.pieces[rule.last :], ")"]
         rule.pieces.append(count)
         rule.repeated += 1
@@ -146,7 +146,7 @@ class _Reader:
         if len(self._open) % MOST_NESTED:
             self._item(["(", *group.pieces, ")"], terminal=group.terminal)
         else:
-            name = f"group {len(self.rules)}"  # no name of a client's
+            name = f"group {len(self.rules)}"  # not a possible name in a client's grammar
             self.rules[name] = group
             self._item([(name,)], terminal=True)
 
@@ -158,7 +158,7 @@ class _Reader:
 
     @property
     def ends_at_newline(self) -> bool:
-        """A rule goes on in the next line within a group, and after a bar or its '::='."""
+        """Whether a newline ends the rule: not within a group, nor after a bar or its '::='."""
         return len(self._open) == 1 and not self._empty
 
     def end_rule(self) -> None:
@@ -172,12 +172,12 @@ class _Reader:
 
 
 def _rules(source: str) -> dict[str, _Rule]:
-    """The rules of a grammar by their names; of several with one name the last, as in llama.cpp."""
+    """The rules of a grammar by name; if several have the same name the last, as in llama.cpp."""
     reader = _Reader(source)
     while reader.place < len(source):
         token = _TOKEN.match(source, reader.place)
         if token is None:
-            raise reader.wrong("It cannot be read")
+            raise reader.wrong("It has a syntax error")
         _read(reader, token)
         reader.place = token.end()
     return reader.finish()
@@ -199,7 +199,7 @@ def _read(reader: _Reader, token: re.Match[str]) -> None:
 
 
 def _item(kind: str | None, text: str, reader: _Reader) -> str | tuple[str]:
-    """What can be repeated, as a piece of a rule."""
+    """An item that can be repeated, as a piece of a rule."""
     if kind == "name":
         return (text,)
     if kind == "token":
@@ -213,7 +213,7 @@ def _item(kind: str | None, text: str, reader: _Reader) -> str | tuple[str]:
 
 
 def _characters(text: str, reader: _Reader) -> str:
-    """The text with its escapes replaced by what they stand for."""
+    """The text with its escapes replaced by their characters."""
 
     def replaced(escape: re.Match[str]) -> str:
         digits = escape[1] or escape[2] or escape[3]
@@ -231,7 +231,7 @@ def _code_point(digits: str, reader: _Reader) -> str:
         raise reader.wrong(f"Expected {len(digits)} hexadecimal digits instead of {digits!r}")
     number = int(digits, 16)
     if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-        raise reader.wrong(f"U+{number:04X} is no character")
+        raise reader.wrong(f"U+{number:04X} is not a character")
     return chr(number)
 
 
@@ -248,7 +248,7 @@ def _in_literal(character: str) -> str:
 
 
 def _class(text: str, reader: _Reader) -> str:
-    """A set of characters as a regex. A `-` is a range between two characters, unless it is escaped."""
+    """A set of characters as a regex. A `-` between two characters is a range, unless it is escaped."""
     negated = text.startswith("^")
     parts: list[str] = []
     characters = re.findall(r"\\(?:x..|u.{4}|U.{8}|.)|.", text[negated:], re.DOTALL)
@@ -275,7 +275,7 @@ def _in_class(character: str) -> str:
 
 
 def _names(rules: dict[str, _Rule]) -> dict[str, str]:
-    """Lark's names for rules: `start` for `root`, terminals in upper case, no two alike."""
+    """Lark's names for rules: `start` for `root`, upper case for terminals, all different."""
     _find_terminals(rules)
     names: dict[str, str] = {"root": "start"}
     taken = {"start"}
@@ -293,7 +293,7 @@ def _names(rules: dict[str, _Rule]) -> dict[str, str]:
 
 
 def _find_terminals(rules: dict[str, _Rule]) -> None:
-    """A rule with itself somewhere below it is none; neither is `root`, or one with a token."""
+    """Mark terminals: not recursive rules, not `root`, and not rules with a token."""
     users: dict[str, list[str]] = {}
     missing: dict[str, int] = {}
     for name, rule in rules.items():
@@ -316,5 +316,5 @@ def _find_terminals(rules: dict[str, _Rule]) -> None:
 def _wrong(reason: str) -> RequestError:
     return RequestError(
         f"The grammar cannot be used. {reason}.",
-        hint="GBNF is written as llama.cpp's grammars/README.md says.",
+        hint="See llama.cpp's grammars/README.md for the syntax of GBNF.",
     )

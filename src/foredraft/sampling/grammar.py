@@ -1,4 +1,4 @@
-"""From a `Constraint` to what llguidance reads, with everything checked that can be told without it."""
+"""Converts a `Constraint` to llguidance's input, after all checks that do not need llguidance."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from foredraft.sampling.trial import Form
 from foredraft.types import Constraint
 
 MAX_SOURCE = 100_000
-"""Characters of a schema, regex or grammar."""
+"""Maximum characters of a schema, regex or grammar."""
 
 MAX_CHAIN = 250
-"""Rules that lead from one to the next. llguidance goes into them by calling itself, which in the stack it is
-tried out on it can do about 350 times.
+"""Maximum chain of rules that refer to each other. llguidance recurses through them, which on the stack of
+its trial works for about 350.
 """
 
 MAX_SCHEMAS = 300
-"""JSON schemas in a grammar: more than functions may be offered."""
+"""Maximum JSON schemas in a grammar: more than there may be functions."""
 
 WHAT = {"json_object": "JSON object", "json_schema": "JSON schema", "regex": "regex", "grammar": "grammar"}
 
 _HINTS = {
-    "regex": "It is written in the syntax of Rust's regex, and matches the whole answer.",
+    "regex": "Use the syntax of Rust's regex; it must match the whole answer.",
     "grammar": "Use llguidance's variant of Lark, with a rule `start`, or llama.cpp's GBNF with `root`.",
 }
 _MESSAGE_LENGTH = 300
 
-# What is not closed ends with its line, and nothing is tried twice ("*+"): a client's text of 60,000 quotes
-# would hold the interpreter for minutes.
+# An unclosed item ends with its line, and nothing is tried twice ("*+"): otherwise a client's text of 60,000
+# quotes would hold the interpreter for minutes.
 _NOT_NAMES = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])++/?|%\w+|<[^>\n]*+>?')
 _DEFINED = re.compile(
     r"(?m)^[ \t]*+[?!]*+([A-Za-z_][\w-]*+)(?:::\w++|\{[^}\n]*+\}|\[[^\]\n]*+\]|\.-?\d++)*+[ \t]*+:"
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A constraint in one of the forms that llguidance reads."""
+    """A constraint in one of llguidance's input forms."""
 
     form: Form
     text: str
@@ -53,7 +53,7 @@ class Source:
 
 @lru_cache(maxsize=64)
 def source_of(constraint: Constraint) -> Source:
-    """Raises RequestError for a constraint that cannot be used, saying why."""
+    """Convert a constraint. Raises RequestError with the reason if it cannot be used."""
     check_source(constraint)
     if constraint.kind == "regex":
         return Source("regex", constraint.source)
@@ -69,19 +69,19 @@ def source_of(constraint: Constraint) -> Source:
 
 
 def check_source(constraint: Constraint) -> None:
-    """Raises RequestError for what can be told at a glance: its length, and JSON that is none."""
+    """Raises RequestError for faults that are quick to detect: the length, and invalid JSON."""
     what, source = WHAT[constraint.kind], constraint.source
     if constraint.kind == "json_object" and source:
         raise RequestError(
-            "A constraint of kind 'json_object' takes no source.",
+            "A constraint of kind 'json_object' does not take a source.",
             hint="Use Constraint('json_schema', …) for a schema.",
         )
     if constraint.kind != "json_object" and not source:
-        raise RequestError(f"The {what} is empty.", hint="Leave the constraint out to allow any text.")
+        raise RequestError(f"The {what} is empty.", hint="Remove the constraint to allow any text.")
     if len(source) > MAX_SOURCE:
         raise RequestError(
             f"The {what} has {len(source)} characters; at most {MAX_SOURCE} are allowed.",
-            hint="Use a smaller one.",
+            hint="Use a smaller constraint.",
         )
     if constraint.kind == "json_schema":
         try:
@@ -89,11 +89,11 @@ def check_source(constraint: Constraint) -> None:
         except (ValueError, RecursionError) as error:
             raise unusable(constraint, f"it is not JSON ({error})") from None
         if not isinstance(schema, dict):
-            raise unusable(constraint, "a schema is a JSON object; {} allows any JSON")
+            raise unusable(constraint, "a schema must be a JSON object; {} allows any JSON")
 
 
 def unusable(constraint: Constraint, reason: str, *, hint: str | None = None) -> RequestError:
-    """The error for a constraint that cannot be used."""
+    """The error for an unusable constraint."""
     shown = " ".join(reason.split())
     if len(shown) > _MESSAGE_LENGTH:
         shown = shown[:_MESSAGE_LENGTH] + " …"
@@ -102,21 +102,21 @@ def unusable(constraint: Constraint, reason: str, *, hint: str | None = None) ->
 
 
 def _with_prepared_schemas(lark: str) -> str:
-    """A Lark grammar, of which the JSON schemas (`%json {…}`) are prepared."""
+    """A Lark grammar with its JSON schemas (`%json {…}`) prepared."""
     made: list[str] = []
     done = 0
     for number, found in enumerate(re.finditer(r"%json\s*", lark)):
         if number >= MAX_SCHEMAS:
             raise RequestError(
                 f"The grammar cannot be used: it has more than {MAX_SCHEMAS} JSON schemas.",
-                hint="Use fewer, or one with `anyOf`.",
+                hint="Use fewer schemas, or one with `anyOf`.",
             )
         if found.start() < done:
             continue
         try:
             schema, end = json.JSONDecoder().raw_decode(lark, found.end())
         except (ValueError, RecursionError):
-            continue  # llguidance says what is wrong with it
+            continue  # llguidance reports the error
         if isinstance(schema, Mapping):
             made += [lark[done : found.end()], json.dumps(_prepared(schema))]
             done = end
@@ -128,7 +128,7 @@ def _prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_chain(lark: str) -> None:
-    """Raises RequestError where rules lead from one to the next too often, each gone into once, as llguidance
+    """Raises RequestError for a chain of rules that is too long, following each rule once, as llguidance
     does.
     """
     used = _rules(lark)
@@ -147,13 +147,13 @@ def _check_chain(lark: str) -> None:
                 path.append(iter(used[name]))
             if len(path) > MAX_CHAIN:
                 raise RequestError(
-                    f"The grammar cannot be used: over {MAX_CHAIN} of its rules lead from one to the next.",
+                    f"The grammar cannot be used: more than {MAX_CHAIN} of its rules form a chain.",
                     hint="Use fewer rules, or repetition in place of them.",
                 )
 
 
 def _rules(lark: str) -> dict[str, list[str]]:
-    """The names in each rule, by its name, that of the first rule to be gone into first."""
+    """The names in each rule, by the rule's name, the first referenced name first."""
     bare = _NOT_NAMES.sub(" ", lark)
     found = list(_DEFINED.finditer(bare))
     ends = [definition.start() for definition in found[1:]] + [len(bare)]

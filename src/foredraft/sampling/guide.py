@@ -1,12 +1,12 @@
-"""A text on its way through a grammar: what may come next, what must, and what of a draft could still count.
+"""Tracks an answer in a grammar: which tokens may follow, which must, and which draft tokens are useful.
 
-llguidance's matcher does the parsing. It is deterministic: what it allows is a function of the tokens it was
-given, however often something else was tried and taken back in between. Where the grammar leaves one
-continuation only, it insists on the tokenizer's own way of writing it, so that exactly one token is allowed.
+llguidance's matcher does the parsing. It is deterministic: the allowed tokens are a function of the consumed
+tokens, however often others were tried and undone in between. If the grammar leaves only one continuation, it
+requires the tokenizer's own spelling of it, so that exactly one token is allowed.
 
-Copies of a matcher share its lexer, and with it a budget of states: what other requests or tried drafts use
-up of it must not end an answer. So a matcher in error is replaced by one of its own that has followed the
-answer alone, and asked again: where an answer ends is a function of its tokens.
+Copies of a matcher share its lexer and the lexer's budget of states: use by other requests or tried drafts
+must not end an answer. So a matcher in error is replaced by a new one that has consumed only the answer, and
+the call is repeated: the end of an answer is a function of its tokens.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ T = TypeVar("T")
 
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1, bitorder="little")
 _ADDED: Logits = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
-"""What each byte of a bit mask adds to its eight logits. Looking masks up in this takes 11 µs for 49,152
-tokens; choosing by a boolean array takes 30 to 140 µs."""
+"""The additions to the eight logits of each byte of a bit mask. Looking masks up in this takes 11 µs for
+49,152 tokens; choosing by a boolean array takes 30 to 140 µs.
+"""
 
 
 class Guide:
     """Follows one request's answer through its constraint.
 
-    `start` is a matcher that may be shared, `fresh` makes one that shares nothing.
-    `ends` are the tokens that end a text: allowed where the grammar may end, and with `ignore_eos` only where
-    nothing else is. `complete` becomes true with the token after which nothing may follow.
+    `start` is a matcher that may be shared, `fresh` creates one that shares nothing. `ends` are the tokens
+    that end a text: allowed if the grammar may end, and with `ignore_eos` only if nothing else is. `complete`
+    becomes true with the token after which nothing may follow.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Guide:
     # --- the answer so far ---------------------------------------------------------------------------
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Tokens were committed. What comes after the end is not looked at.
+        """Consume committed tokens. Tokens after the end are ignored.
 
-        Raises NoNextTokenError for a token that the constraint forbids, or where it became too complex.
+        Raises NoNextTokenError for a token that the constraint forbids, or if it became too complex.
         """
         for token in tokens:
             if self.complete:
@@ -72,34 +73,34 @@ class Guide:
                 return
             if not self._asked(lambda token=token: self._matcher.consume_token(token)):  # type: ignore[misc]
                 raise NoNextTokenError(
-                    f"The constraint does not allow the answer to go on: {error_text(self._matcher)}",
+                    f"The constraint does not allow the answer to continue: {error_text(self._matcher)}",
                     hint="Use a simpler schema, regex or grammar.",
                 )
             self._followed.append(token)
             self.complete = self._matcher.is_stopped()
 
     def forced(self) -> list[int]:
-        """The tokens that must come next: as many as are certain, none where there is a choice."""
-        return [] if self.complete else self._asked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108 - another matcher, perhaps
+        """The tokens that must come next: as many as are certain, none if there is a choice."""
+        return [] if self.complete else self._asked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108 - the matcher may have been replaced
 
     def allows(self, token: int) -> bool:
-        """Whether a token may come next, where `forced` says that there is a choice.
+        """Whether a token may come next, if `forced` returned none.
 
-        Takes 1 to 3 µs, where `mask` may take 100.
+        Takes 1 to 3 µs, while `mask` may take 100.
         """
         if self.complete or (self._going_on is not None and token in self._ends):
-            return False  # `mask` knows the exceptions
+            return False  # `mask` handles the exceptions
         return self._asked(lambda: self._matcher.validate_tokens([token])) == 1
 
     def mask(self, row: Logits, extra: Sequence[int] = ()) -> Logits:
-        """A copy of the row, of shape (vocabulary,), with −inf for every token that may not follow `extra`.
+        """A copy of the row, shape (vocabulary,), with −inf for every token that may not follow `extra`.
 
-        Nothing is masked where `extra` itself is forbidden. Raises NoNextTokenError where the constraint
-        became too complex, and where no token may follow.
+        Nothing is masked if `extra` itself is forbidden. Raises NoNextTokenError if the constraint became too
+        complex, or no token may follow.
         """
         try:
             return self._masked(row, extra)
-        except NoNextTokenError:  # it is renewed now
+        except NoNextTokenError:  # the matcher has been replaced
             return self._masked(row, extra)
 
     def _masked(self, row: Logits, extra: Sequence[int]) -> Logits:
@@ -115,13 +116,13 @@ class Guide:
         finally:
             self._take_back(taken)
         added = _ADDED.take(bits, axis=0).reshape(-1)[: self._vocab_size]
-        if row.size > added.size:  # a model may compute logits for tokens that its vocabulary does not have
+        if row.size > added.size:  # a model may have more logits than tokens
             added = np.concatenate([added, np.full(row.size - added.size, -np.inf, np.float32)])
         masked: Logits = row + added
         return masked
 
     def _bits(self) -> npt.NDArray[np.uint8]:
-        """The allowed tokens, eight in a byte."""
+        """The allowed tokens, eight per byte."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         if self._going_on is not None:
@@ -132,7 +133,7 @@ class Guide:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise NoNextTokenError(
-                f"The constraint cannot be followed any further: {error_text(self._matcher)}",
+                f"The constraint has become too complex to enforce: {error_text(self._matcher)}",
                 hint="Use a simpler schema, regex or grammar.",
             )
 
@@ -141,10 +142,10 @@ class Guide:
     def prune(self, draft: Draft) -> Draft | None:
         """The part of a draft that could be accepted; None if that is nothing.
 
-        Tokens that would end the answer go as well: the row before them chooses them just as well, and the
-        row after them would be computed for nothing. A draft that was drawn at random from `probs` stays
-        whole: dropping a token because of what was drawn would change the distribution (its rule rejects a
-        forbidden token anyway).
+        Tokens that would end the answer are removed as well: the row before them chooses them anyway, and the
+        row after them would be computed in vain. A draft that was drawn at random from `probs` is kept whole:
+        dropping a token because of its value would change the distribution (its rule rejects a forbidden
+        token anyway).
         """
         if draft.probs is not None:
             return draft
@@ -154,7 +155,7 @@ class Guide:
         return draft.cut(useful) if useful else None
 
     def _useful(self, tokens: Sequence[int]) -> int:
-        """How many tokens of a chain could be accepted and leave something to follow."""
+        """The number of tokens of a chain that could be accepted and do not end the answer."""
         if self.complete:
             return 0
         useful = 0
@@ -170,7 +171,7 @@ class Guide:
         return useful
 
     def _step(self, tokens: Sequence[int], wanted: Sequence[int]) -> int:
-        """Try tokens as long as they are the wanted ones and the answer goes on after them."""
+        """Try tokens as long as they are the wanted ones and the answer continues after them."""
         taken = 0
         for token, own in zip(tokens, wanted, strict=False):
             if token != own or token in self._ends or not self._matcher.try_consume_tokens([token]):
@@ -182,7 +183,7 @@ class Guide:
         return taken
 
     def _useful_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-        """The nodes of a tree that could be accepted and leave something to follow, in their order."""
+        """The nodes of a tree that could be accepted and do not end the answer, in order."""
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(parents):
             children.setdefault(parent, []).append(node)
@@ -204,7 +205,9 @@ class Guide:
     # --- trying --------------------------------------------------------------------------------------
 
     def _try(self, tokens: Sequence[int]) -> tuple[int, bool]:
-        """Consume tokens as far as they are allowed: (how many, whether the next of them ended the text)."""
+        """Consume tokens as long as they are allowed: (their number, whether the next of them ended the
+        text).
+        """
         if self.complete:
             return 0, True
         if not tokens:
@@ -219,18 +222,20 @@ class Guide:
         return taken, False
 
     def _undo(self, count: int) -> None:
-        """Undo what was tried last. In error, where nothing can be undone, nothing more is taken either."""
+        """Undo the last tried tokens. In an error state nothing can be undone, but nothing was consumed
+        either.
+        """
         if count and not self._matcher.is_error():
             self._matcher.rollback(count)
 
     def _take_back(self, count: int) -> None:
-        """Undo all that was tried. A matcher that ran into a limit never recovers: it is replaced."""
+        """Undo all tried tokens. A matcher that exceeded a limit never recovers, so it is replaced."""
         self._undo(count)
         if self._matcher.is_error():
             self._renew()
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """What the matcher says after the answer so far: asked again where it ran into a limit."""
+        """Query the matcher after the answer so far; repeated with a new one if it exceeded a limit."""
         said = ask()
         if self._matcher.is_error():
             self._renew()

@@ -1,4 +1,4 @@
-"""Which tokens a text holds and how often: what the penalties need to know."""
+"""Counts of the tokens in a text, for the penalties."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 
 class TokenCounts:
-    """Counts over prompt and output. The repetition penalty counts both, the other two only the output.
+    """Token counts of prompt and output. The repetition penalty uses both, the other two only the output.
 
     `seen` has shape (vocabulary,), true for every token of prompt or output; `output` has shape
-    (vocabulary,), how often each was generated.
+    (vocabulary,), the number of times each was generated.
     """
 
     __slots__ = ("output", "seen")
@@ -24,12 +24,12 @@ class TokenCounts:
             self.seen[np.asarray(prompt, np.int64)] = True
 
     def add(self, token: int) -> None:
-        """A token was generated."""
+        """Count a generated token."""
         self.seen[token] = True
         self.output[token] += 1
 
     def extended(self, tokens: Sequence[int]) -> TokenCounts:
-        """The counts after `tokens` more were generated; itself when there are none."""
+        """The counts after generating `tokens`; the object itself if there are none."""
         if not tokens:
             return self
         after = TokenCounts(0)

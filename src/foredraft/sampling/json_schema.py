@@ -1,11 +1,11 @@
-"""A JSON schema made ready for llguidance, which follows most of JSON Schema 2020-12 and refuses the rest.
+"""Prepares a JSON schema for llguidance, which supports most of JSON Schema 2020-12 and refuses the rest.
 
-What constrains nothing is taken away: annotations, formats that it does not know, `propertyNames` of any
-string. What says the same in keywords that it knows is put in those. What it cannot enforce (`uniqueItems`,
-`contains`, `not`, `if` …) is refused where the schema is to be followed to the letter (`strict`), and taken
-away and named otherwise; so are bounds that it would round.
+Keywords without effect are removed: annotations, unknown formats, `propertyNames` of any string. Keywords
+with an equivalent that llguidance supports are replaced. Keywords that it cannot enforce (`uniqueItems`,
+`contains`, `not`, `if` …) are refused with `strict`, and otherwise removed and reported; so are bounds that
+it would round.
 
-A `default` is an annotation: it demands nothing.
+A `default` is an annotation and has no effect.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ logger = logging.getLogger(__name__)
 _told: set[str] = set()
 
 MAX_SCHEMAS = 20_000
-"""Schemas within one, as often as they are looked at."""
+"""Maximum schemas within one, counting repeated visits."""
 
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"]
 )
-"""Those of llguidance."""
+"""Formats that llguidance supports."""
 
 # fmt: off
 _ANNOTATIONS = frozenset([
     "title", "description", "default", "deprecated", "readOnly", "writeOnly", "examples", "$comment",
     "contentMediaType", "contentEncoding", "contentSchema",
     "$vocabulary", "$dynamicAnchor", "$recursiveAnchor",
-    "example", "discriminator", "externalDocs", "nullable", "xml",  # OpenAPI's
+    "example", "discriminator", "externalDocs", "nullable", "xml",  # OpenAPI
 ])
 _AS_THEY_ARE = frozenset(["$id", "id", "$anchor", "type", "required", "x-guidance"])
 _IN_PLACE = frozenset([
@@ -68,43 +68,43 @@ _BEYOND_REGEX = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9]|\\k<)")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A schema for llguidance, and the keywords of it that are not enforced."""
+    """A schema for llguidance, and its keywords that are not enforced."""
 
     schema: Schema
     unenforced: tuple[str, ...] = ()
 
 
 def prepare(schema: Mapping[str, Any], *, strict: bool) -> Prepared:
-    """Raises RequestError for a schema that cannot be followed; with `strict` also for one of which a part
-    cannot be enforced.
+    """Prepare a schema. Raises RequestError if it cannot be used; with `strict` also if a part of it cannot
+    be enforced.
     """
     preparer = _Preparer(schema, strict=strict)
     try:
         prepared = preparer.whole()
     except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise RequestError(
-            f"The JSON schema cannot be used: a keyword has a value of a wrong kind ({str(error)[:100]}).",
-            hint="As JSON Schema has it: `properties` is an object, `required` a list of names, and so on.",
+            f"The JSON schema cannot be used: a keyword has a value of the wrong type ({str(error)[:100]}).",
+            hint="For example, `properties` must be an object and `required` a list of names.",
         ) from None
     _tell(preparer.unenforced)
     return Prepared(prepared, tuple(sorted(preparer.unenforced)))
 
 
 def _tell(keywords: set[str]) -> None:
-    """Log keywords that are not enforced: each once."""
+    """Log keywords that are not enforced, each once."""
     new = keywords - _told
     if new:
         _told.update(new)
         logger.warning(
-            'A JSON schema asks for what is not enforced, but left to the model: %s. With "strict": true '
-            "it would be refused.",
+            'Keywords of a JSON schema are not enforced: %s. With "strict": true the schema '
+            "would be refused.",
             ", ".join(sorted(new)),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Keyword:
-    """A keyword where it stands: its value, the schema it is part of, and what is made of that schema."""
+    """A keyword in its place: its value, its schema, and the prepared version of that schema."""
 
     name: str
     value: Any
@@ -117,7 +117,7 @@ class _Keyword:
 
 
 class _Preparer:
-    """Goes through one document."""
+    """Prepares one document."""
 
     def __init__(self, root: Mapping[str, Any], *, strict: bool) -> None:
         self._root = root
@@ -128,7 +128,7 @@ class _Preparer:
         self.unenforced: set[str] = set()
 
     def whole(self) -> Schema:
-        """The document, prepared. A value of a wrong kind makes it fail in any way."""
+        """The document, prepared. A value of the wrong type may raise any exception."""
         prepared = self.schema(self._root, ())
         if not isinstance(prepared, dict):  # {"not": {}}
             prepared = {"enum": []}
@@ -137,17 +137,17 @@ class _Preparer:
         return prepared
 
     def schema(self, schema: object, path: tuple[str, ...]) -> Any:
-        """A schema of the document, prepared."""
+        """Prepare a schema of the document."""
         if len(path) > 2 * MAX_LEVELS:
             raise too_deep()
         self._left -= 1
         if self._left < 0:
             raise RequestError(
                 f"The JSON schema cannot be used: it has more than {MAX_SCHEMAS} schemas within it.",
-                hint="Use a smaller one.",
+                hint="Use a smaller schema.",
             )
         if not isinstance(schema, Mapping):
-            return schema  # true and false; llguidance complains about others
+            return schema  # true and false; llguidance refuses others
         if schema.get("not", False) in (True, {}):
             return False
         prepared: Schema = {}
@@ -167,23 +167,23 @@ class _Preparer:
         elif at.name in ONE:
             at.keep(self.schema(at.value, at.path))
         elif at.name in _AS_THEY_ARE or (isinstance(at.value, Mapping) and len(at.path) == 1):
-            at.keep(at.value)  # what is not known may be where `$ref` leads
+            at.keep(at.value)  # an unknown keyword may be the target of a `$ref`
 
     def _several(self, at: _Keyword) -> list[Any]:
         return [self.schema(part, (*at.path, str(i))) for i, part in enumerate(at.value)]
 
     def _without(self, at: _Keyword, why: str = "it cannot be enforced") -> None:
-        """Leave out a keyword that says something. Raises RequestError where nothing may be left out."""
+        """Remove a keyword that has an effect. Raises RequestError if nothing may be removed."""
         if self._strict:
             raise RequestError(
                 f"The JSON schema cannot be used: /{'/'.join(at.path)[-100:]}: {why}.",
-                hint='Leave it out. With "strict": false what cannot be enforced is left to the model.',
+                hint='Remove it, or set "strict" to false to ignore what cannot be enforced.',
             )
         self.unenforced.add(at.name)
 
     def _finish(self, prepared: Schema) -> None:
-        """What can be told at the end. What `$ref` leads to may be outside of the keywords that hold schemas,
-        as in `#/components/schemas/…`.
+        """Checks at the end. The target of a `$ref` may be outside of the keywords with schemas, as in
+        `#/components/schemas/…`.
         """
         done: set[str] = set()
         while waiting := self._pointers - done:
@@ -204,7 +204,7 @@ class _Preparer:
             place[path[-1]] = self.schema(place[path[-1]], tuple(path))
 
     def _resolved(self, schema: Any) -> Any:
-        """The schema that a `$ref` to this document leads to."""
+        """The schema to which a `$ref` of this document refers."""
         for _ in range(MAX_LEVELS):
             pointer = schema.get("$ref") if isinstance(schema, Mapping) else None
             if not isinstance(pointer, str) or not pointer.startswith("#/"):
@@ -245,19 +245,19 @@ class _Preparer:
         if is_bound_held(at.name, at.value, at.schema):
             at.keep(at.value)
         else:
-            self._without(at, f"{shown(at.value)} is a number that cannot be held exactly")
+            self._without(at, f"{shown(at.value)} cannot be represented exactly")
 
     def _multiple_of(self, at: _Keyword) -> None:
         if not is_number(at.value) or not at.value > 0:
             raise RequestError(
                 f"The JSON schema cannot be used: multipleOf is {str(at.value)[:40]}.",
-                hint="It is a number above 0.",
+                hint="It must be a number above 0.",
             )
         if is_multiple_held(at.value):
             at.keep(at.value)
             self._multiples.add(at.value)
         else:
-            self._without(at, f"{shown(at.value)} is a number that cannot be held exactly")
+            self._without(at, f"{shown(at.value)} cannot be represented exactly")
 
     def _unique_items(self, at: _Keyword) -> None:
         most = at.schema.get("maxItems")
@@ -269,7 +269,7 @@ class _Preparer:
             self._without(at)
 
     def _part_of_another(self, at: _Keyword) -> None:
-        """As `then` is of `if`."""
+        """A keyword that belongs to another, as `then` to `if`."""
 
     def _not(self, at: _Keyword) -> None:
         if at.value is not False:
@@ -284,7 +284,7 @@ class _Preparer:
             self._without(at)
 
     def _unevaluated(self, at: _Keyword) -> None:
-        """Beside nothing that evaluates, it is what `additionalProperties` or `items` would be."""
+        """If nothing beside it evaluates, it is equivalent to `additionalProperties` or `items`."""
         same = "additionalProperties" if at.name == "unevaluatedProperties" else "items"
         if at.value in (True, {}) or same in at.schema or same in at.prepared:
             return
@@ -294,11 +294,11 @@ class _Preparer:
             at.prepared[same] = self.schema(at.value, at.path)
 
     def _one_of(self, at: _Keyword) -> None:
-        """As `anyOf` where no two of them can hold at once, or where nobody insists."""
+        """Equivalent to `anyOf` if no two alternatives can hold at once, or if not `strict`."""
         disjoint = isinstance(at.value, list) and are_disjoint(at.value, self._resolved)
         if not isinstance(at.value, list) or (self._strict and not disjoint):
             at.keep(self._several(at) if isinstance(at.value, list) else at.value)
-            return  # llguidance may see that they are disjoint, or complains
+            return  # llguidance may find that they are disjoint, or refuses them
         if not disjoint:
             self.unenforced.add("oneOf")
         if "anyOf" in at.schema:
@@ -311,7 +311,7 @@ class _Preparer:
         at.keep([*parts, *at.prepared["allOf"]] if "allOf" in at.prepared else parts)
 
     def _property_names(self, at: _Keyword) -> None:
-        """A list of names, or a pattern for them, says what properties there may be."""
+        """A list of names, or a pattern for names, determines the possible properties."""
         given = {} if at.value is True else self._resolved(at.value)
         if not isinstance(given, Mapping) or given.get("type", "string") != "string":
             self._without(at)
@@ -332,8 +332,8 @@ class _Preparer:
         at.prepared["additionalProperties"] = False
 
     def _other_values(self, at: _Keyword) -> Any:
-        """The schema of properties without one of their own. It is not prepared twice: that would double with
-        each level.
+        """The schema of properties without one of their own. It is not prepared twice, which would double
+        with each level.
         """
         if "additionalProperties" in at.prepared:
             return at.prepared["additionalProperties"]
@@ -341,11 +341,13 @@ class _Preparer:
         return self.schema(at.schema.get("additionalProperties", others), at.path)
 
     def _additional_properties(self, at: _Keyword) -> None:
-        if at.name not in at.prepared:  # `propertyNames` may have said more
+        if at.name not in at.prepared:  # `propertyNames` may have set it
             at.keep(self.schema(at.value, at.path))
 
     def _property_count(self, at: _Keyword) -> None:
-        """Llguidance counts where all properties that are named are required, or only one is to be there."""
+        """Counts of properties: llguidance supports them if all named properties are required, or if one must
+        exist.
+        """
         required = at.schema.get("required") or []
         optional = [name for name in at.schema.get("properties") or {} if name not in required]
         if not optional or not is_number(at.value):

@@ -1,14 +1,14 @@
-"""Counter-based noise: a number for every (seed, position, token), with no state to carry along.
+"""Counter-based noise: a number for every (seed, position, token), without state.
 
 The hash. `finalise` is the output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; the constants
 are Stafford's variant 13 of MurmurHash3's finaliser), a bijection of 64-bit words. A key is made from the
-seed, the position and the stream by finalising after adding each; a token's word is
-`finalise(key + (token + 1) · GOLDEN)`, which is SplitMix64's own sequence started at the key. Its upper 52
-bits k give u = (k + ½) · 2⁻⁵², so that 2⁻⁵³ ≤ u ≤ 1 − 2⁻⁵³: never 0 or 1, and exact in float64 (with 53
-bits k + ½ would round up to 1 for the largest k, and the Gumbel noise would be infinite).
+seed, the position and the stream by finalising after adding each; a token's word is `finalise(key + (token +
+1) · GOLDEN)`, which is SplitMix64's own sequence started at the key. Its upper 52 bits k give u = (k + ½) ·
+2⁻⁵², so that 2⁻⁵³ ≤ u ≤ 1 − 2⁻⁵³: never 0 or 1, and exact in float64 (with 53 bits k + ½ would round up to 1
+for the largest k, and the Gumbel noise would be infinite).
 
-Because nothing is sequential, text does not depend on whether it was speculated, resumed or interleaved
-with other requests, and a draft model can use the very noise that the target will use (docs/how-it-works.md).
+Because nothing is sequential, text does not depend on whether it was speculated, resumed or interleaved with
+other requests, and a draft model can use the same noise as the target (docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ MASK = (1 << 64) - 1
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _FACTOR_1, _FACTOR_2 = np.uint64(MIX_1), np.uint64(MIX_2)
 LOOSE_BITS = 64 - 31
-"""The lower bits of a word, which the last step of `finalise` changes; it leaves the others alone."""
+"""The lower bits of a word, the only ones that the last step of `finalise` changes."""
 
 MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-53)))
-"""The largest noise there is: 36.74."""
+"""The largest possible noise: 36.74."""
 HEAD = 128
-"""About how many of the most likely tokens `gumbel_choice` evaluates before it looks at the rest."""
+"""Approximate number of likely tokens that `gumbel_choice` evaluates before it considers the others."""
 SLICE = 8192
 """Tokens handled at once in passes over a whole vocabulary. 64 KiB of float64 stay in the cache, and below
 the size from which malloc maps fresh pages for every temporary (which made a pass five times slower)."""
 PASS = 2 * SLICE
-"""Tokens hashed at once by comparing hashes only: two buffers, used again, and a bit for each token."""
+"""Tokens hashed at once when only hashes are compared: two reused buffers, and a bit for each token."""
 BLOCK = 128
 """Tokens per block of `largest_floor`."""
 
@@ -75,9 +75,9 @@ def make_key(seed: int, position: int, stream: int = MATCH) -> int:
 def depth_stream(stream: int, depth: int) -> int:
     """The stream for draws at `depth` tokens into a round.
 
-    Rounds of a sampled draft overlap: a position may be drafted, thrown away and drafted again. Block
-    verification looks at every drafted token before it decides, so noise that a position saw in one round
-    is no longer fresh in the next; (position, depth) tells the rounds apart, since no two start at the same
+    Rounds of a sampled draft overlap: a position may be drafted, discarded and drafted again. Block
+    verification looks at every drafted token before it decides, so noise that a position used in one round is
+    not fresh in the next; (position, depth) distinguishes the rounds, since no two start at the same
     position.
     """
     return stream | (depth + 1) << 8
@@ -92,8 +92,8 @@ def _steps(vocab_size: int) -> Words:
 
 
 def _multiply_and_mix(words: Words, scratch: Words) -> None:
-    """All of `finalise` in place but its last step, with `scratch` to work in: what a word's upper 31 bits
-    end up as.
+    """All of `finalise` in place except for its last step, using `scratch`. A word's upper 31 bits are then
+    final.
     """
     for shift, factor in ((_SHIFT_1, _FACTOR_1), (_SHIFT_2, _FACTOR_2)):
         np.right_shift(words, shift, out=scratch)
@@ -134,7 +134,7 @@ def uniform(seed: int, position: int, tokens: TokenIds, stream: int = MATCH) -> 
 
 
 def gumbel_argmax(tokens: TokenIds, scores: Floats, key: int) -> int:
-    """The token with the largest score + noise: a sample of softmax(scores). Ties go to the first."""
+    """The token with the largest score + noise: a sample of softmax(scores). Ties: the first."""
     token, best = int(tokens[0]), -math.inf
     for first in range(0, tokens.size, SLICE):
         part = tokens[first : first + SLICE]
@@ -147,10 +147,10 @@ def gumbel_argmax(tokens: TokenIds, scores: Floats, key: int) -> int:
 
 
 def largest_floor(row: Logits, count: int) -> float:
-    """A logit that at least `count` (≥ 1, ≤ row size) tokens reach and few others do, found cheaply.
+    """A logit that at least `count` (≥ 1, ≤ row size) tokens reach and few others do, computed cheaply.
 
-    It is the count-th largest of the maxima of disjoint blocks of tokens; each maximum is another token, so
-    it cannot exceed the count-th largest logit. Where there are too few blocks it is that logit itself.
+    It is the count-th largest of the maxima of disjoint blocks of tokens; each maximum is a different token,
+    so it cannot exceed the count-th largest logit. With too few blocks it is that logit itself.
     """
     blocks = row.size // BLOCK
     values = row if blocks < count else row[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
@@ -160,9 +160,9 @@ def largest_floor(row: Logits, count: int) -> float:
 def gumbel_choice(row: Logits, temperature: float, key: int) -> int:
     """`gumbel_argmax` over a whole row of logits ÷ temperature, without evaluating most of the noise.
 
-    A head of likely tokens is evaluated. Every other token has a logit below the head's, so to win it needs
-    noise above a bound, that is a hash above a threshold: a comparison of the hashes finds the few tokens
-    that have one. The result is that of evaluating every token.
+    A head of likely tokens is evaluated. Every other token has a logit below the head's, so it can only win
+    with noise above a bound, that is with a hash above a threshold: comparing the hashes finds the few such
+    tokens. The result equals that of evaluating every token.
     """
     floor = largest_floor(row, min(HEAD, row.size))
     head = np.flatnonzero(row >= floor)
@@ -185,7 +185,7 @@ def _noisy_tokens(vocab_size: int, key: int, needed: float) -> TokenIds:
     # P(noise > needed) = 1 − exp(−e^−needed); the slack covers the rounding of both sides.
     above = -math.expm1(-math.exp(-max(needed, -5.0) + 1e-9))
     exact = max(0, int((1.0 - above) * 2.0**64) - (1 << 20))
-    # The last step of `finalise` leaves a word's upper bits alone: they say enough without it.
+    # The last step of `finalise` does not change a word's upper bits, which are sufficient.
     threshold = np.uint64(exact >> LOOSE_BITS << LOOSE_BITS)
     steps, start = _steps(vocab_size), np.uint64(key)
     both = np.empty((2, min(PASS, vocab_size)), np.uint64)

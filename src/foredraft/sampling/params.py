@@ -1,6 +1,6 @@
-"""Sampling parameters as they come in: as an object or as keywords, checked once for each request.
+"""Validation of sampling parameters, given as an object or as keywords, once for each request.
 
-They are the fields of `types.SamplingParams`. A new one is declared there, checked here, and applied in
+They are the fields of `types.SamplingParams`. A new one is declared there, validated here, and applied in
 `processors` or `sampler`; the server's bodies (`openai/schemas.py`) and the command line's options
 (`cli/sampling.py`) offer it by declaring it.
 """
@@ -24,14 +24,14 @@ BIAS_LIMIT = 100.0
 """OpenAI's range of `logit_bias`."""
 
 REPETITION_LOW, REPETITION_HIGH = 0.01, 100.0
-"""Far beyond any use of a repetition penalty, and near enough that no float32 logit overflows."""
+"""A repetition penalty beyond any use, for which no float32 logit overflows."""
 
 
 def sampling_params(params: SamplingParams | None, keywords: SamplingOptions) -> SamplingParams:
-    """Parameters given as an object or as keywords, not as both. Raises RequestError."""
+    """Convert parameters given as an object or as keywords, not both. Raises RequestError."""
     if params is not None and keywords:
         raise RequestError(
-            "Give sampling settings as `params` or as keywords, not both.",
+            "Pass sampling parameters as `params` or as keywords, not both.",
             hint="dataclasses.replace(params, seed=1) changes a field of an object.",
         )
     if params is not None:
@@ -39,8 +39,8 @@ def sampling_params(params: SamplingParams | None, keywords: SamplingOptions) ->
     unknown = set(keywords).difference(SAMPLING_FIELDS)
     if unknown:
         raise RequestError(
-            f"There is no sampling setting {min(unknown)!r}.",
-            hint=f"Valid are: {', '.join(SAMPLING_FIELDS)}.",
+            f"There is no sampling parameter {min(unknown)!r}.",
+            hint=f"Valid parameters: {', '.join(SAMPLING_FIELDS)}.",
         )
     return SamplingParams(**keywords)
 
@@ -48,8 +48,8 @@ def sampling_params(params: SamplingParams | None, keywords: SamplingOptions) ->
 def validate_params(params: object, vocab_size: int) -> SamplingParams:
     """The parameters in plain Python types: NumPy's numbers become Python's, sequences become tuples.
 
-    What comes back is the request's own: it does not change when the caller's lists or dicts do. Raises
-    RequestError naming the field, its value and what it may be.
+    The result is independent of the caller's lists and dicts. Raises RequestError with the field, its value
+    and the valid values.
     """
     if not isinstance(params, SamplingParams):
         raise RequestError(
@@ -86,7 +86,7 @@ def validate_params(params: object, vocab_size: int) -> SamplingParams:
 
 
 def _check_constraint(constraint: object) -> None:
-    """Whether it is one; what is in it is checked where it is compiled."""
+    """Check the type; the content is checked when it is compiled."""
     if constraint is None:
         return
     if not isinstance(constraint, Constraint):
@@ -139,7 +139,7 @@ def _switch(field: str, value: object) -> bool:
 
 
 def _number(field: str, value: object, low: float, high: float, *, what: str = "") -> float:
-    """NaN fails the comparison, on purpose; so do infinities, and whole numbers that no float can hold."""
+    """Check a number. The comparison also rejects NaN, infinities, and integers that no float can hold."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         number = _as_float(value)
         if low <= number <= high and number != math.inf:

@@ -1,9 +1,9 @@
-"""Logits processors: pure functions over one row, in vLLM's order.
+"""Logits processors: pure functions on one row, in vLLM's order.
 
-bans (end tokens before `min_tokens`) → logit bias → repetition, frequency and presence penalty →
-constraint mask (`guide`) → temperature → min-p → top-k → top-p. The first half maps a row to a row; the
-second half shrinks it to its survivors, a pair (token ids ascending, logits ÷ temperature in float64), so
-that noise and probabilities are computed only for tokens that can still be chosen.
+bans (end tokens before `min_tokens`) → logit bias → repetition, frequency and presence penalty → constraint
+mask (`guide`) → temperature → min-p → top-k → top-p. The first half maps a row to a row; the second half
+reduces it to its survivors, a pair (token ids ascending, logits ÷ temperature in float64), so that noise and
+probabilities are only computed for tokens that can still be chosen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from foredraft.types import Logits, Probs, SamplingParams
 Survivors: TypeAlias = tuple[TokenIds, Floats]
 
 GREEDY_BELOW = 1e-5
-"""Temperatures under this are greedy, as in vLLM: the quotient would soon leave float32's range."""
+"""Temperatures below this are greedy, as in vLLM: the quotient would exceed float32's range."""
 
 
 # --- row to row ----------------------------------------------------------------------------------------
 
 
 def ban(row: Logits, tokens: TokenIds) -> Logits:
-    """These tokens cannot be chosen."""
+    """Ban these tokens."""
     out = row.copy()
     out[tokens] = -np.inf
     return out
@@ -77,7 +77,7 @@ class RowRules:
         self.active = self.counting or bool(items)
 
     def apply(self, row: Logits, banned: TokenIds | None, counts: TokenCounts | None) -> Logits:
-        """The processed row; `row` itself when no rule is active. `counts` is read if `counting`."""
+        """The processed row; `row` itself if no rule is active. `counts` is only read if `counting`."""
         if banned is not None and banned.size:
             row = ban(row, banned)
         if self._bias_tokens.size:
@@ -93,35 +93,33 @@ class RowRules:
 
 
 def peak(row: Logits) -> float:
-    """The largest logit. Raises BackendError for a row with NaN, NoNextTokenError when all are banned."""
+    """The largest logit. Raises BackendError for a row with NaN, NoNextTokenError if all are banned."""
     best = float(row.max())
     if math.isnan(best):
         raise BackendError(
             "The model returned logits that are not numbers.",
-            hint="The model file may be damaged, or its KV cache type too coarse for it.",
+            hint="The model file may be damaged, or its KV cache type not precise enough.",
         )
     if best == -math.inf:
-        raise NoNextTokenError(
-            "No token is left to choose.", hint="Relax logit_bias, min_tokens or constraint."
-        )
+        raise NoNextTokenError("No token is allowed.", hint="Relax logit_bias, min_tokens or constraint.")
     return best
 
 
 def is_greedy(params: SamplingParams) -> bool:
-    """Whether the most likely token is taken, without noise."""
+    """Whether the likeliest token is chosen, without noise."""
     return params.temperature < GREEDY_BELOW
 
 
 def truncates(params: SamplingParams) -> bool:
-    """Whether min-p, top-k or top-p is on."""
+    """Whether min-p, top-k or top-p is active."""
     return params.min_p > 0.0 or params.top_k > 0 or params.top_p < 1.0
 
 
 def survivors(row: Logits, params: SamplingParams) -> Survivors:
-    """Temperature, then min-p, top-k and top-p. `params.temperature` must not be greedy.
+    """Apply temperature, then min-p, top-k and top-p. `params.temperature` must not be greedy.
 
-    Each stage first narrows the whole row by a bound that is sure to hold, so that sorting and float64 are
-    spent on a few candidates. Raises as `peak` does.
+    Each stage first narrows the whole row by a safe bound, so that only a few candidates are sorted and
+    converted to float64. Raises as `peak` does.
     """
     best, temperature = peak(row), params.temperature
     if params.min_p > 0.0:
@@ -148,10 +146,10 @@ def keep_top_k(tokens: TokenIds, scores: Floats, k: int) -> Survivors:
 
 
 def keep_top_p(tokens: TokenIds, scores: Floats, p: float, total: float | None = None) -> Survivors:
-    """The smallest set of most likely tokens whose probability reaches p; never empty.
+    """The smallest set of likeliest tokens whose probability reaches p; never empty.
 
-    A token stays iff the tokens ahead of it (larger score; among equals, lower id) have less than p.
-    `total` is Σ exp(score − max score) where `tokens` is only the head of a larger set.
+    A token stays iff the tokens ahead of it (larger score; among equals, lower id) have less than p. `total`
+    is Σ exp(score − max score) if `tokens` is only the head of a larger set.
     """
     falling = np.sort(scores)[::-1]
     weights = np.exp(falling - falling[0])
@@ -161,7 +159,7 @@ def keep_top_p(tokens: TokenIds, scores: Floats, p: float, total: float | None =
 
 
 def _keep(tokens: TokenIds, scores: Floats, count: int, floor: np.float64) -> Survivors:
-    """The `count` largest scores, of which `floor` is the last; among equals the lower ids."""
+    """The `count` largest scores, of which `floor` is the smallest; among equals the lower ids."""
     kept = scores >= floor
     surplus = int(kept.sum()) - count
     if surplus:
@@ -204,7 +202,7 @@ def top_tokens(row: Logits, count: int) -> Sequence[int]:
 
 
 def _nucleus(row: Logits, best: float, params: SamplingParams) -> Survivors:
-    """Top-p on a whole row: only a head that is sure to hold the nucleus gets sorted."""
+    """Top-p on a whole row: only a head that certainly contains the nucleus is sorted."""
     temperature = params.temperature
     total = mass(row, best, temperature)
     for nats in (4.0, 8.0, 16.0, math.inf):

@@ -1,4 +1,4 @@
-"""How one request's tokens are chosen from the target's logits (docs/how-it-works.md)."""
+"""Chooses one request's tokens from the target's logits (docs/how-it-works.md)."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def processed(row: Logits, params: SamplingParams) -> Probs:
 class RequestSampler:
     """The target's choice of tokens for one request.
 
-    A function of seed, position and history only: two samplers that committed the same tokens choose the
-    same next token, whatever was drafted. Rows have shape (vocabulary,) and are never written to.
+    A function of seed, position and history only: two samplers with the same committed tokens choose the same
+    next token, whatever was drafted. Rows have shape (vocabulary,) and are never modified.
     """
 
     def __init__(
@@ -87,11 +87,13 @@ class RequestSampler:
         self._greedy = is_greedy(params)
         self._plain = not self._rules.active and not self._banned.size
         self.completed_at: int | None = None
-        """The `position` at which the request's constraint was complete; None before, and without one."""
+        """The `position` at which the request's constraint was complete; None before, or without a
+        constraint.
+        """
 
     @property
     def position(self) -> int:
-        """Tokens before the next one: prompt and generated."""
+        """The number of tokens before the next one, in prompt and output."""
         return self._length
 
     def choose(self, row: Logits, extra: Sequence[int] = ()) -> int:
@@ -102,7 +104,7 @@ class RequestSampler:
         if self._guide is not None:
             return self._choose_guided(self._guide, row, extra)
         if self._plain and self._greedy:
-            # numpy's argmax stops at the first NaN; every token passes here, so no second pass to look.
+            # numpy's argmax returns the first NaN, so no second pass over the row is needed to find one.
             best = int(row.argmax())
             if not row[best] > -np.inf:
                 peak(row)
@@ -118,26 +120,29 @@ class RequestSampler:
             if forced and row[forced[0]] > -np.inf:
                 return forced[0]
             if not forced and not truncates(params):
-                # A maximum over all tokens that is allowed is the maximum over those allowed: no mask needed.
+                # If the overall maximum is allowed, it is also the maximum of the allowed tokens: no mask
+                # needed.
                 token = choose_token(row, params, key)
                 if guide.allows(token):
                     return token
         return choose_token(guide.mask(row, extra), params, key)
 
     def distribution(self, row: Logits, extra: Sequence[int] = ()) -> Probs:
-        """What `choose` samples from, after the history and `extra`. Raises as `choose` does."""
+        """The distribution that `choose` samples from, after the history and `extra`. Raises as `choose`
+        does.
+        """
         adjusted = self._adjust(row, extra)
         if self._guide is not None:
             adjusted = self._guide.mask(adjusted, extra)
         return processed(adjusted, self._params)
 
     def prune(self, draft: Draft) -> Draft | None:
-        """The part of a draft that the request's constraint leaves a chance; None if that is nothing."""
+        """The part of a draft that the request's constraint allows; None if that is nothing."""
         return draft if self._guide is None else self._guide.prune(draft)
 
     def logprob(self, row: Logits, token: int) -> TokenLogprob:
         """The token's log-probability under the unmodified logits (vLLM's `raw_logprobs`), in nats, with the
-        `params.logprobs` most likely alternatives, best first.
+        `params.logprobs` likeliest alternatives, best first.
         """
         best = peak(row)
         whole = best + math.log(mass(row, best, 1.0))
@@ -146,7 +151,7 @@ class RequestSampler:
         return TokenLogprob(token, float(row[token]) - whole, top)
 
     def advance(self, token: int) -> None:
-        """A token was committed. Raises RequestError for one that the constraint forbids."""
+        """Commit a token. Raises RequestError if the constraint forbids it."""
         if self._guide is not None:
             self._guide.advance((token,))
             if self._guide.complete and self.completed_at is None:
@@ -162,15 +167,15 @@ class RequestSampler:
     def uniform_at(self, index: int) -> float:
         """Uniform noise in (0, 1) for the acceptance test of draft token `index` of this round.
 
-        Independent of the noise that chooses tokens, and of every other round's. To be called before the
+        Independent of the noise that chooses tokens, and of every other round's. Must be called before the
         round's tokens are committed with `advance`.
         """
         return float(uniform(self._seed, self._length + index, _ZERO, depth_stream(ACCEPT, index))[0])
 
     def pick(self, probs: Probs, index: int) -> int:
-        """A sample of `probs` for token `index` of this round, by Gumbel-max with its own noise.
+        """A sample of `probs` for token `index` of this round, by Gumbel-max with separate noise.
 
-        `probs` need not be normalised. As `uniform_at`, to be called before `advance`.
+        `probs` need not be normalised. As `uniform_at`, it must be called before `advance`.
         """
         tokens = np.flatnonzero(probs)
         key = make_key(self._seed, self._length + index, depth_stream(RESIDUAL, index))
@@ -185,9 +190,9 @@ class RequestSampler:
 
 
 def early_bans(params: SamplingParams, end_tokens: frozenset[int]) -> TokenIds:
-    """The tokens that may not come before `min_tokens` were generated: all that would end the text.
+    """The tokens that must not come before `min_tokens` were generated: all that would end the text.
 
-    With `ignore_eos` an end token ends nothing, so only stop tokens are banned.
+    With `ignore_eos` end tokens do not end the text, so only stop tokens are banned.
     """
     if params.min_tokens <= 0:
         return _ZERO[:0]

@@ -1,4 +1,4 @@
-"""Whether a value can fit two JSON schemas at once, as far as types, constants and properties tell."""
+"""Whether a value can match two JSON schemas at once, judged by types, constants and properties."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ALL = frozenset({"null", "boolean", "number", "string", "array", "object"})
 
 
 def are_disjoint(schemas: list[Any], resolved: Callable[[Any], Any]) -> bool:
-    """Whether no value fits two of them. `resolved` gives the schema that a `$ref` leads to. Of many schemas
-    only constants are looked at: the rest would take a time that grows with the square of their number.
+    """Whether no value matches two of them. `resolved` returns the target of a `$ref`. For many schemas only
+    constants are compared, because the other comparisons take quadratic time.
     """
     seen = [resolved(schema) for schema in schemas]
     constants = [_constants(schema) if isinstance(schema, Mapping) else None for schema in seen]
@@ -38,7 +38,7 @@ def _disjoint(one: Any, other: Any, resolved: Callable[[Any], Any]) -> bool:
     return any(
         _disjoint(resolved(mine[name]), resolved(theirs[name]), resolved)
         for name in mine.keys() & theirs.keys() & required
-        if "$ref" not in mine[name] or "$ref" not in theirs[name]  # no circles
+        if "$ref" not in mine[name] or "$ref" not in theirs[name]  # prevents cycles
     )
 
 
@@ -71,7 +71,7 @@ def _constants(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
 
 
 def _text(value: object) -> str:
-    """Equal for equal values: 1 and 1.0 are, in JSON."""
+    """The same text for equal values: in JSON 1 and 1.0 are equal."""
     return repr(float(value)) if type(value) in (int, float) and abs(value) < 2**53 else repr(value)  # type: ignore[arg-type]
 
 

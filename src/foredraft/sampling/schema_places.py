@@ -1,4 +1,4 @@
-"""Where a JSON schema has schemas within it, where its references lead, and how deep that goes."""
+"""Locations of schemas within a JSON schema, the targets of its references, and its depth."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from foredraft.errors import RequestError
 
 MAX_LEVELS = 128
-"""Levels of schemas within schemas, those that `$ref` leads to included. llguidance goes into them by calling
-itself, which in the stack it is tried out on it can do about 200 times.
+"""Maximum levels of nested schemas, targets of `$ref` included. llguidance recurses through them, which on
+the stack of its trial works for about 200.
 """
 
 Schema = dict[str, Any]
@@ -26,12 +26,12 @@ BY_NAME = frozenset(["properties", "patternProperties", "$defs", "definitions", 
 
 
 def steps(pointer: str) -> list[str]:
-    """The keys and indices that a reference such as `#/$defs/a` goes through."""
+    """The keys and indices in a reference such as `#/$defs/a`."""
     return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
 
 
 def target(root: Mapping[str, Any], pointer: str) -> Any:
-    """What a reference within a document leads to; None if that is nothing."""
+    """The target of a reference within a document; None if there is none."""
     place: Any = root
     for step in steps(pointer):
         if isinstance(place, list):
@@ -42,8 +42,8 @@ def target(root: Mapping[str, Any], pointer: str) -> Any:
 
 
 def check_levels(root: Schema) -> None:
-    """Raises RequestError where schemas lie too deep in one another. Each reference is followed once, as
-    llguidance does.
+    """Raises RequestError for schemas that are nested too deeply. Each reference is followed once, as in
+    llguidance.
     """
     seen = {"#"}
 
@@ -77,7 +77,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
 def too_deep() -> RequestError:
     """The error for a schema beyond `MAX_LEVELS`."""
     return RequestError(
-        f"The JSON schema cannot be used: its schemas lie more than {MAX_LEVELS} levels deep in one another, "
+        f"The JSON schema cannot be used: its schemas are nested more than {MAX_LEVELS} levels deep, "
         "references included.",
-        hint="Use a flatter one.",
+        hint="Use a flatter schema.",
     )

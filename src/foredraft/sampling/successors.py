@@ -1,7 +1,7 @@
-"""Which tokens the target holds likeliest next, at every row of a verified draft: what `recycle` learns from.
+"""The target's likeliest next tokens at every row of a verified draft, from which `recycle` learns.
 
-The logits are as the model gave them, before penalties, bans and temperature: they say what the model would
-write, not what one request may.
+Uses the model's raw logits, before penalties, bans and temperature: they describe the model, not one
+request's settings.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Successors: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Pairs (a row's token, the likeliest tokens after it)."""
 
 MARGIN = 4.0
-"""Nats under the best logit from which a token is left out: it is less than a fiftieth as likely."""
+"""Maximum distance from the best logit in nats: a token beyond it is less than a fiftieth as likely."""
 
 MANY = 512
-"""Candidates above which selecting the k best is cheaper than sorting them."""
+"""Number of candidates above which selecting the k best is cheaper than sorting them."""
 
 
 def top_successors(row: Logits, k: int) -> tuple[int, ...]:
-    """At most `k` tokens of the largest logits of a row, best first, among equals the lower ids first; only
-    those within `MARGIN` of the best. None of them when all logits are equal or not numbers.
+    """At most `k` tokens with the largest logits of a row, best first, among equals the lower ids first; only
+    those within `MARGIN` of the best. None if all logits are equal or not numbers.
 
-    Comparing the row with its best leaves some 20 of 49,152 tokens to sort: 9 to 17 µs a row, where
-    `np.argpartition` over the whole row takes 50 to 60. For the best one alone it is 4.
+    Comparing the row with its maximum leaves about 20 of 49,152 tokens to sort: 9 to 17 µs a row, while
+    `np.argpartition` over the whole row takes 50 to 60. The best one alone takes 4.
     """
     if k == 1:
         best = int(row.argmax())
@@ -48,7 +48,7 @@ def top_successors(row: Logits, k: int) -> tuple[int, ...]:
 
 def verified_successors(last: int, draft: Draft | None, rows: Logits, k: int) -> Successors:
     """The successors of every row that verified a draft: of the committed token `last`, then of each draft
-    token, also of those that were rejected. `rows` has shape (1 + draft tokens, vocabulary).
+    token, including rejected ones. `rows` has shape (1 + draft tokens, vocabulary).
     """
     tokens = (last, *draft.tokens) if draft is not None else (last,)
     return tuple((token, top_successors(row, k)) for token, row in zip(tokens, rows, strict=True))

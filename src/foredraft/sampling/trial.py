@@ -1,12 +1,12 @@
-"""llguidance tried out on a constraint: `try_out` runs in a child process, which may crash.
+"""Tries a constraint with llguidance: `try_out` runs in a child process, which may crash.
 
-It uses a vocabulary of single bytes in place of the model's. A step with a token of twelve bytes is twelve
-steps here, so a walk of `STEPS` sees as much of the grammar; nothing of the model's 50,000 to 250,000 tokens
-has to be handed over and kept in each child; and what was found out holds for all models. Only a grammar that
-names tokens by their numbers gets as many tokens as the model has.
+It uses a vocabulary of single bytes instead of the model's. A step with a token of twelve bytes is twelve
+steps here, so a walk of `STEPS` covers as much of the grammar; the model's 50,000 to 250,000 tokens need not
+be passed to and kept in each child; and the result holds for all models. Only a grammar that names tokens by
+number gets as many tokens as the model has.
 
-It has a stack of its own, smaller than that of any thread that may compile the constraint afterwards: what
-has room here has room there.
+It has its own stack, smaller than that of any thread that may compile the constraint afterwards, so that a
+constraint that fits here also fits there.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["json", "regex", "lark"]
 
 MAX_GRAMMAR = 100_000
-"""Symbols of a compiled grammar (llguidance's own limit is five times as high)."""
+"""Maximum symbols of a compiled grammar (llguidance's own limit is five times as high)."""
 
 MAX_LEXER_STATES = 50_000
-"""States of a grammar's lexer, of 1 to 2 kB each (llguidance's own limit: 250,000)."""
+"""Maximum states of a grammar's lexer, of 1 to 2 kB each (llguidance's own limit: 250,000)."""
 
 WHITESPACE = r"( |\n[ \t]{0,32})"
-"""What may stand between the tokens of JSON, at most once: a space, or a new line with its indentation. With
-any amount allowed small models may write spaces until the context is full. A schema may say otherwise in
-`x-guidance`."""
+"""White space between the tokens of JSON, at most once: a space, or a new line with its indentation. If any
+amount were allowed, small models could write spaces until the context is full. A schema can change it in
+`x-guidance`.
+"""
 
 STEPS = 64
 STACK = 1 << 20
@@ -39,7 +40,7 @@ _CLOSING = frozenset(b'"}],:{[')
 
 
 def llguidance_grammar(form: Form, text: str) -> str:
-    """A grammar as LLMatcher takes it. Raises ValueError."""
+    """A grammar in the form for LLMatcher. Raises ValueError."""
     from llguidance import LLMatcher
 
     if form == "regex":
@@ -50,7 +51,7 @@ def llguidance_grammar(form: Form, text: str) -> str:
 
 
 def limits() -> LLParserLimits:
-    """What llguidance may use up."""
+    """Resource limits for llguidance."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -59,7 +60,7 @@ def limits() -> LLParserLimits:
 
 
 def try_out(form: Form, text: str, vocab_size: int) -> str:
-    """Why a constraint cannot be used; nothing if it can, as far as its first bytes go. May crash."""
+    """The reason why a constraint cannot be used, judged by its first bytes; empty if it can. May crash."""
     found: list[str | BaseException] = []
 
     def run() -> None:
@@ -94,8 +95,8 @@ def _complaint(form: Form, text: str, vocab_size: int) -> str:
 
 
 def _walk(matcher: LLMatcher) -> None:
-    """Some text of the grammar, one byte after another, with what ends a value more often than by chance."""
-    chance = random.Random(0)  # noqa: S311 - the same every time
+    """Write some text of the grammar byte by byte, preferring bytes that end a value."""
+    chance = random.Random(0)  # noqa: S311 - deterministic
     for _ in range(STEPS):
         choices = _allowed(matcher.compute_bitmask())
         if matcher.is_error() or not choices:
@@ -108,7 +109,7 @@ def _walk(matcher: LLMatcher) -> None:
 
 
 def _allowed(mask: bytes) -> list[int]:
-    """Bytes that may come next; other tokens where no byte may. Not the end."""
+    """Bytes that may come next, or other tokens if no byte may. Without the end token."""
     first = range(BYTES // 8)
     found = _set_bits(mask, first)
     return found or [token for token in _set_bits(mask, range(BYTES // 8, len(mask))) if token > BYTES]
@@ -119,14 +120,14 @@ def _set_bits(mask: bytes, places: range) -> list[int]:
 
 
 def error_text(matcher: LLMatcher) -> str:
-    """Why a matcher cannot go on; nothing if it can."""
+    """Why a matcher cannot continue; empty if it can."""
     text = matcher.get_error().split("<backtrace>")[0].split("<non-verbose/>")[0]
     text = " ".join(text.split())
     return "no token of this vocabulary may follow" if text.startswith("NoExtension") else text
 
 
 class _Bytes:
-    """A vocabulary of the 256 bytes, an end, and control tokens up to a size."""
+    """A vocabulary of the 256 bytes, an end token, and control tokens up to a size."""
 
     bos_token_id = None
     eos_token_id = BYTES

@@ -1,8 +1,8 @@
-"""Whether a constraint can be used, found out in a child process before this one's llguidance sees it.
+"""Tests in a child process whether a constraint can be used, before llguidance compiles it in this one.
 
-llguidance is native code in the server's own process, and a constraint comes from a client: one that makes it
-crash, or compile for minutes, is to cost its own request, not everybody's. What was found out is remembered,
-unless the machine may have been the cause.
+llguidance is native code in the server's own process, and constraints come from clients: one that crashes it,
+or takes minutes to compile, must only fail its own request. The result is cached, unless the machine may have
+been the cause.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from foredraft.sampling.grammar import WHAT, Source, unusable
 from foredraft.types import Constraint
 
 SECONDS = 2.0
-"""For compiling, and for the first steps."""
+"""Seconds for compiling and the first steps."""
 
 MEMORY = 512 << 20
 
 REMEMBERED = 1024
-"""Verdicts: a hash and a line of text each."""
+"""Maximum cached results: a hash and a line of text each."""
 
-_SIMPLER = "Use a simpler one: fewer rules or levels within each other, fewer alternatives, smaller counts."
+_SIMPLER = "Use a simpler constraint: fewer rules, levels or alternatives, or smaller counts."
 _LIMITS = ("crashes on it", "Too many items", "Current row has", "too many", "too deep")
 _TRY_OUT = "foredraft.sampling.trial:try_out"
 
@@ -41,8 +41,8 @@ _remembering = Lock()
 
 
 def check(constraint: Constraint, source: Source, vocab_size: int) -> None:
-    """Raises RequestError for a constraint that cannot be used, saying why; CapacityError where too many are
-    being tried out, or the process that did was ended.
+    """Raises RequestError with the reason for an unusable constraint; CapacityError if too many are being
+    tested, or the testing process was killed.
     """
     names_tokens = source.form == "lark" and ("<[" in source.text or "<|" in source.text)
     size = vocab_size if names_tokens else 0
@@ -61,7 +61,7 @@ def check(constraint: Constraint, source: Source, vocab_size: int) -> None:
 
 
 def get_ready() -> None:
-    """Start a child, so that the first constraint does not wait for it."""
+    """Start a child, so that the first constraint does not wait for one."""
     with suppress(ChildError, CapacityError):
         _pool.call(_TRY_OUT, "regex", "a", 0, seconds=SECONDS)
 
@@ -74,7 +74,7 @@ def _found_out(constraint: Constraint, source: Source, vocab_size: int) -> str:
             return f"llguidance crashes on it. {error.message}"
         what = WHAT[constraint.kind]
         raise CapacityError(
-            f"The {what} could not be tried out. {error.message}", hint="Send the request again."
+            f"The {what} could not be tested. {error.message}", hint="Send the request again."
         ) from None
     except ChildMemoryError as error:
         reason = f"llguidance runs out of memory on it. {error.message}"

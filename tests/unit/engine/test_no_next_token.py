@@ -95,4 +95,4 @@ def test_settings_that_ban_what_the_constraint_wants_end_an_answer_too() -> None
     answer = generate(banned)
     assert (answer.tokens, answer.finish_reason) == ((0, 1), FinishReason.LENGTH)
     assert answer.notice is not None
-    assert "No token is left" in answer.notice
+    assert "No token is allowed" in answer.notice

@@ -267,7 +267,7 @@ def test_a_constant_that_would_come_out_as_another_is_refused(where: str, number
         "inside": {"const": [{"a": number}]},
     }
     for strict in (True, False):
-        with pytest.raises(RequestError, match="cannot be held exactly") as caught:
+        with pytest.raises(RequestError, match="cannot be represented exactly") as caught:
             prepare(schemas[where], strict=strict)
         assert len(str(caught.value)) < 300
 
@@ -370,7 +370,7 @@ MALFORMED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("schema", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_value_of_a_wrong_kind_is_refused(schema: dict[str, Any], strict: bool) -> None:
-    with pytest.raises(RequestError, match="wrong kind"):
+    with pytest.raises(RequestError, match="wrong type"):
         prepare(schema, strict=strict)
 
 

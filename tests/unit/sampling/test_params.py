@@ -184,6 +184,6 @@ def test_settings_are_an_object_or_keywords() -> None:
 
 def test_an_unknown_setting_lists_the_valid_ones() -> None:
     unknown: Any = {"temp": 1}
-    with pytest.raises(RequestError, match="no sampling setting 'temp'") as caught:
+    with pytest.raises(RequestError, match="no sampling parameter 'temp'") as caught:
         sampling_params(None, unknown)
     assert "temperature" in (caught.value.hint or "")
