@@ -1,4 +1,4 @@
-"""Models of transformers (safetensors) through PyTorch. Importing this package imports neither."""
+"""Models of transformers (safetensors) through PyTorch. Importing this package imports neither library."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from foredraft.registry import missing_dependency
 
 
 class TorchBackend:
-    """The `torch` backend: accepts a folder as the Hugging Face Hub has them, or a file of it."""
+    """The `torch` backend: accepts a folder in the form of the Hugging Face Hub, or a file in one."""
 
     name = "torch"
 
     def accepts(self, path: Path) -> bool:
-        """Whether it is, or lies in, a folder with a configuration and weights as safetensors."""
+        """Whether the path is, or is in, a folder with a configuration and safetensors."""
         return repository_of(path) is not None
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError.
 
-        Also takes a GGUF file, which transformers turns into full-size weights (it needs the package `gguf`).
+        Also loads a GGUF file, which transformers converts to full-size weights (it needs the package
+        `gguf`).
         """
         try:
             from foredraft.backends.torch.loading import load_model

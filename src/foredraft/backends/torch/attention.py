@@ -1,13 +1,13 @@
 """Attention of packed rows over the KV cache.
 
-On a processor (`attend_in_blocks`) a row's result must not depend on how many rows and cells are computed
-with it, bit for bit (docs/exactness.md). Three things see to that: a product never has fewer than
+On a processor (`attend_in_blocks`) a row's result must not depend, bit for bit, on the number of rows and
+cells computed with it (docs/exactness.md). Three measures ensure that: a product never has fewer than
 `least_rows` rows, so that it becomes neither a matrix-vector product nor one of MKL's for small matrices;
-sums over cells go block by block, at fixed places, and cells behind a row's own add exact zeros; and the
-rows of a tree are computed branch by branch, each of them written where it would stand if it were a chain.
+sums over cells go block by block, at fixed positions, and cells after a row's own add exact zeros; and the
+rows of a tree are computed branch by branch, each in the cell where it would be in a chain.
 
-Elsewhere (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask; on
-CUDA `sdpa_kernels.py` says which of torch's kernels may do that.
+On other devices (`attend_masked`) one call of torch's attention computes all rows of a sequence, with a mask;
+on CUDA `sdpa_kernels.py` restricts the kernels that torch may choose.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from foredraft.backends.torch.exact_sizes import alike, measured_with_threads, t
 from foredraft.backends.torch.kv import BLOCK, Layer
 
 LEAST_ROWS = 4
-"""Enough of them wherever heads are of no more than 64 numbers."""
+"""Sufficient for heads of at most 64 numbers."""
 
 MEASURED_ROWS = (2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16, 24, 32, 64, 128)
 MEASURED_CELLS = (64, 192, 2304)
 
 STEP = 64
-"""Cells within a first, unfinished block are padded to a multiple of this."""
+"""Cells of the first, incomplete block are padded to a multiple of this."""
 
 SCORES = 1 << 22
-"""The most attention scores of one sequence computed at once."""
+"""Maximum attention scores of one sequence computed at once."""
 
 CHUNK = 128
-"""The most rows of one sequence computed at once."""
+"""Maximum rows of one sequence computed at once."""
 
 ALIGNED = 16
-"""Numbers after which rows of a mask may begin: kernels on a GPU read so many at once, at most."""
+"""Alignment of a mask's rows, in numbers: the maximum that GPU kernels read at once."""
 
 SIDE_BY_SIDE = 64
 NEARLY = 256
-"""The most rows, and the largest difference of positions, with which sequences are computed side by side.
-With 8 sequences of one row each a forward of a 135M model took 98 ms, and 125 ms with one after the other."""
+"""Maximum rows, and maximum difference of positions, of sequences that are computed side by side. With 8
+sequences of one row each a forward of a 135M model took 98 ms, and 125 ms one after another.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a layer's attention does besides the usual. `window`: how many cells back a row sees, its own
-    included; `softcap`: scores are squeezed into ± this; `sinks`: a score for each head that takes part in
-    the sum and stands for nothing.
+    """Variants of a layer's attention. `window`: how many cells back a row sees, including its own;
+    `softcap`: scores are squeezed into ± this; `sinks`: a score for each head that only takes part in the
+    sum.
     """
 
     scale: float
@@ -61,9 +62,9 @@ class Style:
 
 
 class Attention(Protocol):
-    """Appends keys and values to the cache and returns what the queries see.
+    """Appends keys and values to the cache and returns the result for the queries.
 
-    `kv` is a pair of shape (rows, heads, size) each, or, where they lie side by side, one tensor of shape
+    `kv` is a pair of shape (rows, heads, size) each, or, if they are adjacent in memory, one tensor of shape
     (rows, 2, heads, size), which is written in one copy.
     """
 
@@ -71,14 +72,15 @@ class Attention(Protocol):
 
 
 def choose_attention(device: Any) -> Attention:
-    """`attend_in_blocks` on a processor, `attend_masked` elsewhere."""
+    """`attend_in_blocks` on a processor, `attend_masked` on other devices."""
     return attend_in_blocks if device.type == "cpu" else attend_masked
 
 
 def cells_dtype(dtype: Any, device: Any) -> Any:
-    """The number format of the KV cache of a model computed in `dtype`. A processor's is never shorter than
-    fp32: torch copies bf16 before it multiplies it, all cells in every forward, and the products themselves
-    are made for more rows. Scores and sums over 576 cells took 830 µs a layer in bf16, 70 in fp32.
+    """The number format of the KV cache of a model computed in `dtype`. On a processor it is never shorter
+    than fp32: torch copies bf16 before it multiplies it, all cells in every forward, and the products
+    themselves are optimised for more rows. Scores and sums over 576 cells took 830 µs a layer in bf16, 70 in
+    fp32.
     """
     return torch.float32 if device.type == "cpu" and dtype.itemsize < torch.float32.itemsize else dtype
 
@@ -87,14 +89,14 @@ def cells_dtype(dtype: Any, device: Any) -> Any:
 
 
 def attend_in_blocks(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
-    """See above. Returns shape (rows, query heads, value size)."""
+    """See the module. Returns shape (rows, query heads, value size)."""
     runs = batch.scratch.get("runs") or batch.scratch.setdefault("runs", _runs(batch.segments))
     parts = [_run(layer, batch, run, q, kv, style=style) for run in runs]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _run(layer: Layer, batch: Batch, run: Sequence[Segment], q: Any, kv: Any, *, style: Style) -> Any:
-    """Of neighbouring sequences."""
+    """Attention of adjacent sequences."""
     first, end = run[0].first, run[-1].end
     if end - first < len(q):
         q, kv = q[first:end], _rows_of(kv, slice(first, end))
@@ -123,12 +125,14 @@ def _write(layer: Layer, seq: int, start: int, kv: Any) -> None:
 
 
 def _cells_of(seq: int, layer: Layer) -> tuple[Any, Any, Any]:
-    """A sequence's keys and values, of shape (heads, cells, size), and both in one where they are."""
+    """A sequence's keys and values, of shape (heads, cells, size), and both in one tensor if they are
+    adjacent.
+    """
     return layer.keys[seq], layer.values[seq], None if layer.both is None else layer.both[:, seq]
 
 
 def _tree(layer: Layer, batch: Batch, segment: Segment, q: Any, kv: Any, *, style: Style) -> Any:
-    """Branch by branch; afterwards every row stands in the cell of its own."""
+    """Compute a tree branch by branch; afterwards every row is in its own cell."""
     out = None
     for branch in segment.branches:
         path = branch.path - segment.first
@@ -143,7 +147,7 @@ def _tree(layer: Layer, batch: Batch, segment: Segment, q: Any, kv: Any, *, styl
 
 
 def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Neighbouring sequences with as many rows each, and about as long, are computed side by side."""
+    """Groups of adjacent sequences with equally many rows and similar lengths, computed side by side."""
     runs: list[list[Segment]] = []
     for segment in segments:
         last = runs[-1][-1] if runs else None
@@ -161,7 +165,7 @@ def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def _in_chunks(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, ...], *, style: Style) -> Any:
-    """Chains at positions `starts` and after; a long one in parts, each over no more cells than it sees."""
+    """Chains at positions `starts` and after; long ones in parts, each over the cells that it sees."""
     count, heads = q.shape[0] // len(starts), q.shape[1]
     most = max(LEAST_ROWS, min(CHUNK, SCORES // (heads * (max(starts) + count))))
     if len(starts) > 1 or count <= most:
@@ -176,15 +180,15 @@ def _in_chunks(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the layers of a forward with the same heads have in common for rows of some chains: buffers and
-    masks of shapes (sequences × groups, filled, …), where as many rows are filled up as a product needs.
+    """Buffers and masks that a forward's layers with the same heads share, for rows of some chains: of shapes
+    (sequences × groups, filled, …), padded to as many rows as a product needs.
     """
 
     key: tuple[int, int, int]
-    """The first sequence, how many, and their cells."""
+    """The first sequence, the number of sequences, and their cells."""
     queries: Any
     asked: Any
-    """The part of `queries` that is not filled up: (sequences, groups, rows, heads of a group, size)."""
+    """The part of `queries` without padding: (sequences, groups, rows, heads of a group, size)."""
     hidden: Any
 
 
@@ -224,10 +228,11 @@ def _seen(key: tuple[int, int, int], layer: Layer) -> tuple[Any, tuple[Any, ...]
 
 @measured_with_threads
 def least_rows(size: int) -> int:
-    """The fewest rows of a product with keys of `size` numbers that are added up as those of many are.
+    """The minimum rows of a product with keys of `size` numbers for the same summation order as with many
+    rows.
 
-    It is measured: MKL for AVX-512 has kernels of their own for up to 2 rows of 64 numbers, 5 of 128 and 10
-    of 256.
+    It is measured: MKL for AVX-512 has separate kernels for up to 2 rows of 64 numbers, 5 of 128 and 10 of
+    256.
     """
     keys, row = telling_weight(max(MEASURED_CELLS), size, torch.float32)
     least = LEAST_ROWS
@@ -239,15 +244,15 @@ def least_rows(size: int) -> int:
 
 
 def _twice(keys: Any, rows: Any) -> Any:
-    """Of two heads: MKL computes those of one in another way."""
+    """Duplicate a single head: MKL has another kernel for one head."""
     return torch.bmm(rows.expand(2, -1, -1), keys.expand(2, -1, -1))[0]
 
 
 def _scores(plan: _Plan, keys: Any, style: Style) -> Any:
     """Scaled products of queries and keys; -inf where rows must not look.
 
-    The queries are scaled, not their products: MKL's kernels for AVX-512 multiply with a factor before they
-    add up for some numbers of rows, and afterwards for others.
+    The queries are scaled instead of the products: MKL's kernels for AVX-512 multiply with a factor before
+    the summation for some numbers of rows, and after it for others.
     """
     if style.softcap is None:
         return torch.baddbmm(plan.hidden, plan.queries.mul_(style.scale), keys)
@@ -282,9 +287,8 @@ def _hidden(
     window: int | None,
     dtype: Any,
 ) -> Any:
-    """What is added to the scores: -inf where a row must not look, 0 elsewhere. The rows of the `filled` ones
-    that only fill up look where the first one does. Shape (sequences × groups, filled, cells), or
-    (1, filled, cells) for one sequence.
+    """The addition to the scores: -inf where a row must not look, 0 elsewhere. Padding rows look where the
+    first one does. Shape (sequences × groups, filled, cells), or (1, filled, cells) for one sequence.
     """
     positions = torch.tensor(starts)[:, None] + torch.arange(count).repeat_interleave(shared)
     if positions.shape[1] < filled:
@@ -315,7 +319,7 @@ def _softmax(scores: Any, sinks: Any, groups: int, count: int) -> Any:
 
 
 def attend_masked(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) -> Any:
-    """See above. Returns shape (rows, query heads, value size)."""
+    """See the module. Returns shape (rows, query heads, value size)."""
     k, v = kv if isinstance(kv, tuple) else kv.unbind(1)
     out = q.new_empty((*q.shape[:2], v.shape[2]))
     for segment in batch.segments:
@@ -333,9 +337,9 @@ def attend_masked(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) 
 
 
 def _mask(batch: Batch, segment: Segment, shared: int, window: int | None, q: Any) -> Any:
-    """What is added to the scores: -inf where a row must not look, 0 elsewhere; shape (rows × shared, cells),
-    numbers like those of `q`. Made once for all layers, and also where each row looks at everything: without
-    a mask torch takes another kernel. Rows begin at multiples of `ALIGNED`, or each layer would copy it.
+    """The addition to the scores: -inf where a row must not look, 0 elsewhere; shape (rows × shared, cells),
+    in the format of `q`. Computed once for all layers, and also if each row looks at everything: without a
+    mask torch uses another kernel. Rows are aligned to `ALIGNED`, or each layer would copy the mask.
     """
     key = (segment.first, shared, window)
     if key not in batch.scratch:
@@ -355,7 +359,9 @@ def _looks(batch: Batch, segment: Segment, window: int | None, device: Any) -> A
         seen[:, segment.start :] = _related(segment.parents).to(device)
     if window is not None:
         position = batch.positions[segment.first : segment.end]
-        standing = torch.cat([cell[: segment.start], position])  # a tree's rows stand where their depth says
+        standing = torch.cat(
+            [cell[: segment.start], position]
+        )  # a tree's rows are at the position of their depth
         seen &= standing > position[:, None] - window
     return seen
 

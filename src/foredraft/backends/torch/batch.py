@@ -1,7 +1,7 @@
-"""What a forward computes, as tensors: rows of several sequences packed one behind the other, none padded.
+"""A forward's input as tensors: rows of several sequences packed without padding.
 
-They are packed in the order of their sequences, so that attention finds neighbours; logits come in the
-order in which they were asked for.
+They are packed in the order of their sequences, so that attention finds adjacent ones; logits are in the
+order of the request.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from foredraft.types import Rows
 
 TOKEN, POSITION, WANTED, SEQUENCE, UNBROKEN, CELL = range(6)
-"""Rows of `Batch.numbers`."""
+"""Indices of the rows of `Batch.numbers`."""
 
 PATH = 64
-"""Rows of a tree, at most, where `paths_of` is asked for."""
+"""Maximum rows of a tree for `paths_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A path through a tree: rows of the forward from a root to a leaf, of which the last `new` ones have
-    not been on an earlier branch.
+    """A path through a tree: rows of the forward from a root to a leaf, of which the last `new` ones are not
+    on an earlier branch.
     """
 
     path: Any
@@ -36,7 +36,7 @@ class Branch:
 class Segment:
     """The rows `first` … `first + count - 1` of a forward, which follow `start` cells of sequence `seq`.
 
-    `parents` and `branches` are those of a tree, empty for a chain; `branches` on a processor only.
+    `parents` and `branches` are those of a tree, empty for a chain; `branches` is only set on a processor.
     """
 
     seq: int
@@ -48,17 +48,17 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """One past its last row in the forward."""
+        """The index after its last row in the forward."""
         return self.first + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`numbers`, of shape (6, rows), says of each row its token and position, a row that returns logits (for
-    as many as there are `wanted`), its sequence, how many cells it sees from the first one on without a gap,
+    """`numbers`, of shape (6, rows), has for each row its token and position, a row that returns logits (for
+    the first `wanted` ones), its sequence, the number of contiguous cells that it sees from the first one on,
     and the cell that it is written to.
 
-    `scratch` keeps what every layer computes alike, such as masks, until the forward is over.
+    `scratch` caches values that every layer computes alike, such as masks, until the forward is over.
     """
 
     numbers: Any
@@ -78,7 +78,7 @@ class Batch:
 
 
 def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
-    """Pack the rows. The caller checked them."""
+    """Pack the rows, which the caller has checked."""
     numbers: list[list[int]] = [[] for _ in range(6)]
     ends: dict[int, int] = {}
     segments: list[Segment] = []
@@ -116,7 +116,7 @@ def _depths(parents: Sequence[int]) -> list[int]:
 
 
 def _branches(parents: Sequence[int]) -> list[tuple[list[int], int]]:
-    """(rows from a root to a leaf, how many of the last ones no earlier branch has) for every leaf."""
+    """(rows from a root to a leaf, how many of the last ones are on no earlier branch) for every leaf."""
     inner = set(parents)
     seen: set[int] = set()
     branches: list[tuple[list[int], int]] = []
@@ -140,8 +140,8 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def paths_of(batch: Batch) -> Any:
-    """Of shape (rows, `PATH`): which rows of its tree, counted from the tree's first one, a row sees, in the
-    order of their positions. None where there is no tree.
+    """For each row the rows of its tree that it sees, counted from the tree's first one, in the order of
+    their positions; shape (rows, `PATH`). None without a tree.
     """
     trees = [segment for segment in batch.segments if segment.parents]
     if not trees:

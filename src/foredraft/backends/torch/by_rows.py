@@ -1,4 +1,4 @@
-"""Whether rows can be computed by themselves here: with Triton, which comes with torch on Linux."""
+"""Whether attention by rows is available: with Triton, which is part of torch on Linux."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 def find_row_kernels(
     device: Any, dtype: Any, *, heads: int, groups: int, size: int, context_length: int
 ) -> Kernels | None:
-    """Those of row_attention.py for models with so many query heads, and heads of keys, of `size` numbers.
-    They are compiled here; None, and a warning, where that fails.
+    """The kernels of row_attention.py for models with these query heads and key heads of `size` numbers. They
+    are compiled here; None, with a warning, if that fails.
     """
     try:
         with torch.inference_mode():
             return _compiled(
                 device, dtype, heads=heads, groups=groups, size=size, context_length=context_length
             )
-    except Exception as error:  # noqa: BLE001 - Triton's, a compiler's, the driver's
+    except Exception as error:  # noqa: BLE001 - an error of Triton, a compiler or the driver
         logger.warning(
-            "Triton cannot compile kernels here (%s): forwards take longer, and their bits may depend on how "
-            "many rows they have. It needs a C compiler.",
+            "Triton cannot compile kernels here (%s): forwards take longer, and their bits may depend on the "
+            "number of rows. Triton needs a C compiler.",
             first_line(error),
         )
         return None
@@ -40,7 +40,7 @@ def find_row_kernels(
 
 @cache
 def _compiled(device: Any, dtype: Any, *, heads: int, groups: int, size: int, context_length: int) -> Kernels:
-    """Both ways in which they are used: over segments, and over a batch that will hold any rows."""
+    """Compile both variants: with segments, and for a batch that will hold any rows."""
     from foredraft.backends.torch.row_attention import attend_rows, turn_rows
 
     layer = KVCache(1, context_length, dtype=dtype, device=device).layer(0, groups, size, size)

@@ -1,7 +1,7 @@
-"""A cache of transformers as bytes: the tokens it holds, then its tensors in the order of their layers.
+"""A transformers cache as bytes: the number of tokens, then its tensors in the order of the layers.
 
-Nothing in the bytes says what they are. A cache that was filled before is the model for others: keys and
-values differ from its own in how many tokens there are, states in nothing but their numbers.
+The bytes have no description of their own. An existing cache serves as the example: other caches' keys and
+values differ from its own in the number of tokens, states only in their numbers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from foredraft.errors import BackendError
 _HEADER = Struct("<q")
 _LAYERS = {DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer}
 _PER_TOKEN, _TOKENS = ("keys", "values"), -2
-"""What grows with the text, and in which dimension."""
+"""Names of the tensors that grow with the text, and their dimension."""
 
 
 def can_be_bytes(cache: Any, length: int) -> bool:
-    """Whether the layers of a cache of so many tokens keep keys and values of each, or states of one size,
-    and nothing else.
+    """Whether all layers of a cache with this number of tokens keep either keys and values of each token, or
+    states of one size, and nothing else.
     """
     kept = [holder[name].shape[_TOKENS] for holder, name in _tensors(cache) if name in _PER_TOKEN]
     return set(kept) <= {length} and all(type(layer) in _LAYERS for layer in cache.layers)
 
 
 class CacheBytes:
-    """Writes caches like `example`, which holds some tokens, and reads them."""
+    """Writes caches of the form of `example`, which holds some tokens, and reads them."""
 
     def __init__(self, example: Any) -> None:
         self._example = example
 
     def write(self, cache: Any, length: int) -> bytearray:
-        """The snapshot of a cache of so many tokens, None of none. Raises BackendError where it is not like
-        the example.
+        """The snapshot of a cache of `length` tokens; None means an empty one. Raises BackendError if it
+        differs in form from the example.
         """
         saved = bytearray(_HEADER.pack(length))
         forms = self._forms(length)
@@ -49,14 +49,14 @@ class CacheBytes:
         return saved
 
     def read(self, snapshot: object, most: int) -> tuple[int, Any]:
-        """A new cache of at most so many tokens, and how many. Raises BackendError where the snapshot is not
-        one of this model.
+        """A new cache of at most `most` tokens, and its number of tokens. Raises BackendError if the snapshot
+        does not belong to this model.
         """
         if not isinstance(snapshot, bytearray):
             raise BackendError("This is not a snapshot of this model.")
         (length,) = _HEADER.unpack_from(snapshot) if len(snapshot) >= _HEADER.size else (-1,)
         if not 0 <= length <= most or len(snapshot) != self._size(length):
-            raise BackendError("This is not a snapshot of this model, or it is not whole.")
+            raise BackendError("This is not a snapshot of this model, or it is incomplete.")
         if not length:
             return 0, None
         cache, at = copy.deepcopy(self._example), _HEADER.size
@@ -72,7 +72,7 @@ class CacheBytes:
         return _HEADER.size + sum(int(shape.numel() * dtype.itemsize) for shape, dtype in forms)
 
     def _forms(self, length: int) -> Iterator[tuple[Any, Any]]:
-        """The shapes and formats of a cache of so many tokens."""
+        """The shapes and formats of a cache with this number of tokens."""
         for holder, name in _tensors(self._example):
             shape = list(holder[name].shape)
             if name in _PER_TOKEN:
@@ -81,7 +81,7 @@ class CacheBytes:
 
 
 def _tensors(cache: Any) -> Iterator[tuple[dict[Any, Any], Any]]:
-    """Where a cache has its tensors: each a dictionary and a key in it."""
+    """The places of a cache's tensors: each a dictionary and a key in it."""
     for layer in cache.layers:
         held = vars(layer)
         for holder in (held, *(held[name] for name in sorted(held) if isinstance(held[name], dict))):

@@ -1,8 +1,8 @@
-"""What is left: transformers' forward over transformers' own cache, one sequence after the other.
+"""The fallback: transformers' forward with transformers' own cache, one sequence after another.
 
-For architectures that do not let the attention function be named: older ones (BLOOM, MPT; GPT-J before
-transformers 5.24), and those with a recurrent state of which we have no kernels. Such a state cannot be
-rolled back: only whole copies can be kept, and nothing is drafted.
+For architectures whose attention function cannot be replaced: older ones (BLOOM, MPT; GPT-J before
+transformers 5.24), and those with a recurrent state for which we have no kernels. Such a state cannot be
+rolled back: only complete copies can be kept, and nothing is drafted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from foredraft.backends.torch.check import AS_GGUF
 from foredraft.errors import BackendError, UnsupportedModelError
 
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-"""What a model's forward calls its cache: `cache` since transformers 5.24, by its kind before that."""
-_CANNOT = "This model cannot take back part of a sequence; restore a snapshot instead."
+"""The argument's name for the cache: `cache` since transformers 5.24, by kind of cache before that."""
+_CANNOT = "This model cannot roll back a part of a sequence; restore a snapshot instead."
 
 
 class OwnCaches:
-    """A cache of transformers for each sequence, of at most `context_length` tokens. `croppable`: whether the
-    last tokens can be taken back.
+    """A transformers cache for each sequence, of at most `context_length` tokens. `croppable`: whether the
+    last tokens can be removed.
     """
 
     def __init__(self, sequences: int, context_length: int, config: Any) -> None:
@@ -42,11 +42,11 @@ class OwnCaches:
 
     @property
     def durable(self) -> bool:
-        """Whether snapshots are bytes, of use to another process."""
+        """Whether snapshots are bytes that another process can restore."""
         return self._bytes is not None
 
     def learn(self, length: int) -> None:
-        """Learn what a cache looks like from that of the first sequence, of so many tokens, which goes."""
+        """Learn a cache's form from the first sequence's, which holds `length` tokens, and release that."""
         if can_be_bytes(self.held[0], length):
             self._bytes = CacheBytes(self.held[0])
         self.release(0)
@@ -55,7 +55,7 @@ class OwnCaches:
         return DynamicCache(config=self._config)
 
     def of(self, seq: int) -> Any:
-        """The sequence's cache, to be computed with."""
+        """The sequence's cache for a forward."""
         if self.held[seq] is None:
             self.held[seq] = self._empty()
         return self.held[seq]
@@ -74,9 +74,9 @@ class OwnCaches:
             self.lengths[seq] = length
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
-        """Keep a chain of rows. Raises BackendError for a tree's."""
+        """Keep a chain of rows. Raises BackendError for a tree."""
         if list(path) != list(range(len(path))):
-            raise BackendError("This model verifies chains only.")
+            raise BackendError("This model only verifies chains.")
         self.truncate(seq, start + len(path))
 
     def fork(self, src: int, dst: int, length: int) -> None:
@@ -98,8 +98,8 @@ class OwnCaches:
         return self.lengths[seq], copy.deepcopy(self.held[seq])
 
     def restore(self, seq: int, snapshot: object) -> None:
-        """Put a snapshot back, into any sequence. Raises BackendError, leaving the sequence empty, where it
-        is not one of this model in this context length.
+        """Restore a snapshot into any sequence. Raises BackendError, leaving the sequence empty, if it does
+        not belong to this model and context length.
         """
         self.release(seq)
         if self._bytes is not None:
@@ -119,12 +119,12 @@ class OwnCaches:
 
 
 def _name_of_cache(source: Any, accepted: Mapping[str, Any]) -> str:
-    """Raises UnsupportedModelError where the model names its cache as none that we know of does."""
+    """Raises UnsupportedModelError if the model has no known name for its cache."""
     name = next((name for name in CACHE_NAMES if name in accepted), None)
     if name is None:
         raise UnsupportedModelError(
-            f"{type(source).__name__} of transformers {transformers.__version__} takes no cache by a name "
-            f"that Foredraft knows ({', '.join(CACHE_NAMES)}).",
+            f"{type(source).__name__} of transformers {transformers.__version__} has no cache argument of a "
+            f"known name ({', '.join(CACHE_NAMES)}).",
             hint=AS_GGUF,
         )
     return name
@@ -133,7 +133,7 @@ def _name_of_cache(source: Any, accepted: Mapping[str, Any]) -> str:
 class CachedForward:
     """Computes a batch sequence by sequence with transformers' model `source`.
 
-    `one_by_one`: rows that follow others are computed singly. Some recurrent models begin anew otherwise.
+    `one_by_one`: rows after the first are computed singly, because some recurrent models otherwise restart.
     """
 
     def __init__(self, source: Any, caches: OwnCaches) -> None:
@@ -149,7 +149,7 @@ class CachedForward:
         wanted = batch.wanted.tolist()
         for segment in batch.segments:
             if segment.parents:
-                raise BackendError("This model verifies chains only.")
+                raise BackendError("This model only verifies chains.")
             asked = sum(segment.first <= row < segment.end for row in wanted)  # its last rows
             step = 1 if self.one_by_one and segment.start else segment.count
             parts = range(segment.first, segment.end, step)
@@ -158,7 +158,7 @@ class CachedForward:
         return torch.stack([logits[row] for row in wanted]) if wanted else rows[:0]
 
     def _compute(self, tokens: Any, seq: int, asked: int) -> Any:
-        """Logits of at least the last `asked` rows, if there are so many."""
+        """Logits of at least the last `asked` rows, if there are that many."""
         output = self._source(
             input_ids=tokens[None],
             use_cache=True,

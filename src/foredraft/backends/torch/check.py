@@ -1,7 +1,7 @@
-"""Whether a forward of ours computes what transformers computes: asked once when a model is loaded.
+"""Checks, when a model is loaded, that our forward computes the same as transformers.
 
-There are hundreds of architectures. One that looks at its tokens in a way our forward does not know of must
-be refused, not answered wrongly.
+There are hundreds of architectures. One whose attention differs in a way that our forward does not support
+must be refused instead of giving wrong answers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from foredraft.types import Rows
 
 PREFIX = 5
 TREE = (-1, 0, 0, 1)
-"""After the prefix: a row, its two children, and a child of the first."""
+"""Parents of the rows after the prefix: a row, its two children, and a child of the first."""
 CHAIN = 2
-"""Rows after the prefix where there can be no tree: its first branch."""
+"""Rows after the prefix for models without trees: the first branch."""
 PATHS = ((0,), (0, 1), (0, 2), (0, 1, 3))
 
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""How far apart the same logits may be, as a share of the largest one: rounding only."""
+"""Maximum relative difference of equal logits: only rounding."""
 
 
 AS_GGUF = "Convert the model to GGUF and run it with the llama.cpp backend."
@@ -34,9 +34,9 @@ def _text(vocab_size: int) -> list[int]:
 
 
 def reference_logits(source: Any) -> Any:
-    """What transformers computes, shape (1 + rows of the tree, vocabulary), before anything is changed.
+    """The logits of transformers, shape (1 + rows of the tree, vocabulary), before anything is changed.
 
-    Raises UnsupportedModelError where it cannot compute a text and nothing else.
+    Raises UnsupportedModelError if it cannot compute plain text.
     """
     text = _text(source.get_output_embeddings().weight.shape[0])
     prefix, tree = text[:PREFIX], text[PREFIX:]
@@ -49,12 +49,12 @@ def reference_logits(source: Any) -> Any:
                 rows.append(source(input_ids=ids, use_cache=False).logits[0, -1].float())
     except torch.OutOfMemoryError as error:
         raise CapacityError(
-            f"The device has no memory left to compute with ({first_line(error)}).",
+            f"The device has no memory left for a forward ({first_line(error)}).",
             hint="Use a smaller model, or --gpu-layers 0 to stay on the processor.",
         ) from None
-    except Exception as error:  # noqa: BLE001 - whatever hundreds of architectures raise
+    except Exception as error:  # noqa: BLE001 - hundreds of architectures may raise anything
         raise UnsupportedModelError(
-            f"transformers cannot compute a text with {type(source).__name__} alone "
+            f"transformers cannot compute plain text with {type(source).__name__} "
             f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}).",
             hint=AS_GGUF,
         ) from None
@@ -64,8 +64,8 @@ def reference_logits(source: Any) -> Any:
 def check_forward(
     forward: Forward, expected: Any, name: str, *, dtype: Any, device: Any, tree: bool = True
 ) -> None:
-    """Compute the same in three forwards, the last one a tree or, without `tree`, only its first branch. The
-    model computes in `dtype`, whatever its logits are in.
+    """Compute the same in three forwards, the last one with a tree or, without `tree`, only its first branch.
+    The model computes in `dtype`, whatever the format of its logits.
 
     Raises UnsupportedModelError.
     """

@@ -1,4 +1,4 @@
-"""What is computed again and again, recorded as CUDA graphs."""
+"""Repeated computations recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 
 
 class CudaRecorder:
-    """A `Recorder` (fixed_sizes.py). All graphs take their memory from one pool: no two of them run at once,
-    and what one returns is read before the next one runs.
+    """A `Recorder` (fixed_sizes.py). All graphs share one memory pool: no two of them run at once, and the
+    result of one is read before the next one runs.
     """
 
     def __init__(self) -> None:
         torch.cuda.synchronize()
         gc.collect()
-        torch.cuda.empty_cache()  # nothing that is kept for later is given back during a recording
+        torch.cuda.empty_cache()  # cached memory must not be freed during a recording
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: list[Any] = []
 
     def record(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        """See `Recorder`. Kernels are compiled and libraries set up before the recording begins."""
+        """See `Recorder`. Kernels are compiled and libraries initialised before the recording."""
         stream, graph = self._stream, torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -34,7 +34,7 @@ class CudaRecorder:
             try:
                 made = compute()
             except BaseException:
-                with suppress(RuntimeError):  # of a recording that the first error spoilt
+                with suppress(RuntimeError):  # the first error invalidated the recording
                     graph.capture_end()
                 raise
             graph.capture_end()

@@ -1,9 +1,9 @@
-"""Numbers of rows whose products are added up alike, and how to keep to them.
+"""Numbers of rows whose products have the same summation order, and how to use only these.
 
-A library chooses among its kernels by the number of rows, and two kernels may add up in different orders:
-oneDNN with AVX-512 and more than 1,024 inputs a single row, with AMX more than 32 rows, FBGEMM one and two
-rows. Which numbers that concerns differs from processor to processor, so it is measured for each shape. Then
-a product of few rows is filled up with others, and one of many is divided.
+A library chooses among its kernels by the number of rows, and two kernels may sum in different orders: oneDNN
+with AVX-512 and more than 1,024 inputs for a single row, with AMX for more than 32 rows, FBGEMM for one and
+two rows. The affected numbers differ between processors, so they are measured for each shape. A product of
+few rows is then padded, and one of many is divided.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Multiply: TypeAlias = Callable[[Any], Any]
 Found = TypeVar("Found")
 
 _CANCELLING = 4
-"""Columns that take away what the others add up to; each leaves 1/256 of what it found, in bf16."""
+"""Columns that cancel the sum of the others; each leaves 1/256 of it, in bf16."""
 
 
 def measured_with_threads(measure: Callable[..., Found]) -> Callable[..., Found]:
-    """`measure`, made once for its arguments and the number of threads that torch computes with where it is
-    asked for: a library that divides a product between threads may add it up in another order.
+    """Cache `measure` by its arguments and torch's number of threads at the call: a library that divides a
+    product between threads may sum in another order.
     """
 
     @cache
@@ -42,8 +42,8 @@ def measured_with_threads(measure: Callable[..., Found]) -> Callable[..., Found]
 def telling_weight(outputs: int, inputs: int, dtype: Any) -> tuple[Any, Any]:
     """A weight of shape (outputs, inputs) and a row of shape (1, inputs) whose products nearly cancel out.
 
-    What is left of them is rounding, which another order of adding up changes in almost every number, where
-    of ordinary products it changes one in hundreds.
+    The rest is rounding, which another summation order changes in almost every number; of ordinary products
+    it changes one in hundreds.
     """
     generator = torch.Generator().manual_seed(1)
     weight = torch.rand(outputs, inputs, generator=generator).sub_(0.5).to(dtype)
@@ -58,8 +58,8 @@ def telling_weight(outputs: int, inputs: int, dtype: Any) -> tuple[Any, Any]:
 
 
 def alike(multiply: Multiply, row: Any, counts: Sequence[int]) -> list[int | None]:
-    """For each of the `counts` which of them come to the same: equal numbers where all rows of both products
-    have the same bits, None where a product's own rows differ.
+    """For each of `counts` a number that is equal if all rows of both products have the same bits; None if a
+    product's own rows differ.
     """
     kinds: dict[bytes, int] = {}
     found: list[int | None] = []
@@ -72,7 +72,7 @@ def alike(multiply: Multiply, row: Any, counts: Sequence[int]) -> list[int | Non
 
 def in_exact_sizes(multiply: Multiply, inputs: int, sizes: Sequence[int]) -> Multiply:
     """`multiply` for any number of rows, of shape (…, inputs), with `sizes[count]` rows in place of `count`,
-    and no more at once than `sizes` goes on for.
+    and at most the largest size at once.
     """
     most = len(sizes) - 1
 
@@ -81,7 +81,7 @@ def in_exact_sizes(multiply: Multiply, inputs: int, sizes: Sequence[int]) -> Mul
         size = sizes[count]
         if size == count:
             return multiply(rows)
-        # What the other rows hold does not matter, and a single row is repeated faster than filled up.
+        # The content of padding rows does not matter, and repeating a single row is faster than padding.
         alone = count == 1
         padded = torch.cat([rows] * size) if alone else torch.constant_pad_nd(rows, (0, 0, 0, size - count))
         return multiply(padded)[:count]

@@ -1,12 +1,12 @@
 """Forwards of a few fixed sizes, which on a GPU are recorded once and replayed for any rows.
 
-A forward is hundreds of kernels, and Python and the driver take several times as long to launch them as a GPU
-to compute them. A CUDA graph of them is launched at once (cuda_graphs.py). It works on the same memory
-every time: rows go into a batch of a fixed size, and the rest of it is padding that belongs to no sequence.
+A forward is hundreds of kernels, and launching them by Python and the driver takes several times as long as
+the GPU computes. A CUDA graph launches all of them at once (cuda_graphs.py). It uses the same memory every
+time: rows go into a batch of a fixed size, and the rest of it is padding that belongs to no sequence.
 
 cuBLAS has other kernels for one row than for many, so a row may have other bits in a batch of another size.
-That is looked at when a model is loaded: only sizes are kept in which it has the same ones, unless there are
-no such sizes to speak of (fp32).
+This is checked when a model is loaded: only sizes with the same bits are kept, unless there are hardly any
+(fp32).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from foredraft.backends.torch.row_plan import ROOM, stretch_of
 from foredraft.types import Rows
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Rows of the batches."""
+"""Numbers of rows of the batches."""
 
 _TOKENS = 4
-"""Rows that are compared."""
+"""Number of rows that are compared."""
 
 
 def held_room(config: Any, head: int, *, cells: int, item: int) -> int:
-    """Bytes of the device that batches of all sizes hold, and attention over prompts besides: sums
-    (row_plan.py) and logits. `head`: numbers of a head, `item`: bytes of a number.
+    """Device memory in bytes for batches of all sizes, and for attention over prompts: sums (row_plan.py) and
+    logits. `head`: numbers of a head, `item`: bytes of a number.
     """
     stretches = -(-cells // stretch_of(cells))
     sums = config.num_attention_heads * stretches * (head + 2) * 4
@@ -39,22 +39,22 @@ def held_room(config: Any, head: int, *, cells: int, item: int) -> int:
 
 
 class Recorder(Protocol):
-    """Makes of a function one that does the same with less ado."""
+    """Converts a function into an equivalent one with less overhead."""
 
     def record(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        """`compute` works on the same tensors whenever it is called, and waits for nothing. What the result
-        returns is overwritten by the next call.
+        """`compute` uses the same tensors in every call, and waits for nothing. The result of the returned
+        function is overwritten by its next call.
         """
         ...
 
     def close(self) -> None:
-        """Free what was recorded."""
+        """Free the recordings."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A batch of a fixed size, and what computes it."""
+    """A batch of a fixed size, and the function that computes it."""
 
     batch: Batch
     padding: Any
@@ -72,8 +72,8 @@ class _Held:
 
 
 class FixedSizeForward:
-    """The `forward` of batches that do not say which segments they have, in `sizes`: recorded where there is
-    a `recorder`. `vocabulary`: of a model whose sizes are to be alike; None keeps them all.
+    """`forward` for batches without segments, in `sizes`: recorded if there is a `recorder`. `vocabulary`:
+    keep only sizes with the same bits, tested with such a vocabulary; None keeps all.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FixedSizeForward:
     ) -> None:
         self._forward, self._recorder, self._device = forward, recorder, device
         with torch.inference_mode():
-            # The largest first: what it takes of the device is there for the others.
+            # The largest first: the others can reuse its device memory.
             held = {size: self._hold(size) for size in sorted(sizes, reverse=True)}
             self._held = {size: held[size] for size in sizes}
             if vocabulary is not None:
@@ -99,12 +99,12 @@ class FixedSizeForward:
         return max(self._held)
 
     def describe(self) -> str:
-        """The sizes, for people."""
+        """A description of the sizes."""
         sizes = ", ".join(map(str, self._held)) + " rows"
         return sizes if self._recorder is None else f"{sizes}, recorded"
 
     def __call__(self, batch: Batch) -> Any:
-        """See `Forward`. More than `most` rows are computed as they come."""
+        """See `Forward`. More than `most` rows are computed without a fixed size."""
         count = batch.numbers.shape[1]
         for size, held in self._held.items():
             if size >= count:
@@ -125,7 +125,7 @@ class FixedSizeForward:
         return _Held(batch, padding, self._recorder.record(compute) if self._recorder else compute)
 
     def _keep_alike(self, tokens: Sequence[int]) -> None:
-        """Forget the sizes below the first one from which on rows of these tokens have the same bits."""
+        """Drop the sizes below the smallest one from which on rows of these tokens have the same bits."""
         sizes = list(self._held)
         found = [self._bits(size, tokens) for size in sizes]
         alike = len(sizes)
@@ -135,7 +135,7 @@ class FixedSizeForward:
             self._held = {size: self._held[size] for size in sizes[alike:]}
 
     def _bits(self, size: int, tokens: Sequence[int]) -> bytes | None:
-        """The logits of some rows, each in a batch of nothing but such rows; None where these differ."""
+        """The logits of some rows, each in a batch of only such rows; None if these differ."""
         held, bits = self._held[size], b""
         for token in tokens:
             held.batch.numbers.zero_()
@@ -148,7 +148,7 @@ class FixedSizeForward:
         return bits
 
     def close(self) -> None:
-        """Free the weights, and what was recorded."""
+        """Free the weights and the recordings."""
         self._held.clear()
         if self._recorder is not None:
             self._recorder.close()
@@ -156,14 +156,14 @@ class FixedSizeForward:
 
 
 class FixedSizeModel(TorchModel):
-    """Rows of up to the largest size are computed in batches of fixed sizes, whatever they come with: their
-    bits do not depend on whether a prompt is computed beside them.
+    """Computes rows up to the largest size in batches of fixed sizes: their bits do not depend on whether a
+    prompt is computed beside them.
     """
 
     _forward: FixedSizeForward
 
     def with_capabilities(self, **changes: Any) -> TorchModel:
-        """Record what was measured about the model; drafts have no more rows than the largest size."""
+        """Record the measured capabilities; drafts have at most as many rows as the largest size."""
         if "max_rows" in changes:
             changes["max_rows"] = min(changes["max_rows"], self._forward.most)
         return super().with_capabilities(**changes)
@@ -181,8 +181,8 @@ class FixedSizeModel(TorchModel):
 
 
 def divided(counts: Sequence[int], most: int) -> list[list[int]]:
-    """Groups of indices of parts with so many rows: those of more than `most` rows, which are prompts, and
-    the others, with no more than `most` rows together in each group.
+    """Groups of indices of parts with these numbers of rows: parts with more than `most` rows, which are
+    prompts, alone, and the others with at most `most` rows per group.
     """
     prompts = [index for index, count in enumerate(counts) if count > most]
     groups: list[list[int]] = []

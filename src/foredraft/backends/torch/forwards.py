@@ -1,4 +1,4 @@
-"""Which forward computes a model: the lean one, transformers' with our attention in it, or all of its own."""
+"""Chooses a model's forward: the lean one, transformers' with our attention, or transformers' alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from foredraft.types import Rollback
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A forward, the cache it computes over, and what the two can do. `settings` say it in words, `model`
-    makes a Model of them.
+    """A forward with its cache and their capabilities. `settings` describe them, `model` creates a Model from
+    them.
     """
 
     forward: Forward
@@ -42,9 +42,9 @@ class Computation:
 def choose_forward(
     weights: Any, *, name: str, sequences: int, context_length: int, dtype: Any, device: Any
 ) -> Computation:
-    """For transformers' model `weights`, which it takes over.
+    """Choose a forward for transformers' model `weights`, which it takes over.
 
-    Raises UnsupportedModelError where none computes what transformers does, and CapacityError.
+    Raises UnsupportedModelError if no forward computes the same as transformers, and CapacityError.
     """
     linear, attention = choose_products(dtype, device), choose_attention(device)
     cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
@@ -71,22 +71,22 @@ def choose_forward(
 
 @dataclass(slots=True)
 class _Judge:
-    """Compares forwards with what transformers computed before anything was changed (check.py)."""
+    """Compares forwards with transformers' results before anything was changed (check.py)."""
 
     expected: Any
     name: str
     dtype: Any
     device: Any
     replaced: list[tuple[Any, Any]]
-    """Layers whose weights nobody needs any more, if a forward does without."""
+    """Layers whose weights are no longer needed if a forward has copies."""
 
     def check(self, forward: Forward, *, tree: bool) -> None:
         """Raises UnsupportedModelError."""
         check_forward(forward, self.expected, self.name, dtype=self.dtype, device=self.device, tree=tree)
 
     def settle(self, forward: Forward, generic: GenericForward, *, tree: bool, most: int) -> None:
-        """Check the forward, in which transformers' own is `generic`, for a context of `most` tokens; closes
-        it where it does not pass.
+        """Check a forward that uses transformers' own as `generic`, for a context of `most` tokens; it is
+        closed if it fails.
         """
         try:
             self.check(forward, tree=tree)
@@ -94,12 +94,12 @@ class _Judge:
                 drop_weights(self.replaced, lambda: self.check(forward, tree=tree))
             generic.check_windows(most)
         except BaseException:
-            forward.close()  # transformers refers to it by name, and it to the weights
+            forward.close()  # transformers keeps it by name, and it keeps the weights
             raise
 
 
 def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) -> Computation | None:
-    """Our attention in transformers' forward; None where that would not see what it should."""
+    """Our attention in transformers' forward; None if it would not see everything it needs."""
     generic = GenericForward(weights, cells, attention)
     try:
         judge.settle(generic, generic, tree=True, most=cells.context_length)
@@ -111,7 +111,7 @@ def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) 
 def _recurrent(
     weights: Any, cells: KVCache, attention: Attention, judge: _Judge, *, layers: Layers, states: States
 ) -> Computation | None:
-    """The same with recurrent layers, which were taken over; None where these are not what they seem."""
+    """The same with recurrent layers, which are taken over; None if they differ from our kernels."""
     size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
     judge.replaced = [entry for entry in judge.replaced if entry[0] not in layers.multiplied]
     try:
@@ -130,7 +130,7 @@ def _recurrent(
 
 
 def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
-    """All of transformers, its cache too. Raises UnsupportedModelError."""
+    """The forward of transformers with its own cache. Raises UnsupportedModelError."""
     cached = CachedForward(weights, own)
     try:
         judge.check(cached, tree=False)
@@ -142,7 +142,7 @@ def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
         judge.check(cached, tree=False)
     except (AttributeError, TypeError) as error:
         raise UnsupportedModelError(
-            f"transformers wants another kind of cache for {type(weights).__name__} ({error}).",
+            f"transformers needs another kind of cache for {type(weights).__name__} ({error}).",
             hint=AS_GGUF,
         ) from None
     own.learn(PREFIX + CHAIN)
@@ -157,15 +157,15 @@ def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
 
 def _without_a_cache(weights: Any, error: Exception) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{type(weights).__name__} keeps its recurrent state outside of transformers' caches, and what "
-        f"Foredraft computes in the place of its layers is something else ({error}).",
+        f"{type(weights).__name__} keeps its recurrent state outside of transformers' caches, and "
+        f"Foredraft's layers do not compute the same ({error}).",
         hint=AS_GGUF,
     )
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what transformers says of kernels that are about to be replaced."""
+    """Suppress transformers' messages about kernels that are about to be replaced."""
     messages = transformers.utils.logging
     level = messages.get_verbosity()
     messages.set_verbosity_error()

@@ -1,9 +1,9 @@
 """Most other models: transformers' own forward, with our attention and KV cache in it.
 
-transformers lets an attention function be named. The model is run over the packed rows of all sequences as
-if they were one text without a cache; positions are given, and the function keeps the cache and computes what
-each row may see. That is how vLLM runs models it does not know, too. Layers are told apart by the order in
-which a forward calls them: some share their weights, and their number (Zamba).
+transformers allows the attention function to be replaced by name. The model is run over the packed rows of
+all sequences as if they were one text without a cache; positions are passed in, and the function keeps the
+cache and computes what each row may see. vLLM runs unknown models in the same way. Layers are distinguished
+by the order in which a forward calls them: some share their weights, and their number (Zamba).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _numbers = count()
 
 
 def is_supported(source: Any) -> bool:
-    """Whether transformers' implementation of the model lets the attention function be named."""
+    """Whether transformers' implementation of the model allows the attention function to be replaced."""
     return bool(getattr(source, "_supports_attention_backend", False))
 
 
 class UnseenWindowError(UnsupportedModelError):
-    """A row does not see all that came before, and only a mask says so (Qwen2-MoE, Llama 4)."""
+    """A row does not see all earlier ones, and only a mask tells so (Qwen2-MoE, Llama 4)."""
 
 
 class GenericForward:
-    """Computes a batch over a KV cache with transformers' model `source`, which it changes for that."""
+    """Computes a batch over a KV cache with transformers' model `source`, which it modifies."""
 
     def __init__(self, source: Any, cache: KVCache, attention: Attention) -> None:
         self._source, self._cache, self._attention = source, cache, attention
@@ -64,20 +64,20 @@ class GenericForward:
         return output.logits[0]
 
     def check_windows(self, context_length: int) -> None:
-        """Raises UnseenWindowError where, in the forwards up to now, a window shorter than so many tokens did
-        not come to attention by itself. To be asked once.
+        """Raises UnseenWindowError if the forwards so far had a window shorter than `context_length` that was
+        not passed to the attention function. Must be called once.
         """
-        AttentionMaskInterface._global_mapping.pop(self._name, None)  # from now on no mask is made
+        AttentionMaskInterface._global_mapping.pop(self._name, None)  # no more masks are needed
         if any(window < context_length for window in self._masked - self._windows):
             raise UnseenWindowError("The model has a window or chunks of attention only in its mask.")
 
     def _note_mask(self, *_: Any, local_size: int | None = None, **__: Any) -> None:
-        """What transformers calls for a mask. There is none, but it says how far a row sees."""
+        """Callback of transformers for a mask. It returns none, but records how far a row sees."""
         if local_size is not None:
             self._masked.add(local_size)
 
     def _only_wanted(self, _head: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """For a model that computes the logits of all rows (xLSTM): leave it those that are looked at."""
+        """For a model that computes the logits of all rows (xLSTM): keep only the wanted ones."""
         if self._batch is None:
             return None
         hidden, *rest = inputs
@@ -85,11 +85,11 @@ class GenericForward:
 
     def _attend(
         self,
-        module: Any,  # noqa: ARG002 - not every layer has one of its own
+        module: Any,  # noqa: ARG002 - not every layer has its own module
         query: Any,
         key: Any,
         value: Any,
-        attention_mask: Any,  # noqa: ARG002 - our own says what a row sees
+        attention_mask: Any,  # noqa: ARG002 - replaced by our own
         *,
         scaling: float | None = None,
         sliding_window: int | None = None,
@@ -98,12 +98,12 @@ class GenericForward:
         position_bias: Any = None,
         indices: Any = None,
         block_indices: Any = None,
-        **rest: Any,  # noqa: ARG002 - dropout and what else is for training
+        **rest: Any,  # noqa: ARG002 - dropout and other options for training
     ) -> tuple[Any, None]:
-        """What transformers calls: tensors of shape (1, heads, rows, size) in, (1, rows, heads, size) out."""
+        """Attention function for transformers: (1, heads, rows, size) in, (1, rows, heads, size) out."""
         if any(special is not None for special in (position_bias, indices, block_indices)):
             raise UnsupportedModelError(
-                "Attention with a bias for each distance, or to chosen rows only, is not supported.",
+                "Attention with a bias by distance, or to selected rows only, is not supported.",
                 hint=AS_GGUF,
             )
         batch = self._batch

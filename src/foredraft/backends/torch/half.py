@@ -1,11 +1,11 @@
-"""Products in fp32 over weights held in fp16, where that loses no bit of them.
+"""Products in fp32 over weights stored in fp16, if that is lossless.
 
 Most checkpoints are stored in bf16 or fp16. A processor without instructions for these computes in fp32, and
-its products are bound by reading weights, which half as many bytes hold just as exactly: FBGEMM widens them
-in registers and adds up in fp32. Read so, a forward of the default model takes 0.6 to 0.7 of the time.
+its products are limited by reading weights, which take half as many bytes just as exactly: FBGEMM widens them
+in registers and sums in fp32. A forward of the default model then takes 0.6 to 0.7 of the time.
 
-fp16 reaches less far down than bf16, so a weight is multiplied by a power of two beforehand, and its products
-are divided by it: both exact. A weight that still would lose a bit keeps to the other product.
+fp16 has a smaller range than bf16, so a weight is multiplied by a power of two beforehand, and its products
+are divided by it: both exact. A weight that would still lose a bit uses the other product.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from foredraft.backends.torch.exact_sizes import (
 from foredraft.backends.torch.linear import Linear, choose_linear, packed_linear
 
 MOST = 120
-"""Rows multiplied at once; FBGEMM itself divides more into such blocks."""
+"""Rows multiplied at once; FBGEMM itself divides more rows into such blocks."""
 
 LEAST_INPUTS = 256
-"""FBGEMM lays weights out for a multiple of 512 inputs: for fewer than half of that, fp16 takes more memory
-than fp32. And so small a weight is read from the processor's caches: there oneDNN is faster (32 µs against 49
-for 64 inputs and 576 outputs).
+"""Minimum inputs: FBGEMM pads weights to a multiple of 512 inputs, so with fewer than half of that fp16 takes
+more memory than fp32. And such a small weight fits the processor's caches, where oneDNN is faster (32 µs
+against 49 for 64 inputs and 576 outputs).
 """
 
 _TOP = 16
-"""fp16 holds what is less than two to this power, if it is rounded to 11 bits."""
+"""fp16 can represent numbers below two to this power, rounded to 11 bits."""
 _STEEPEST = 60
-"""Powers of two beyond it, which only freakish weights ask for, could take a bias out of range."""
+"""Maximum power of two: only very unusual weights need more, which could overflow a bias."""
 _SLICE = 1 << 20
-_COLUMNS = 37  # two blocks of FBGEMM's and a rest
+_COLUMNS = 37  # two blocks of FBGEMM and a remainder
 
 
 class Products:
-    """Makes the products of one model: over weights in fp16 where that is exact and pays, else with
+    """Creates the products of one model: over weights in fp16 if that is exact and faster, else with
     `otherwise`.
     """
 
     def __init__(self, otherwise: Callable[..., Linear], *, halves: bool) -> None:
         self._otherwise = otherwise
         self.halves = halves
-        """Whether weights that fit are held in fp16."""
+        """Whether suitable weights are stored in fp16."""
         self._made = {"half": 0, "otherwise": 0}
 
     @property
@@ -64,7 +64,7 @@ class Products:
         return found or self._otherwise(weight, bias)
 
     def describe(self) -> str:
-        """What was made, in words."""
+        """A description of the products."""
         name = "packed" if self.copies else "plain"
         half, other = self._made.values()
         if not half:
@@ -73,14 +73,14 @@ class Products:
 
 
 def choose_products(dtype: Any, device: Any) -> Products:
-    """For weights of `dtype` on `device`."""
+    """Products for weights of `dtype` on `device`."""
     linear = choose_linear(dtype, device)
     return Products(linear, halves=dtype == torch.float32 and linear is packed_linear and _has_halves())
 
 
 def half_linear(weight: Any, bias: Any = None) -> Linear | None:
-    """The product of FBGEMM over a copy of the weights in fp16; None where it would lose a bit, or where its
-    bits depend on the number of rows whatever is done. `weight` has shape (outputs, inputs).
+    """FBGEMM's product over a copy of the weights in fp16; None if that would lose a bit, or if its bits
+    depend on the number of rows in any case. `weight` has shape (outputs, inputs).
     """
     power = _exact_power(weight.detach())
     if power is None:
@@ -91,7 +91,7 @@ def half_linear(weight: Any, bias: Any = None) -> Linear | None:
     scaled = None if bias is None else bias.detach() * 2.0**power
     packed = torch.ops.quantized.linear_prepack_fp16(weight.detach() * 2.0**power, scaled)
     multiply = torch.ops.quantized.linear_dynamic_fp16
-    back = torch.tensor(2.0**-power)  # a tensor, by which torch multiplies faster than by a number
+    back = torch.tensor(2.0**-power)  # a tensor: torch multiplies by it faster than by a number
     return in_exact_sizes(lambda rows: multiply(rows, packed).mul_(back), weight.shape[1], sizes)
 
 
@@ -104,7 +104,7 @@ def _exact_power(weight: Any) -> int | None:
         return None
     top = max(ends)
     power = max(-_STEEPEST, min(_TOP - math.frexp(top)[1], _STEEPEST)) if top else 0
-    # In slices, so that most weights of a checkpoint in fp32 are refused at their beginning.
+    # In slices, so that most fp32 weights are refused after the first one.
     for part in weight.split(max(1, _SLICE // weight.shape[1])):
         scaled = part * 2.0**power
         if not torch.equal(scaled.half().float(), scaled):
@@ -114,12 +114,12 @@ def _exact_power(weight: Any) -> int | None:
 
 @measured_with_threads
 def exact_sizes(inputs: int) -> tuple[int, ...] | None:
-    """For each number of rows up to `MOST`, how many to multiply instead (that many or more), so that every
-    row is added up alike; None where no way is found.
+    """For each number of rows up to `MOST` the number to multiply instead (at least as many), so that every
+    row has the same summation order; None if there is no way.
 
-    FBGEMM divides a block of rows between kernels of up to six rows (of up to 14 with AVX512), and those of
-    one and two add up in another order than the others. Which numbers of rows need them is measured, with
-    so many `inputs`.
+    FBGEMM divides a block of rows between kernels of up to six rows (14 with AVX512), and those of one and
+    two sum in another order than the others. The numbers of rows that use them are measured, with this number
+    of `inputs`.
     """
     weight, row = telling_weight(_COLUMNS, inputs, torch.float16)
     packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)

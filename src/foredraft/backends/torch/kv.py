@@ -1,7 +1,7 @@
-"""The KV cache: one static buffer for each layer, with a stretch of cells for each sequence.
+"""The KV cache: one static buffer for each layer, with a range of cells for each sequence.
 
-Nothing is allocated per token. To take tokens back is to forget a length, to fork is to copy a stretch, and
-to keep a path of a tree is to move its rows together.
+Nothing is allocated per token. Removing tokens changes a length, forking copies a range, and keeping a path
+of a tree moves its rows together.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from foredraft.errors import BackendError, CapacityError, first_line
 
 BLOCK = 192
-"""Cells are padded to a multiple of this: attention works through them in blocks (attention.py). It is the
-largest multiple of 64 up to which MKL (2024.2, AVX2) adds up full and unfinished blocks in the same order.
+"""Cells are padded to a multiple of this: attention processes them in blocks (attention.py). It is the
+largest multiple of 64 up to which MKL (2024.2, AVX2) sums full and incomplete blocks in the same order.
 """
 
 _HEADER = Struct("<q")
 
 
 _VIEWS = 32
-"""Views of a layer's buffers that are kept. With every 192 tokens others are asked for."""
+"""Maximum cached views of a layer's buffers. Every 192 tokens need other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Layer:
     keys: Any
     values: Any
     both: Any = None
-    """The same memory in one tensor (2, sequences, heads, cells, size), where the sizes are equal."""
+    """The same memory as one tensor (2, sequences, heads, cells, size), if the sizes are equal."""
     views: dict[object, Any] = field(default_factory=dict)
-    """Of these buffers, as the layer's attention wants them: making them anew takes longer than a sum."""
+    """Cached views for the layer's attention: creating them takes longer than a sum."""
 
     def view(self, key: object, make: Callable[[Layer], Any]) -> Any:
-        """What `make` makes of the buffers, kept under `key`."""
+        """The result of `make` on the buffers, cached under `key`."""
         found = self.views.get(key)
         if found is None:
             if len(self.views) >= _VIEWS:
@@ -49,8 +49,8 @@ class Layer:
 
 
 class KVCache:
-    """`sequences` sequences of at most `context_length` tokens. Layers appear when they are first asked for,
-    because how many heads they have, and of what size, is the model's business.
+    """`sequences` sequences of at most `context_length` tokens. Layers are created on first use, because the
+    number and size of their heads depend on the model.
     """
 
     durable = True
@@ -63,10 +63,10 @@ class KVCache:
         self._layers: dict[int, Layer] = {}
 
     def layer(self, index: int, heads: int, key_size: int, value_size: int) -> Layer:
-        """The layer's buffers. Raises CapacityError where there is no memory for them.
+        """The layer's buffers. Raises CapacityError if there is not enough memory.
 
-        They are zeros at first, and any finite numbers later: cells behind a sequence's end are masked, and
-        0 × NaN would be NaN. A processor gives memory to zeros only when they are written to.
+        They are initially zero, and finite later: cells after a sequence's end are masked, and 0 × NaN would
+        be NaN. A processor only allocates memory for zeros when they are overwritten.
         """
         found = self._layers.get(index)
         if found is None:
@@ -90,12 +90,12 @@ class KVCache:
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     def layer_bytes(self, heads: int, key_size: int, value_size: int) -> int:
-        """What the buffers of such a layer take."""
+        """The size of such a layer's buffers in bytes."""
         cells = len(self.lengths) * heads * self._cells
         return int(cells * (key_size + value_size) * self._dtype.itemsize)
 
     def truncate(self, seq: int, length: int) -> None:
-        """Keep the first `length` cells. Raises BackendError where there are fewer."""
+        """Keep the first `length` cells. Raises BackendError if there are fewer."""
         if length > self.lengths[seq]:
             raise BackendError(
                 f"Cannot truncate sequence {seq} to {length}: it holds {self.lengths[seq]} tokens."
@@ -105,7 +105,7 @@ class KVCache:
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         """Of the rows from `start` on keep only `path` (indices into them), in that order."""
         if start + max(path, default=-1) >= self.lengths[seq]:
-            raise BackendError(f"Sequence {seq} holds no such rows: {list(path)} from {start} on.")
+            raise BackendError(f"Sequence {seq} does not have the rows {list(path)} from {start} on.")
         if list(path) != list(range(len(path))):
             rows = torch.tensor([start + row for row in path], device=self._device)
             for layer in self._layers.values():
@@ -114,7 +114,7 @@ class KVCache:
         self.lengths[seq] = start + len(path)
 
     def fork(self, src: int, dst: int, length: int) -> None:
-        """Replace `dst` by the first `length` cells of `src`. Raises BackendError where there are fewer."""
+        """Replace `dst` by the first `length` cells of `src`. Raises BackendError if there are fewer."""
         if length > self.lengths[src]:
             raise BackendError(
                 f"Cannot fork {length} tokens of sequence {src}: it holds {self.lengths[src]}."
@@ -139,13 +139,13 @@ class KVCache:
         return saved
 
     def restore(self, seq: int, snapshot: bytearray | memoryview) -> None:
-        """Put a snapshot's cells back, into any sequence. Raises BackendError, leaving the sequence empty,
-        where it is not one of this model in this context length.
+        """Restore a snapshot's cells into any sequence. Raises BackendError, leaving the sequence empty, if
+        it does not belong to this model and context length.
         """
         self.lengths[seq] = 0
         (length,) = _HEADER.unpack_from(snapshot) if len(snapshot) >= _HEADER.size else (-1,)
         if not 0 <= length <= self.context_length or len(snapshot) != self._snapshot_size(length):
-            raise BackendError("This is not a snapshot of this model, or it is not whole.")
+            raise BackendError("This is not a snapshot of this model, or it is incomplete.")
         view = torch.frombuffer(snapshot, dtype=torch.uint8)
         at = _HEADER.size
         for cells in self._stretches(seq, length):
@@ -155,7 +155,7 @@ class KVCache:
         self.lengths[seq] = length
 
     def _stretches(self, seq: int, length: int) -> Iterator[Any]:
-        """The first cells of a sequence in every buffer; none where there is nothing in them."""
+        """The first cells of a sequence in every buffer; empty if it has none."""
         for index in sorted(self._layers) if length else ():
             layer = self._layers[index]
             yield layer.keys[seq, :, :length]
@@ -167,7 +167,7 @@ class KVCache:
         return _HEADER.size + length * int(cell)
 
     def release(self, seq: int) -> None:
-        """Forget the sequence's cells."""
+        """Drop the sequence's cells."""
         self.lengths[seq] = 0
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Functions of single numbers, computed alike for every number of a row.
+"""Elementwise functions with the same result at every position of a row.
 
-A processor computes exp() and the like for several numbers at once, and for what is left over another way,
-which rounds differently. So a row's bits would depend on where it ends, and that on how many rows there are.
-Where torch divides the numbers between threads every part has an end.
+A processor computes exp() and similar functions for several numbers at once, and the remainder in another
+way, which rounds differently. So a row's bits would depend on where it ends, and thus on the number of rows.
+If torch divides the numbers between threads, every part has an end.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch.overrides import TorchFunctionMode
 from transformers import activations
 
 LANES = 64
-"""Rows padded to a multiple of this have nothing left over, on any processor."""
+"""Rows padded to a multiple of this have no remainder, on any processor."""
 
 _STEPS = {"AVX512": 32, "DEFAULT": 16}
 _STEP = _STEPS.get(torch.backends.cpu.get_cpu_capability(), 16)
-"""Numbers that torch takes at once: two registers of them."""
+"""Numbers that torch processes at once: two registers."""
 
 _POINTWISE = frozenset({"exp", "gelu", "log_sigmoid", "logsigmoid", "sigmoid", "silu", "softplus", "tanh"})
 
 
 SERIAL = 1 << 14
-"""So many numbers are never divided between threads: GELU's limit, and a half of the others'."""
+"""This many numbers are never divided between threads: GELU's limit, and half of the other functions'."""
 
 _OF_ROWS = frozenset({"GLU", "LogSoftmax", "MultiheadAttention", "Softmax", "Softmax2d", "Softmin"})
-"""What torch counts among the activations, and is no function of single numbers."""
+"""torch's activation functions that are not elementwise."""
 
 
 def by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of every number, in rows without anything left over, none divided between threads but at a
-    multiple of `LANES`. Shape (rows, size). A GPU computes every number alike by itself.
+    """`function` of every number, in rows without remainder, divided between threads only at multiples of
+    `LANES`. Shape (rows, size). A GPU computes every number alike without this.
     """
     if rows.device.type != "cpu":
         return function(rows)
@@ -48,16 +48,16 @@ def by_lanes(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def _divided_well(numbers: int) -> bool:
-    """Whether so many are a multiple of `LANES` for every thread, however many take part."""
+    """Whether this many are a multiple of `LANES` for every thread, whatever the number of threads."""
     threads = torch.get_num_threads()
     return numbers <= SERIAL or not any(-(-numbers // many) % LANES for many in range(2, threads + 1))
 
 
 def align_activations(source: Any) -> None:
-    """Let every activation of transformers' model `source` be computed by lanes.
+    """Make every activation of transformers' model `source` compute by lanes.
 
-    That lays its numbers side by side, too: of a layer's half (gate and up in one product) torch computes
-    GELU with another kernel, but for a single row, which has no gap to the next.
+    This also makes its input contiguous: for half of a layer's output (gate and up in one product) torch
+    computes GELU with another kernel, except for a single row, which has no gap to the next.
     """
     for module in source.modules():
         known = type(module).__module__ in {torch.nn.modules.activation.__name__, activations.__name__}
@@ -71,7 +71,7 @@ def _activated(forward: Callable[[Any], Any], values: Any) -> Any:
 
 
 class _Evenly(TorchFunctionMode):  # type: ignore[misc]
-    """While this is entered, such functions are computed by lanes where something would be left over."""
+    """While entered, such functions are computed by lanes if there would be a remainder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,9 +99,9 @@ class _Evenly(TorchFunctionMode):  # type: ignore[misc]
 
 
 def evenly(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward of a layer over rows of shape (…, size), with every number computed like the others.
-    Whether it needs that is seen when it is first called; if it does not, it costs nothing from then on, but
-    for so many rows that they are divided between threads.
+    """A layer's forward over rows of shape (…, size), with every number computed like the others. Whether
+    this is needed is determined in the first call; if not, it costs nothing from then on, except for so many
+    rows that they are divided between threads.
     """
     mode = _Evenly()
     seen = False
@@ -118,6 +118,6 @@ def evenly(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(args: tuple[Any, ...], options: dict[str, Any]) -> int:
-    """How many rows a layer's first tensor has."""
+    """The number of rows of a layer's first tensor."""
     first = next(value for value in (*args, *options.values()) if torch.is_tensor(value))
     return int(first.numel() // max(1, first.shape[-1]))

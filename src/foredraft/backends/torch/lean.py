@@ -1,8 +1,8 @@
-"""The forward of the Llama family, written out: what transformers computes, without its layers of calls.
+"""The forward of the Llama family, written out: equivalent to transformers, without its layers of calls.
 
-Llama, Mistral, Qwen2, Qwen3 and SmolLM3 differ in three places only: biases, a norm of each head's queries
-and keys, and layers without rotary positions. Given torch's own matrix product the logits of a prompt are
-transformers' bit for bit (tests/unit/backends/torch).
+Llama, Mistral, Qwen2, Qwen3 and SmolLM3 only differ in biases, a norm of each head's queries and keys, and
+layers without rotary positions. With torch's own matrix product the logits of a prompt equal transformers'
+bit for bit (tests/unit/backends/torch).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from foredraft.backends.torch.offload_stream import Layers
 
 FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary frequencies that do not depend on how long the text is."""
+"""Types of rotary frequencies that do not depend on the length of the text."""
 
 
 def is_lean(source: Any, context_length: int) -> bool:
-    """Whether `LeanForward` computes transformers' model `source` in so long a context."""
+    """Whether `LeanForward` supports transformers' model `source` with this context length."""
     config = source.config
     rope = getattr(config, "rope_parameters", None) or {}
     windows = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
@@ -40,26 +40,26 @@ def is_lean(source: Any, context_length: int) -> bool:
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in ROTARY
         and not windows
-        and type(source.model.layers[0].self_attn.q_proj) is torch.nn.Linear  # not a quantised one
+        and type(source.model.layers[0].self_attn.q_proj) is torch.nn.Linear  # not quantised
     )
 
 
 def head_size(config: Any) -> int:
-    """Numbers of one head's query."""
+    """The size of one head's query."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Of one layer: tensors by name, what has the same input joined for one product."""
+    """One layer's tensors by name, with weights of the same input joined for one product."""
 
     tensors: Mapping[str, Any]
     rotates: bool
 
 
 def take_over(source: Any) -> Iterator[LayerWeights]:
-    """The weights of each layer of transformers' model `source`, which gives them up: they were copied, and
-    two copies need not fit.
+    """The weights of each layer of transformers' model `source`, which releases them: they are copied, and
+    two copies may not fit.
     """
     config = source.config
     for layer in source.model.layers:
@@ -83,7 +83,7 @@ def take_over(source: Any) -> Iterator[LayerWeights]:
 
 
 def _joined(name: str, *modules: Any) -> dict[str, Any]:
-    """One product for several that have the same input."""
+    """Join weights with the same input for one product."""
     joined = {name: torch.cat([module.weight.detach() for module in modules])}
     biases = [module.bias.detach() for module in modules if module.bias is not None]
     return joined | {f"{name}_bias": torch.cat(biases)} if biases else joined
@@ -91,7 +91,7 @@ def _joined(name: str, *modules: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LeanLayer:
-    """A layer ready to be computed."""
+    """A layer ready for computation."""
 
     before: Any
     qkv: Linear
@@ -104,7 +104,7 @@ class LeanLayer:
 
 
 def make_layer(linear: Callable[..., Linear], weights: LayerWeights) -> LeanLayer:
-    """With the matrix product `linear` over the weights, where they are."""
+    """Create a layer with the matrix product `linear` over the weights, on their device."""
     tensors = weights.tensors
 
     def product(name: str) -> Linear:
@@ -123,7 +123,7 @@ def make_layer(linear: Callable[..., Linear], weights: LayerWeights) -> LeanLaye
 
 
 class TurnHeads(Protocol):
-    """Norms and turns queries and keys of shape (rows, heads, size) in their place.
+    """Normalises and rotates queries and keys of shape (rows, heads, size) in place.
 
     `norms` has shape (heads, size), `angles` are cosines and sines of shape (rows, 1, size), the sines of the
     first half negative. Either may be None.
@@ -133,7 +133,7 @@ class TurnHeads(Protocol):
 
 
 def turn_heads(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None:
-    """The `TurnHeads` of torch."""
+    """`TurnHeads` with torch's functions."""
     if norms is not None:
         qk.copy_(rms_norm(qk, norms, eps))
     if angles is not None:
@@ -143,15 +143,15 @@ def turn_heads(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) 
 
 
 class Kernels(NamedTuple):
-    """What of a layer knows of heads and positions."""
+    """The parts of a layer that depend on heads and positions."""
 
     attention: Attention
     turn: TurnHeads = turn_heads
 
 
 class LeanForward:
-    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; where
-    `layers` are given they were taken already.
+    """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; with
+    `layers` they have already been taken.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class LeanForward:
         cos, sin = self._rotary(rows[None], batch.positions[None])
         cos, sin = cos[0, :, None], sin[0, :, None].clone()
         half = self._size // 2
-        sin[..., :half].neg_()  # of the halves that change places, one changes its sign
+        sin[..., :half].neg_()  # the halves are swapped, and one changes its sign
         with closing(iter(self._layers)) as layers:
             for index, layer in enumerate(layers):
                 rows = rows + self._attend(index, layer, batch, rows, angles=(cos, sin))

@@ -1,11 +1,11 @@
-"""Matrix products whose rows do not depend on how many rows there are.
+"""Matrix products whose rows do not depend on the number of rows.
 
-Same bytes with and without speculation needs exactly that (docs/exactness.md), and torch's own `linear` does
-not do it: on a processor a single row takes another path (a matrix-vector product, which adds in another
-order) than four rows and more. oneDNN's kernel over weights that were laid out for it beforehand adds up
-every row alike, from 1 row to 129 and on any number of threads, and a second row is nearly free: V(2) is
-1.0 to 1.2, V(8) 2 × V(1), where torch's own has V(2) = 2, V(8) = 3.5. With bf16 weights it uses the
-processor's bf16 instructions (AMX, AVX512_BF16).
+Identical output with and without speculation requires that (docs/exactness.md), and torch's own `linear` does
+not provide it: on a processor a single row takes another path (a matrix-vector product with another summation
+order) than four rows and more. oneDNN's kernel over packed weights computes every row alike, from 1 row to
+129 and on any number of threads, and a second row is nearly free: V(2) is 1.0 to 1.2, V(8) 2 × V(1), while
+torch's own has V(2) = 2, V(8) = 3.5. With bf16 weights it uses the processor's bf16 instructions (AMX,
+AVX512_BF16).
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ Linear: TypeAlias = Callable[[Any], Any]
 """From rows of shape (…, inputs) to rows of shape (…, outputs)."""
 
 LAID_OUT_FOR = 16
-"""The number of rows that oneDNN is told to expect. Told to expect one, it prepares for matrix-vector
-products, and is exact no more."""
+"""The number of rows for which oneDNN prepares. For one row it prepares for matrix-vector products, which are
+not exact.
+"""
 
 _COUNTS = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 512)
 _OUTPUTS = 4096
 _MOST_FILLED = 16
-"""A product that is exact only for more rows than this is not filled up: it would cost what drafts win."""
+"""A product that is only exact for more rows than this is not padded: it would cost what drafts gain."""
 
 
 def plain_linear(weight: Any, bias: Any = None) -> Linear:
-    """The product of torch itself. `weight` has shape (outputs, inputs)."""
+    """The product of torch. `weight` has shape (outputs, inputs)."""
 
     def apply(rows: Any) -> Any:
         return torch.nn.functional.linear(rows, weight, bias)
@@ -49,7 +50,7 @@ def plain_linear(weight: Any, bias: Any = None) -> Linear:
 
 
 def packed_linear(weight: Any, bias: Any = None) -> Linear:
-    """The product of oneDNN over a copy of the weights in its own layout."""
+    """The product of oneDNN over a packed copy of the weights."""
     outputs, inputs = weight.shape
     multiply = _over_copy(weight, bias)
     sizes = exact_sizes(min(outputs, _OUTPUTS), inputs, weight.dtype)
@@ -57,7 +58,7 @@ def packed_linear(weight: Any, bias: Any = None) -> Linear:
 
 
 def _over_copy(weight: Any, bias: Any) -> Linear:
-    # Inference tensors are refused by the operator that changes the layout.
+    # The operator that packs weights refuses inference tensors.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), LAID_OUT_FOR)
     multiply = torch.ops.mkldnn._linear_pointwise.default
 
@@ -69,8 +70,8 @@ def _over_copy(weight: Any, bias: Any) -> Linear:
 
 @measured_with_threads
 def exact_sizes(outputs: int, inputs: int, dtype: Any) -> tuple[int, ...] | None:
-    """For each number of rows how many to multiply instead, so that every row is added up alike, up to the
-    most that are; None where any number will do, or no way is found. It is measured.
+    """For each number of rows the number to multiply instead, so that every row has the same summation order,
+    up to the largest exact number; None if any number is exact, or none is. It is measured.
     """
     weight, row = telling_weight(outputs, inputs, dtype)
     kinds = alike(_over_copy(weight, None), row, _COUNTS)
@@ -87,7 +88,7 @@ def exact_sizes(outputs: int, inputs: int, dtype: Any) -> tuple[int, ...] | None
 
 
 def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
-    """`packed_linear` where this machine has it, else `plain_linear`."""
+    """`packed_linear` if this machine supports it, else `plain_linear`."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return plain_linear
     try:
@@ -99,10 +100,10 @@ def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
 
 
 def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[Any, Any]]:
-    """Let every linear layer of transformers' model `source` multiply with `linear`; layers that share their
+    """Make every linear layer of transformers' model `source` multiply with `linear`; layers that share
     weights share the product (Zamba's blocks).
 
-    Returns these layers, each with its weights, which it still holds.
+    Returns these layers with their weights, which they still hold.
     """
     replaced = []
     made: dict[tuple[int, int], Linear] = {}
@@ -112,7 +113,7 @@ def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[A
         shared = id(module.weight), id(module.bias)
         if shared not in made:
             weight = module.weight.detach()
-            if type(module) is Conv1D:  # GPT-2's linear layer, the other way round
+            if type(module) is Conv1D:  # GPT-2's linear layer, with transposed weights
                 weight = weight.t().contiguous()
             made[shared] = linear(weight, module.bias)
         module.forward = made[shared]
@@ -121,8 +122,8 @@ def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[A
 
 
 def drop_weights(replaced: list[tuple[Any, Any]], check: Callable[[], None]) -> None:
-    """Let the layers forget the weights they hold, of which `linear` has copies, where `check` still passes:
-    some models read a layer's weights themselves.
+    """Drop the layers' weights, of which `linear` has copies, if `check` still passes: some models read a
+    layer's weights directly.
     """
     for module, weight in replaced:
         module.weight = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)

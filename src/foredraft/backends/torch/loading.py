@@ -1,4 +1,4 @@
-"""From a folder to a ready model: number format, device, weights, and what can go wrong in words."""
+"""Loading a folder as a ready model: number format, device, weights, and clear errors."""
 
 from __future__ import annotations
 
@@ -48,47 +48,47 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_PARAMETERS = 16
-"""For each byte of a model's files: no format that weights are stored in has half as many."""
+"""Tensor elements per byte of the files at most: no storage format has fewer than four bits."""
 
 _PANIC = "PanicException"
-"""How a fault of a library written in Rust, such as tokenizers, comes to Python: as no Exception."""
+"""The exception for a panic in a library written in Rust, such as tokenizers. It is not an Exception."""
 
 _SAMPLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model is: a folder, and the name of a GGUF file in it if the weights are one."""
+    """The location of a model: a folder, and the name of a GGUF file in it if the weights are one."""
 
     folder: Path
     gguf: str | None = None
 
     @property
     def name(self) -> str:
-        """The file's or the folder's; the repository's where the folder is one of the Hub's cache."""
+        """The name of the file or folder; of the repository if the folder is in the Hub's cache."""
         return self.gguf or cached_repository(self.folder) or self.folder.name
 
     def keywords(self) -> dict[str, Any]:
-        """What transformers' `from_pretrained` is told besides the folder."""
+        """Arguments for transformers' `from_pretrained` in addition to the folder."""
         gguf = {"gguf_file": self.gguf} if self.gguf else {}
         return {"local_files_only": True, "trust_remote_code": False, **gguf}
 
     def files(self) -> list[Path]:
-        """The files that make the model what it is."""
+        """All files of the model."""
         if self.gguf:
             return [self.folder / self.gguf]
         return [self.folder / "config.json", *weight_files(self.folder)]
 
 
 def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | None = None) -> TorchModel:
-    """Load a folder (or a file of it, or a GGUF). `options.dtype` "auto": see `choose_dtype`. `accelerator`:
-    in the place of the machine's own.
+    """Load a folder (or a file in it, or a GGUF). `options.dtype` "auto": see `choose_dtype`. `accelerator`
+    replaces the machine's own.
 
     Raises ModelError, CapacityError, ConfigError, BackendError, MissingDependencyError.
     """
     if options.dtype not in {"auto", *DTYPES}:
         raise ConfigError(
-            f"There is no number format {options.dtype!r}.", hint=f"One of auto, {', '.join(DTYPES)}."
+            f"There is no number format {options.dtype!r}.", hint=f"Use auto, {', '.join(DTYPES)}."
         )
     source = _find(path)
     threads = options.threads or physical_cores()
@@ -117,7 +117,7 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         dtype=dtype,
     )
     settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
-    # Which kernels torch's libraries choose, and how these add up, is the processor's affair.
+    # The kernels of torch's libraries and their summation order depend on the processor.
     key = f"{model.info.backend}|{model.info.device}|{this_processor()}|{sorted(settings.items())}"
     if model.durable:
         model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
@@ -130,7 +130,7 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
 
 def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
     able = model.capabilities
-    if able.rollback is Rollback.BOUNDED and not able.rollback_bound:  # it will not draft
+    if able.rollback is Rollback.BOUNDED and not able.rollback_bound:  # it never drafts
         return model.with_capabilities(invariance_note="not measured: the model keeps a recurrent state")
     if "streamed" in model.info.settings:
         return _as_known(model, key, options)
@@ -140,8 +140,8 @@ def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
 
 
 def _as_known(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
-    """What was measured when all layers were on the device, which computes the same. Measuring takes some 40
-    forwards: minutes, where every one of them copies most of a large model.
+    """The result measured with all layers on the device, which computes the same. Measuring takes about 40
+    forwards: minutes if each of them copies most of a large model.
     """
 
     def too_slow() -> tuple[int, str]:
@@ -150,7 +150,7 @@ def _as_known(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
     try:
         return with_measured(model, key, replace(options, notice=None), too_slow, otherwise=VERIFY_ROWS)
     except _UnmeasuredError:
-        return model.with_capabilities(invariance_note="not measured: layers are streamed, it would be slow")
+        return model.with_capabilities(invariance_note="not measured: too slow with streamed layers")
 
 
 class _UnmeasuredError(Exception):
@@ -158,8 +158,8 @@ class _UnmeasuredError(Exception):
 
 
 def _snapshot_key(source: Source, settings_key: str, context_length: int) -> str:
-    """Equal for two models only if either computes the same cells from the same tokens. `file_hash` is a
-    sample, in which an edit of a few weights does not show: the files' times count too.
+    """Equal for two models only if both compute the same cells from the same tokens. `file_hash` is a sample,
+    which may miss a small change of weights, so the files' times are included.
     """
     times = [file.stat().st_mtime_ns for file in source.files()]
     text = f"{fingerprint(source.files())}|{times}|{settings_key}|{context_length}"
@@ -174,7 +174,7 @@ def _find(path: Path) -> Source:
     missing = [file for file in source.files() if not file.is_file()]
     if missing and (source.folder / "config.json").is_file():
         raise ModelFormatError(
-            f"{path.name} is not whole: there is no file {missing[0]}.", hint="Pull the repository again."
+            f"{path.name} is incomplete: there is no file {missing[0]}.", hint="Pull the repository again."
         )
     if missing:
         raise ModelNotFoundError(
@@ -184,7 +184,7 @@ def _find(path: Path) -> Source:
 
 
 def place_on(options: ModelOptions, given: Accelerator | None) -> tuple[Any, Accelerator | None]:
-    """The device, and what it is as one to which layers can be streamed."""
+    """The device, and its interface for streaming layers if it has one."""
     device = torch.device("cpu")
     if options.gpu_layers != 0:
         if given is not None:
@@ -197,9 +197,9 @@ def place_on(options: ModelOptions, given: Accelerator | None) -> tuple[Any, Acc
 
 
 def choose_dtype(config: Any, device: Any) -> Dtype:
-    """The format of the weights on the device: that of the checkpoint where the device computes in it.
+    """The weights' format on the device: the checkpoint's if the device supports it.
 
-    A processor computes in bf16 if it has instructions for that (AVX512_BF16, AMX), else in fp32.
+    A processor computes in bf16 if it has instructions for it (AVX512_BF16, AMX), else in fp32.
     """
     stored = getattr(config, "dtype", None)
     if device.type == "cpu":
@@ -234,15 +234,15 @@ def _load_tokenizer(source: Source, path: Path) -> Any:
         return AutoTokenizer.from_pretrained(source.folder, **source.keywords())
     except (OSError, ValueError) as error:
         raise ModelFormatError(
-            f"transformers finds no tokenizer that it can read in {path.name} ({first_line(error)}).",
-            hint="The repository needs a tokenizer.json, and some of its kind another package: "
+            f"transformers cannot read a tokenizer in {path.name} ({first_line(error)}).",
+            hint="The repository needs a tokenizer.json, and some tokenizers need another package: "
             + installation.add("sentencepiece", "tiktoken"),
         ) from None
 
 
 def _check_size(source: Source, path: Path, config: Any) -> None:
-    """Raises ModelFormatError for a configuration of a model that the files cannot hold: transformers makes
-    room for all of it, and only then finds what is missing.
+    """Raises ModelFormatError if the configuration does not fit the size of the files: transformers would
+    allocate all of it before it detects missing weights.
     """
     if source.gguf:
         return
@@ -250,7 +250,7 @@ def _check_size(source: Source, path: Path, config: Any) -> None:
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0) or 0
     if layers > len(stored.tensors):
         raise _no_match(path, f"{layers:,} layers", f"{len(stored.tensors):,} tensors")
-    with torch.device("meta"):  # no memory for weights
+    with torch.device("meta"):  # allocates no memory
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS * stored.size_bytes:
@@ -259,8 +259,8 @@ def _check_size(source: Source, path: Path, config: Any) -> None:
 
 def _no_match(path: Path, configured: str, stored: str) -> ModelFormatError:
     return ModelFormatError(
-        f"{path.name} has a configuration of {configured}, and files of {stored}.",
-        hint="Files of two models may be mixed up, or damaged: download the repository again.",
+        f"The configuration of {path.name} describes {configured}, but its files contain {stored}.",
+        hint="Files of two models may be mixed up, or files damaged: download the repository again.",
     )
 
 
@@ -269,20 +269,20 @@ def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
         source.folder,
         dtype=dtype,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # it would raise an error that does not say which
+        ignore_mismatched_sizes=True,  # otherwise its error does not name the tensor
         **source.keywords(),
     )
     if mismatched := sorted(report["mismatched_keys"]):
         tensor, found, expected = mismatched[0]
         raise ModelFormatError(
-            f"In {path.name} the tensor {tensor} has the shape {tuple(found)}, which its configuration says "
-            f"is {tuple(expected)}.",
+            f"In {path.name} the tensor {tensor} has the shape {tuple(found)}, but the configuration needs "
+            f"{tuple(expected)}.",
             hint="Files of two models may be mixed up: download the repository again.",
         )
     missing = sorted(report["missing_keys"])
-    if missing:  # transformers fills them with noise
+    if missing:  # transformers fills them with random numbers
         raise ModelFormatError(
-            f"{path.name} lacks {len(missing)} of the model's tensors, {missing[0]} for one.",
+            f"{path.name} lacks {len(missing)} of the model's tensors, for example {missing[0]}.",
             hint="The repository may be incomplete: download it again.",
         )
     weights.requires_grad_(False)  # noqa: FBT003 - torch's own signature
@@ -291,7 +291,7 @@ def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """The failures of transformers in words; and it keeps to itself what it would print meanwhile."""
+    """Translate transformers' errors, and suppress its output."""
     messages = transformers.utils.logging
     level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
     messages.set_verbosity_error()
@@ -340,7 +340,7 @@ def _assemble(
     head = weights.get_output_embeddings()
     if head is None:
         raise UnsupportedModelError(
-            f"{type(weights).__name__} has no layer that gives a text's next token.", hint=AS_GGUF
+            f"{type(weights).__name__} has no output layer for the next token.", hint=AS_GGUF
         )
     tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
     parameters = sum(parameter.numel() for parameter in weights.parameters())
@@ -387,7 +387,7 @@ def _assemble(
 
 
 def _cells_format(computation: Computation, dtype: Dtype, device: Any) -> str:
-    """The number format of its KV cells, as `DTYPES` names it."""
+    """The number format of its KV cells, with its name in `DTYPES`."""
     if isinstance(computation.cells, OwnCaches):
         return dtype
     held = cells_dtype(DTYPES[dtype], device)
@@ -404,14 +404,14 @@ def _ends(config: Any, generation: GenerationConfig | None) -> list[int]:
 
 
 def device_name(device: Any) -> str:
-    """What users know a device by."""
+    """The name by which users know a device."""
     if device.type == "cpu":
         return "cpu"
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)
 
 
 def fingerprint(files: list[Path]) -> str:
-    """Identifies a model by its files' sizes and a sample of their content."""
+    """A hash of the sizes of a model's files and a sample of their content."""
     digest = hashlib.sha256()
     for path in files:
         size = path.stat().st_size

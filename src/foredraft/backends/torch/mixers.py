@@ -1,8 +1,8 @@
-"""Recurrent layers of transformers that call no kernel by its name: what they do instead, over our kernels.
+"""Recurrent layers of transformers that call no kernel by name, reimplemented with our kernels.
 
-RecurrentGemma, MiniMax and xLSTM write their recurrences out in the layer itself, and keep the state in the
-layer or in a cache of their own. Here the forwards of these layers are replaced: the weights and what is done
-with them are theirs, the state is in `States` as that of any other kernel.
+RecurrentGemma, MiniMax and xLSTM contain their recurrences in the layer itself, and keep the state in the
+layer or in their own cache. Here the forwards of these layers are replaced: the weights and operations are
+the original ones, and the state is in `States` like that of other kernels.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from foredraft.backends.torch.scans import Scans
 Layer: TypeAlias = Callable[..., Any]
 
 SHARPNESS = -8.0
-"""Of a real-gated linear recurrent unit: how much of its decay an open gate is (c in equation 6)."""
+"""Constant of real-gated linear recurrent units: the effect of an open gate on the decay (c in equation 6).
+"""
 
 
 class Mixers:
-    """Forwards for the layers of transformers' model `source`, over `scans`; they multiply with `linear`.
+    """Forwards for the layers of transformers' model `source`, using `scans`; they multiply with `linear`.
 
-    `copied`: the weights that they hold copies of, as (module, name).
+    `copied`: the weights of which they have copies, as (module, name).
     """
 
     def __init__(self, source: Any, scans: Scans, linear: Callable[..., Linear]) -> None:
         self._scans, self._linear = scans, linear
         self.copied: list[tuple[Any, str]] = []
-        # With the package `xlstm` installed transformers takes its layers, which are other ones.
+        # If the package `xlstm` is installed, transformers uses its layers, which differ.
         self._by_class: dict[str, Callable[[Any], Layer]] = {
             "RecurrentGemmaRecurrentBlock": self._gated_unit,
             "MiniMaxLightningAttention": self._lightning_attention,
@@ -48,7 +49,7 @@ class Mixers:
             }
 
     def forward_for(self, module: Any) -> Layer | None:
-        """What a module of transformers is to compute instead of its own forward, if there is anything."""
+        """The replacement for the forward of a transformers module, if there is one."""
         if not type(module).__module__.startswith("transformers.models."):
             return None
         make = self._by_class.get(type(module).__name__)
@@ -66,7 +67,7 @@ class Mixers:
             closing = SHARPNESS * by_lanes(torch.sigmoid, open_state(rows).float())
             closing = closing * functional.softplus(unit.recurrent_param.float())
             share = torch.sqrt(1.0 - by_lanes(torch.exp, 2.0 * closing))
-            share = torch.where(positions[:, None] == 0, 1.0, share)  # nothing comes before the first row
+            share = torch.where(positions[:, None] == 0, 1.0, share)  # no state before the first row
             added = rows * by_lanes(torch.sigmoid, open_input(rows).float()) * share
             return self._scans.gated_unit(added, by_lanes(torch.exp, closing))
 
@@ -80,7 +81,7 @@ class Mixers:
         return forward
 
     def _by_head(self, module: Any, name: str, bias: Any) -> Linear:
-        """The products of heads that each see their part of a row; the weight has shape (heads, inputs,
+        """The products of heads that each process their part of a row; the weight has shape (heads, inputs,
         outputs), the bias (heads, outputs).
         """
         weight = getattr(module, name).detach()
@@ -100,7 +101,7 @@ class Mixers:
         return apply
 
     def _lightning_attention(self, layer: Any) -> Layer:
-        """MiniMax's layer of attention without a softmax."""
+        """MiniMax's attention layer without a softmax."""
 
         def forward(hidden_states: Any, *_: Any, **__: Any) -> tuple[Any, None]:
             mixed = layer.act_fn(layer.qkv_proj(hidden_states))[0]
@@ -114,7 +115,7 @@ class Mixers:
         return forward
 
     def _matrix_memory(self, backend: Any) -> Layer:
-        """xLSTM's, whose gates' logarithms come in."""
+        """The memory of xLSTM, which gets the logarithms of its gates."""
 
         def forward(
             *, query: Any, key: Any, value: Any, igate: Any, fgate: Any, **_: Any
@@ -127,12 +128,12 @@ class Mixers:
 
 
 def calling(module: Any, kernels: Mapping[str, Callable[..., Any]]) -> Layer:
-    """The module's own forward, to which these names mean something else. Raises TypeError where it is no
-    function of Python's.
+    """The module's own forward, with these names redefined in it. Raises TypeError if it is not a Python
+    function.
     """
     forward = inspect.unwrap(type(module).forward)
     if not isinstance(forward, FunctionType):
-        raise TypeError(f"{type(module).__name__}.forward is no function")
+        raise TypeError(f"{type(module).__name__}.forward is not a Python function")
     scope = {**forward.__globals__, **kernels}
     same = FunctionType(forward.__code__, scope, forward.__name__, forward.__defaults__, forward.__closure__)
     same.__kwdefaults__ = forward.__kwdefaults__
@@ -140,7 +141,7 @@ def calling(module: Any, kernels: Mapping[str, Callable[..., Any]]) -> Layer:
 
 
 def soft_cap(values: Any, cap_value: float | None = None) -> Any:
-    """Numbers squeezed into ± `cap_value`, each in the same way wherever it stands."""
+    """Squeeze numbers into ± `cap_value`, each in the same way at any position."""
     if cap_value is None:
         return values
     flat = values.flatten(0, -2)
@@ -152,6 +153,6 @@ def _with_soft_cap(module: Any) -> Layer:
 
 
 def _in_one_piece(model: Any) -> Layer:
-    """The whole of xLSTM: a long prompt would go through its layers in pieces, calling each several times."""
+    """The forward of xLSTM as a whole: by default a long prompt would pass through its layers in pieces."""
     model.config.max_inference_chunksize = sys.maxsize
     return _with_soft_cap(model)

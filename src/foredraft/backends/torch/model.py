@@ -17,17 +17,17 @@ from foredraft.errors import BackendError, CapacityError, first_line
 from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 VERIFY_ROWS = 63
-"""Rows of one sequence in a verifying forward where the probe found no larger number to be exact."""
+"""Maximum rows of one sequence in a verifying forward if the probe found no larger exact number."""
 
 
 class Cells(Protocol):
-    """The cache of a forward: `lengths` in tokens, and what `protocols.Model` promises of its sequences."""
+    """The cache of a forward: `lengths` in tokens, and the operations of `protocols.Model` on sequences."""
 
     lengths: list[int]
 
     @property
     def durable(self) -> bool:
-        """Whether snapshots are bytes, of use to another process."""
+        """Whether snapshots are bytes that another process can restore."""
         ...
 
     def truncate(self, seq: int, length: int) -> None: ...
@@ -49,11 +49,11 @@ class Forward(Protocol):
 
 
 class TorchModel:
-    """Owns a forward and the cache that it computes over.
+    """Owns a forward and its cache.
 
-    It computes with as many threads as torch has where it is made: which products are added up alike was
-    measured with these. In torch that number belongs to a thread of the process, and another model may have
-    set another one since.
+    It computes with the number of threads that torch had when it was created: the summation order of products
+    was measured with that number. In torch it belongs to a thread of the process, and another model may have
+    changed it since.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TorchModel:
         self._closed = False
 
     def with_capabilities(self, **changes: Any) -> TorchModel:
-        """Record what was measured about the model."""
+        """Record the measured capabilities."""
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
@@ -110,7 +110,7 @@ class TorchModel:
                 logits = self._compute(batch)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
-                f"The device has not enough memory for a forward of {sum(len(r.tokens) for r in batch)} "
+                f"The device has too little memory for a forward of {sum(len(r.tokens) for r in batch)} "
                 f"rows ({first_line(error)}).",
                 hint="Use a smaller context (--ctx) or batch, or keep fewer layers there (--gpu-layers).",
             ) from None
@@ -126,7 +126,7 @@ class TorchModel:
 
     @property
     def durable(self) -> bool:
-        """Whether snapshots are bytes, of use to another process."""
+        """Whether snapshots are bytes that another process can restore."""
         return self._cache.durable
 
     def length(self, seq: int) -> int:

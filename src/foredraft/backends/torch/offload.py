@@ -1,11 +1,11 @@
 """The lean forward on a device that may be smaller than the model.
 
-What does not fit stays in CPU memory and is streamed through two buffers, layer by layer, beside the
-computing. Every forward then takes as long as the copies do, whether it has one row or sixty: drafts are
-almost free, and the planner, which measures that, makes them long.
+Layers that do not fit stay in CPU memory and are streamed through two buffers while others are computed.
+Every forward then takes as long as the copies, whether it has one row or sixty: drafts are almost free, and
+the planner, which measures that, makes them long.
 
-A layer is one stretch of bytes wherever it is, and its weights have the same places in it: what is computed
-from them has the same bits, streamed or not.
+A layer is a contiguous range of bytes on any device, with its weights at the same offsets: results have the
+same bits, streamed or not.
 """
 
 from __future__ import annotations
@@ -54,43 +54,43 @@ from foredraft.errors import CapacityError, first_line
 logger = logging.getLogger(__name__)
 
 ALIGNED = 512
-"""Weights begin at multiples of this, as what torch allocates on a CUDA device does."""
+"""Alignment of weights, as in torch's allocations on CUDA devices."""
 
 SETTINGS = ("gpu_layers", "streamed", "batches")
-"""What `lean_on` adds to the model's settings. They say how fast a forward is, not what it computes."""
+"""Model settings added by `lean_on` that affect only the speed of a forward, not its results."""
 
 
 class Accelerator(Protocol):
-    """A device with memory of its own, less perhaps than a model needs."""
+    """A device with its own memory, which may be smaller than a model."""
 
     device: Any
 
     def free(self) -> int:
-        """Bytes that tensors may take now."""
+        """Free memory for tensors in bytes."""
         ...
 
     def host_bytes(self, size: int) -> Any:
-        """A tensor of bytes in CPU memory, from which it copies fast."""
+        """A tensor of bytes in CPU memory from which the device copies fast."""
         ...
 
     def copier(self, size: int, count: int) -> Copier:
-        """With `count` buffers of `size` bytes."""
+        """A copier with `count` buffers of `size` bytes."""
         ...
 
     def by_rows(self, dtype: Any, **shape: int) -> Kernels | None:
-        """What gives a row the same bits in any company and needs no segments, if there is such a thing for
-        this `shape`: query `heads`, `groups` of them that share keys, numbers of each (`size`), and
+        """Kernels with which a row has the same bits in any batch, and which need no segments, if available
+        for this `shape`: query `heads`, `groups` of them that share keys, numbers of each (`size`), and
         `context_length`.
         """
         ...
 
     def recorder(self) -> Recorder:
-        """For forwards with that."""
+        """The recorder for forwards with these kernels."""
         ...
 
 
 def find_accelerator(device: Any) -> Accelerator | None:
-    """The one that `device` is. Apple's GPUs share the processor's memory: there is nothing to stream."""
+    """The interface for `device`. Apple's GPUs share the processor's memory: nothing has to be streamed."""
     return CudaDevice() if device.type == "cuda" else None
 
 
@@ -103,9 +103,9 @@ def lean_on(
     context_length: int,
     dtype: Any,
 ) -> Computation:
-    """The forward of transformers' model `source`, which is in CPU memory and is taken over.
+    """Create the forward of transformers' model `source`, which is in CPU memory and is taken over.
 
-    Raises CapacityError where it does not fit, however many layers are streamed.
+    Raises CapacityError if it does not fit even with all layers streamed.
     """
     device, config, head = accelerator.device, source.config, head_size(source.config)
     cells = KVCache(options.sequences, context_length, dtype=dtype, device=device)
@@ -134,9 +134,9 @@ def lean_on(
         layers = _placed(accelerator, weights, streamed)
     except RuntimeError as error:  # torch.OutOfMemoryError is one; a processor's is not
         raise CapacityError(
-            f"There is not enough memory for {name}, though {size(free)} were free on the device "
+            f"There is not enough memory for {name}, although {size(free)} were free on the device "
             f"({first_line(error)}).",
-            hint="Something else may use it too: try again, or with fewer --gpu-layers.",
+            hint="Another program may use it too: try again, or use fewer --gpu-layers.",
         ) from None
     settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
     try:
@@ -163,8 +163,9 @@ def _working(config: Any, options: ModelOptions, context_length: int, item: int,
 def _in_sizes(
     lean: LeanForward, accelerator: Accelerator, *, recorded: bool, dtype: Any, vocabulary: int
 ) -> FixedSizeForward:
-    """Recorded in sizes that are alike. What cannot be recorded has the largest of these: it takes no longer
-    where layers are streamed, as the copies do. In fp32 hardly any are alike, and all are kept.
+    """The forward in recorded sizes with the same bits. Without recording only the largest of these is used:
+    with streamed layers it takes no longer, because the copies do. In fp32 hardly any sizes are alike, and
+    all are kept.
     """
     alike = dtype != torch.float32
     if recorded:
@@ -173,7 +174,7 @@ def _in_sizes(
             return FixedSizeForward(
                 lean, recorder, device=accelerator.device, vocabulary=vocabulary if alike else None
             )
-        except RuntimeError as error:  # also where there is no memory for it
+        except RuntimeError as error:  # also without enough memory
             recorder.close()
             logger.warning("Forwards cannot be recorded here (%s): they take longer.", first_line(error))
     sizes = SIZES[-1:] if alike else SIZES
@@ -183,7 +184,7 @@ def _in_sizes(
 def _placed(
     accelerator: Accelerator, weights: list[LayerWeights], streamed: frozenset[int]
 ) -> Layers[LeanLayer]:
-    """Every layer where it belongs. Empties `weights` meanwhile: two copies need not fit."""
+    """Move every layer to its place. Empties `weights` meanwhile: two copies may not fit."""
     make = partial(make_layer, plain_linear)
     largest = max((_length(weights[index]) for index in streamed), default=0)
     copier = accelerator.copier(largest, min(BUFFERS, len(streamed))) if streamed else None
@@ -207,7 +208,7 @@ def _placed(
 
 
 def _places(layer: LayerWeights) -> Iterator[tuple[str, int, int]]:
-    """(name, first byte, bytes) of each tensor in a layer's stretch of memory."""
+    """(name, first byte, bytes) of each tensor in a layer's memory."""
     start = 0
     for name, tensor in layer.tensors.items():
         yield name, start, tensor.nbytes
@@ -219,7 +220,7 @@ def _length(layer: LayerWeights) -> int:
 
 
 def _in_place(layer: LayerWeights, memory: Any) -> LayerWeights:
-    """The layer with its tensors in `memory`, whatever that holds now."""
+    """The layer with its tensors in `memory`, with its current content."""
     tensors = {}
     for name, start, count in _places(layer):
         tensor = layer.tensors[name]
@@ -228,14 +229,14 @@ def _in_place(layer: LayerWeights, memory: Any) -> LayerWeights:
 
 
 def _packed(layer: LayerWeights, memory: Any) -> Any:
-    """`memory`, with the layer in it."""
+    """Copy the layer into `memory` and return it."""
     for name, tensor in _in_place(layer, memory).tensors.items():
         tensor.copy_(layer.tensors[name])
     return memory
 
 
 def _bytes_of(modules: Sequence[Any]) -> int:
-    """Of their weights; those that they share count once."""
+    """The size of their weights in bytes; shared weights count once."""
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     return sum({tensor.data_ptr(): int(tensor.nbytes) for tensor in tensors}.values())
 
@@ -252,11 +253,11 @@ def _settings(needs: Needs, streamed: frozenset[int]) -> dict[str, str]:
 
 def _explain(needs: Needs, streamed: frozenset[int], free: int, name: str, options: ModelOptions) -> None:
     line = (
-        f"{name}: {len(streamed)} of {len(needs.layers)} layers are streamed from CPU memory, because all of "
-        f"it needs {size(needs.with_streamed(frozenset()))} on the device and {size(free)} are free."
+        f"{name}: {len(streamed)} of {len(needs.layers)} layers are streamed from CPU memory, because the "
+        f"model needs {size(needs.with_streamed(frozenset()))} on the device and {size(free)} are free."
         if options.gpu_layers == AUTOMATIC
-        else f"{name}: {len(streamed)} of {len(needs.layers)} layers are streamed from CPU memory, as "
-        f"--gpu-layers {options.gpu_layers} asks for."
+        else f"{name}: {len(streamed)} of {len(needs.layers)} layers are streamed from CPU memory, "
+        f"set by --gpu-layers {options.gpu_layers}."
     )
     logger.info(line)
     if options.notice is not None:

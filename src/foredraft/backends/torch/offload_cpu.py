@@ -1,5 +1,5 @@
-"""A processor in the place of a device with little memory: to test how layers are streamed, and to watch it,
-without a GPU. Copies are real, into real buffers, by a thread beside the one that computes.
+"""A processor in place of a device with little memory, to test and observe streaming without a GPU. Copies
+are real, into real buffers, by another thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foredraft.backends.torch.fixed_sizes import Recorder
 
 
 class CpuDevice:
-    """`memory`: bytes that it claims to have free. A copy takes `seconds_per_gb` at least."""
+    """`memory`: free memory in bytes to report. A copy takes at least `seconds_per_gb`."""
 
     device = torch.device("cpu")
 
@@ -23,27 +23,27 @@ class CpuDevice:
         self._seconds_per_byte = seconds_per_gb / 1e9
 
     def free(self) -> int:
-        """Bytes that tensors may take."""
+        """Free memory for tensors in bytes."""
         return self._memory
 
     def host_bytes(self, size: int) -> Any:
-        """`size` bytes of the memory that layers are streamed from."""
+        """`size` bytes of the memory from which layers are streamed."""
         return torch.empty(size, dtype=torch.uint8)
 
     def copier(self, size: int, count: int) -> ThreadCopier:
-        """With `count` buffers of `size` bytes."""
+        """A copier with `count` buffers of `size` bytes."""
         return ThreadCopier(size, count, self._seconds_per_byte)
 
     def by_rows(self, dtype: Any, **shape: int) -> None:
-        """A processor has attention of its own that is exact."""
+        """None: a processor has its own exact attention."""
 
     def recorder(self) -> Recorder:
-        """Not asked for without it."""
+        """Never called, because there are no such kernels."""
         raise NotImplementedError
 
 
 class ThreadCopier:
-    """A `Copier` (offload_stream.py). Here a layer is computed when the call that computes it returns."""
+    """A `Copier` (offload_stream.py). Here a layer has been computed when the call returns."""
 
     def __init__(self, size: int, count: int, seconds_per_byte: float = 0.0) -> None:
         self.buffers = [torch.empty(size, dtype=torch.uint8) for _ in range(count)]
@@ -62,7 +62,7 @@ class ThreadCopier:
         self._copies[slot].result()
 
     def computed(self, slot: int) -> None:
-        """Nothing to remember."""
+        """Nothing to do."""
 
     def settle(self) -> None:
         wait(self._copies.values())

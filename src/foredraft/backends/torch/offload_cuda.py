@@ -1,7 +1,7 @@
-"""Layers travel to a CUDA device on a stream of their own, from pinned memory, beside what is computed.
+"""Copies layers to a CUDA device on a separate stream, from pinned memory, while others are computed.
 
-Two events for each buffer keep the order: computing waits for the copy that `start` began, and the next copy
-for what was computed from the buffer. The processor waits for neither.
+Two events for each buffer keep the order: computation waits for the copy that `start` began, and the next
+copy for the computation that used the buffer. The processor waits for neither.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from foredraft.backends.torch.lean import Kernels
 logger = logging.getLogger(__name__)
 
 RESERVE = 512 << 20
-"""Bytes left to CUDA's libraries: kernels, which are loaded when they are first called, workspaces of cuBLAS,
-and what is lost where the allocator rounds."""
+"""Bytes reserved for CUDA's libraries: kernels, which are loaded when first called, workspaces of cuBLAS, and
+rounding by the allocator.
+"""
 
 
 class CudaDevice:
@@ -32,7 +33,7 @@ class CudaDevice:
     device = torch.device("cuda")
 
     def free(self) -> int:
-        """Bytes that tensors may take: what the driver has, and what torch keeps for later."""
+        """Free memory for tensors in bytes: the driver's, and torch's cached memory."""
         free, _ = torch.cuda.mem_get_info(self.device)
         kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return max(0, int(free + kept) - RESERVE)
@@ -40,8 +41,8 @@ class CudaDevice:
     def host_bytes(self, size: int) -> Any:
         """`size` bytes of CPU memory, pinned if the system allows it.
 
-        Not by torch's allocator of pinned memory, which rounds up to a power of two. Whole pages of their
-        own, because none can be pinned twice.
+        Not by torch's allocator of pinned memory, which rounds up to a power of two. In whole pages, because
+        no page can be pinned twice.
         """
         pages = -(-size // PAGESIZE) * PAGESIZE
         memory = torch.empty(pages + PAGESIZE, dtype=torch.uint8)
@@ -56,20 +57,20 @@ class CudaDevice:
         return memory
 
     def _forget_error(self) -> None:
-        """CUDA keeps the error of a call that failed, and the next kernel would be taken to have failed."""
+        """Clear the error of a failed call, which CUDA would otherwise report for the next kernel."""
         with suppress(RuntimeError):
             torch.ones(1, device=self.device).add_(1)
 
     def copier(self, size: int, count: int) -> CudaCopier:
-        """With `count` buffers of `size` bytes."""
+        """A copier with `count` buffers of `size` bytes."""
         return CudaCopier(self.device, size, count)
 
     def by_rows(self, dtype: Any, **shape: int) -> Kernels | None:
-        """Triton's, where it works."""
+        """Triton's kernels, if Triton works."""
         return find_row_kernels(self.device, dtype, **shape)
 
     def recorder(self) -> Recorder:
-        """CUDA graphs."""
+        """A recorder with CUDA graphs."""
         return CudaRecorder()
 
 
@@ -78,7 +79,7 @@ def _unpin(pointer: int) -> None:
 
 
 class CudaCopier:
-    """A `Copier` (offload_stream.py). Computing is what the caller's current stream does."""
+    """A `Copier` (offload_stream.py). Computation is on the caller's current stream."""
 
     def __init__(self, device: Any, size: int, count: int) -> None:
         self._device = device
@@ -86,7 +87,7 @@ class CudaCopier:
         self._stream = torch.cuda.Stream(device)
         self._arrived = [torch.cuda.Event() for _ in range(count)]
         self._computed = [torch.cuda.Event() for _ in range(count)]
-        for slot in range(count):  # the buffers' memory may be in use by what was computed before
+        for slot in range(count):  # earlier computations may still use the buffers' memory
             self.computed(slot)
 
     def start(self, slot: int, source: Any) -> None:

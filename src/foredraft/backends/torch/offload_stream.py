@@ -1,11 +1,11 @@
-"""Layers in the order they are computed; the ones that do not stay on the device arrive in two buffers.
+"""Layers in order of computation; those that do not stay on the device are copied into two buffers.
 
-While one layer is computed the next one that is streamed is copied. A buffer is written to again only after
-the layer in it was computed. After the last streamed layer the first ones are fetched for the next forward,
-which sampling and drafting then overlap with.
+While one layer is computed the next streamed one is copied. A buffer is only overwritten after its layer was
+computed. After the last streamed layer the first ones are copied for the next forward, which overlaps with
+sampling and drafting.
 
-The order of things is here; how bytes travel is a `Copier`'s: CUDA streams and events (offload_cuda.py), or
-a thread (offload_cpu.py).
+This module determines the order; the copying is done by a `Copier`: CUDA streams and events
+(offload_cuda.py), or a thread (offload_cpu.py).
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 LayerT = TypeVar("LayerT")
-"""What computes a layer."""
+"""Type of a layer that is ready for computation."""
 
 
 class Copier(Protocol):
-    """Copies layers into `buffers`, tensors of bytes on the device, beside what is computed there.
+    """Copies layers into `buffers`, tensors of bytes on the device, during computation.
 
-    Nothing waits on the caller's side where the device can: `start` and `computed` only say in which order
-    the device does things.
+    The caller does not wait if the device supports it: `start` and `computed` only define the order of
+    operations on the device.
     """
 
     buffers: list[Any]
 
     def start(self, slot: int, source: Any) -> None:
-        """Copy the bytes `source` into a buffer, once everything that was `computed` from it is."""
+        """Copy the bytes `source` into a buffer, after all computations up to the last `computed` for it."""
         ...
 
     def wait(self, slot: int) -> None:
-        """What is computed from now on comes after the last copy into this buffer."""
+        """Make further computations wait for the last copy into this buffer."""
         ...
 
     def computed(self, slot: int) -> None:
-        """All that reads what is in this buffer was given to the device."""
+        """Record that all computations that read this buffer have been submitted."""
         ...
 
     def settle(self) -> None:
-        """Return when nothing is copied or computed any more."""
+        """Wait for all copies and computations."""
         ...
 
     def close(self) -> None:
@@ -50,8 +50,8 @@ class Copier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Streamed(Generic[LayerT]):
-    """A layer whose weights are the bytes `source` in CPU memory. `views`: the layer as it is in each buffer
-    when it has been copied there.
+    """A layer whose weights are the bytes `source` in CPU memory. `views`: the layer as tensors in each
+    buffer.
     """
 
     source: Any
@@ -59,8 +59,8 @@ class Streamed(Generic[LayerT]):
 
 
 class Layers(Generic[LayerT]):
-    """Iterating yields every layer when it may be computed, and takes it as computed when the next is asked
-    for. An iteration that ends early has to be closed.
+    """Iterates over the layers, each when it may be computed; requesting the next one means that it was
+    computed. An iteration that ends early must be closed.
     """
 
     def __init__(self, layers: Sequence[LayerT | Streamed[LayerT]], copier: Copier | None = None) -> None:
@@ -89,21 +89,21 @@ class Layers(Generic[LayerT]):
                 self._copier.computed(slot)
                 self._fetch((turn + len(self._holds)) % len(self._streamed), slot)
                 turn += 1
-        except BaseException:  # also GeneratorExit: what computes the layers has failed
+        except BaseException:  # also GeneratorExit: computing a layer failed
             self._holds = [None] * len(self._holds)
             if self._copier is not None:
                 self._copier.settle()
             raise
 
     def _begin(self) -> None:
-        """See that the first layers are on their way. After a whole forward they are."""
+        """Start copying the first layers, unless the last forward has already done so."""
         first = range(len(self._holds))
         if set(self._holds) != set(first):
             for slot in first:
                 self._fetch(slot, slot)
 
     def _fetch(self, turn: int, slot: int) -> None:
-        if self._holds[slot] == turn:  # no more layers than buffers: they stay where they are
+        if self._holds[slot] == turn:  # no more layers than buffers: they stay in place
             return
         assert self._copier is not None, "without a copier there are no buffers"
         self._copier.start(slot, self._streamed[turn].source)

@@ -1,9 +1,9 @@
-"""Models with recurrent layers: transformers' forward, with our attention and our recurrent kernels in it.
+"""Models with recurrent layers: transformers' forward, with our attention and our recurrent kernels.
 
 A recurrent layer of transformers calls its kernels by name. Here it calls ours (scans.py), which keep the
-states (states.py); attention layers beside it call our attention, over our KV cache. So the rows of several
-sequences share a forward, rows of a draft are computed together and bit for bit as they would be singly, and
-the state after each of them is at hand when some are rejected.
+states (states.py); attention layers call our attention with our KV cache. So the rows of several sequences
+share a forward, rows of a draft are computed together with the same bits as one by one, and the state after
+each of them is available if some are rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foredraft.protocols import Model
 
 
 class Product:
-    """Stands for a weight that a layer multiplies with by itself (`weight @ columns`)."""
+    """Replaces a weight with which a layer multiplies directly (`weight @ columns`)."""
 
     def __init__(self, linear: Linear) -> None:
         self._linear = linear
@@ -37,8 +37,8 @@ class Product:
 
 
 class HeadProducts:
-    """Stands for the weights of several heads, with which a layer multiplies at once, as Zamba's does
-    (`weight[:, None] @ columns`).
+    """Replaces the weights of several heads with which a layer multiplies at once, as in Zamba (`weight[:,
+    None] @ columns`).
     """
 
     def __init__(self, products: Sequence[Product]) -> None:
@@ -60,16 +60,16 @@ class Layers:
         self._changed: list[Any] = []
         self._weights: dict[tuple[Any, str], Any] = {}
         self.needed = False
-        """Whether transformers' usual caches do not hold what the layers keep: our kernels or nothing."""
+        """Whether transformers' usual caches cannot hold the layers' state, so that only our kernels work."""
 
     @property
     def multiplied(self) -> set[Any]:
-        """The modules whose weights were replaced, because a layer around them multiplies with them."""
+        """The modules whose weights were replaced because a layer around them uses them directly."""
         return {module for module, _ in self._weights}
 
     def take_over(self, states: States) -> bool:
-        """Let the layers call our kernels, over `states`, instead of functions of the same names; False
-        where there is no such layer.
+        """Make the layers call our kernels, with `states`, instead of functions of the same names; False if
+        there is no such layer.
         """
         scans = Scans(states)
         kernels, mixers = scans.by_name(), Mixers(self._source, scans, self._linear)
@@ -105,7 +105,7 @@ class Layers:
         setattr(module, name, products[0] if weight.ndim == 2 else HeadProducts(products))
 
     def _take(self, module: Any, name: str) -> None:
-        """Remove a weight from its module, until it is given back."""
+        """Remove a weight from its module, until it is restored."""
         self._weights[module, name] = getattr(module, name)
         delattr(module, name)
 
@@ -138,7 +138,7 @@ class RecurrentForward:
 
 
 class RecurrentModel(TorchModel):
-    """A model over `States`, as `backends.rewind` takes it."""
+    """A model with `States`, in the form for `backends.rewind`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -163,5 +163,5 @@ class RecurrentModel(TorchModel):
 
 
 def rewinding(model: TorchModel) -> Model:
-    """The model as the engine takes it: with recurrent layers, one that can go back further than they do."""
+    """The model for the engine: with recurrent layers, wrapped to allow longer rollbacks."""
     return RewindingModel(model) if isinstance(model, RecurrentModel) else model

@@ -1,10 +1,10 @@
-"""Rotary positions whose frequencies depend on the longest position of a forward, made to depend on none.
+"""Makes rotary positions independent of a forward's longest position.
 
-LongRoPE (Ding et al. 2024, arXiv 2402.13753) has frequencies for short texts and others for long ones, and
-transformers takes those of the longest text in a forward, for all its rows. Here a forward has rows of
-several texts, a prompt may come in parts, and a draft reaches further than the row it follows: a row would be
-rotated one way in one company and another way in another. So the context decides: in one that short texts
-fit, every row is rotated as in a short text, in a longer one as in a long text.
+LongRoPE (Ding et al. 2024, arXiv 2402.13753) has different frequencies for short and long texts, and
+transformers uses those of the longest text in a forward for all its rows. Here a forward has rows of several
+texts, a prompt may be split, and a draft reaches further than the row it follows: a row's rotation would
+depend on the other rows. So the context length decides: if it is that of short texts, every row is rotated as
+in a short text, otherwise as in a long text.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ADAPTING = frozenset({"longrope", "dynamic"})
 
 
 def short_context(config: Any) -> int | None:
-    """How many tokens have the frequencies of short texts; None where all have the same ones."""
+    """The maximum length with the frequencies of short texts; None if all lengths have the same ones."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # of each kind of layers
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # for each kind of layers
     lengths = [
         int(kind["original_max_position_embeddings"])
         for kind in kinds
@@ -30,7 +30,7 @@ def short_context(config: Any) -> int | None:
 
 
 def settle_rotary(source: Any, context_length: int) -> None:
-    """Let transformers' model `source` rotate every row as in a text as long as the context."""
+    """Make transformers' model `source` rotate every row as in a text as long as the context."""
     for module in source.modules():
         kinds = getattr(module, "rope_type", None)
         if _ADAPTING & set(kinds.values() if isinstance(kinds, dict) else [kinds]):
@@ -38,7 +38,7 @@ def settle_rotary(source: Any, context_length: int) -> None:
 
 
 def _as_in_a_text_of(length: int, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's forward with one more row, the last one of such a text, which is left out of the result."""
+    """A module's forward with an additional row, the last one of such a text, removed from the result."""
 
     def apply(x: Any, position_ids: Any, *rest: Any, **options: Any) -> Any:
         last = position_ids.new_full((*position_ids.shape[:-1], 1), length - 1)

@@ -1,13 +1,12 @@
-"""Attention on a GPU in which a row's bits depend on nothing but what the row sees.
+"""Attention on a GPU in which a row's bits depend only on what the row sees.
 
-Flash-decoding (Dao et al. 2023) as Triton kernels (row_kernels.py). Cells are taken in stretches at fixed
-places of the text: `partial` sums up each stretch for itself, block by block, and `combine` adds the
-stretches in their order. A block that a row does not see adds exact zeros. So neither the rows beside it, nor
-the cells behind it, nor how both are divided between programs (row_plan.py) changes a bit of a row. And a row
-of a tree looks its ancestors up in the order in which they would stand if they were a chain: it has the bits
-that it would have there.
+Flash-decoding (Dao et al. 2023) as Triton kernels (row_kernels.py). Cells are processed in ranges at fixed
+positions of the text: `partial` sums each range by itself, block by block, and `combine` adds the ranges in
+order. A block that a row does not see adds exact zeros. So neither other rows, nor later cells, nor the
+division between programs (row_plan.py) changes a bit of a row. A row of a tree reads its ancestors in the
+order that they would have in a chain, so it has the same bits as there.
 
-What the kernels have to know of a row is on the device (`Batch.numbers`), and their grid follows from the
+The kernels' information about rows is on the device (`Batch.numbers`), and their grid depends only on the
 size of the cache: a forward can be recorded once and replayed for any rows (fixed_sizes.py).
 """
 
@@ -28,13 +27,13 @@ WIDTH = 64
 """Cells of a block."""
 
 WARPS = 4
-"""Of a program. More stages of a loop than it has would not fit consumers' GPUs where heads are wide."""
+"""Pipeline stages of a program. More stages would not fit consumer GPUs with wide heads."""
 
 _LOG2_E = 1.4426950408889634
 
 
 def turn_rows(qk: Any, norms: Any, eps: float, angles: tuple[Any, Any] | None) -> None:
-    """A `TurnHeads` (lean.py) that computes every head of every row by itself."""
+    """A `TurnHeads` (lean.py) that computes every head of every row separately."""
     count, heads, size = qk.shape
     cos, sin = angles or (qk, qk)
     turn[count, heads](

@@ -1,7 +1,7 @@
-"""The kernels of attention by rows, in Triton (row_attention.py says what they do and why).
+"""The kernels of attention by rows, in Triton (described in row_attention.py).
 
 `numbers` is `Batch.numbers`, of `count` rows; `keys` and `values` are a layer's cells. Integers that change
-from forward to forward are not compiled into a kernel, or it would be compiled anew for some of them.
+between forwards are not compiled into a kernel, which would otherwise be recompiled for some of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def turn(
     heads, heads_row, cos, sin, turn_row, norms, eps,
     half: tl.constexpr, padded: tl.constexpr, normed: tl.constexpr, turned: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row, in its place: divided by its root mean square, then turned. Each number and the
+    """Normalise one head of one row by its root mean square, then rotate it, in place. Each number and the
     one half a head away from it belong to one thread, which reads both before it writes them.
     """
     row, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, padded)
@@ -47,7 +47,7 @@ def write(
     kv, kv_row, kv_pair, keys, values, cache_seq, cache_head, numbers, count,
     size: tl.constexpr, padded: tl.constexpr, sequence: tl.constexpr, to: tl.constexpr,
 ):  # fmt: skip
-    """A row's keys and values of one head to its cell; rows of padding have none."""
+    """Write a row's keys and values of one head to its cell; padding rows have none."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     at = tl.arange(0, padded)
     cell = tl.load(numbers + to * count + row)
@@ -67,7 +67,7 @@ def partial(
     stretch: tl.constexpr, tiled: tl.constexpr, branched: tl.constexpr, path: tl.constexpr,
     precision: tl.constexpr,
 ):  # fmt: skip
-    """One stretch of the cells of the rows of a tile, for the query heads that share a head of keys."""
+    """One range of cells for the rows of a tile, for the query heads that share a key head."""
     group, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if tiled:
         first, rows = tl.load(tiles + 2 * tl.program_id(0)), tl.load(tiles + 2 * tl.program_id(0) + 1)
@@ -77,7 +77,7 @@ def partial(
     row, head = first + line // shared, group * shared + line % shared
     real = line // shared < rows
     seen = tl.load(numbers + position * count + row, mask=real, other=-1) + 1
-    # Of a chain the last row has the longest stretch without a gap; a row of a tree is alone.
+    # In a chain the last row sees the most contiguous cells; a row of a tree is alone.
     straight = tl.load(numbers + unbroken * count + first + rows - 1)
     base = tl.load(numbers + sequence * count + first) * cache_seq + group * cache_head
     most = tl.max(seen, 0)
@@ -125,7 +125,7 @@ def combine(
     position: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, heads: tl.constexpr,
     stretch: tl.constexpr,
 ):  # fmt: skip
-    """The stretches of one row and query head, one after the other; zeros for a row of padding."""
+    """Add the ranges of one row and query head in order; zeros for a padding row."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, padded)
     seen = tl.load(numbers + position * count + origin + row) + 1

@@ -1,4 +1,4 @@
-"""Which programs compute which rows in attention by rows (row_attention.py). No bit depends on it."""
+"""Assigns rows to programs in attention by rows (row_attention.py). No bit depends on it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import torch
 from foredraft.backends.torch.batch import Batch, Segment, paths_of
 
 HEIGHT = 16
-"""Rows of a product, the fewest that Triton's has: the query heads that share keys, of one row or more."""
+"""Minimum rows of a Triton product: the query heads that share keys, of one or more rows."""
 
 SHORTEST = 256
 MOST_STRETCHES = 64
-"""Of a sequence: programs work on stretches side by side, so they are as short as these two allow."""
+"""Limits for the ranges of a sequence: programs work on ranges in parallel, so they are as short as these
+allow.
+"""
 
 ROOM = 1 << 23
-"""Numbers that the sums of stretches may take where rows can be computed one after the other."""
+"""Maximum numbers in the sums of ranges if rows can be computed one after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows `first` … `first + rows - 1`, which are computed at once, by so many `programs`. `tiles`, of
-    shape (programs, 2): the first row of each, and how many; None where each has one.
+    """The rows `first` … `first + rows - 1`, computed at once by `programs` programs. `tiles`, of shape
+    (programs, 2): the first row and number of rows of each; None if each has one row.
     """
 
     first: int
@@ -35,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all layers have in common. `stretch`: cells of one; `stretches`: how many the longest row has.
+    """Data that all layers share. `stretch`: cells of a range; `stretches`: ranges of the longest row.
 
     `sums` holds weighted sums of values, shape (rows, query heads, stretches, size), and `tops` the largest
     score and the sum of weights, shape (rows, query heads, stretches, 2). `paths`: see `paths_of`.
@@ -50,7 +52,7 @@ class Plan:
 
 
 def stretch_of(cells: int) -> int:
-    """Cells of a stretch in a cache with so many for each sequence."""
+    """Cells of a range in a cache with `cells` cells for each sequence."""
     stretch = SHORTEST
     while stretch * MOST_STRETCHES < cells:
         stretch *= 2
@@ -58,11 +60,10 @@ def stretch_of(cells: int) -> int:
 
 
 def plan_rows(batch: Batch, q: Any, *, cells: int, shared: int) -> Plan:
-    """For queries of shape (rows, query heads, size), `shared` of which look at the same keys, over sequences
-    of `cells`.
+    """The plan for queries of shape (rows, query heads, size), `shared` of which use the same keys, over
+    sequences of `cells` cells.
 
-    A batch that says nothing of its segments will hold any rows: every row has programs of its own, for every
-    stretch of the cache.
+    A batch without segments will hold any rows: every row has its own programs, for every range of the cache.
     """
     count, heads, size = q.shape
     stretch = stretch_of(cells)
@@ -84,8 +85,8 @@ def plan_rows(batch: Batch, q: Any, *, cells: int, shared: int) -> Plan:
 def _parts(
     segments: Sequence[Segment], high: int, most: int
 ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """(first row, rows, tiles): no more than `most` rows at once, in tiles of (first row, rows). Rows of a
-    tree are alone, as each has ancestors of its own.
+    """(first row, rows, tiles): at most `most` rows at once, in tiles of (first row, rows). Rows of a tree
+    are alone, because each has its own ancestors.
     """
     tiles: list[tuple[int, int]] = []
     rows = 0

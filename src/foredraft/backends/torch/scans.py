@@ -1,12 +1,12 @@
-"""The kernels of recurrent layers, row after row: a row's result does not depend on how many there are.
+"""The kernels of recurrent layers, row by row: a row's result does not depend on the number of rows.
 
-transformers has two of each, one for a single row and one that works through many in chunks; they round
-differently, and the latter computes 64 or 256 rows where there are 3. These here go row by row with products
-and sums of the same shapes whatever the number of rows, so the same rows give the same bits in one forward or
-in many. What costs most of a forward, the products with weights, stays outside and takes all rows at once.
+transformers has two of each, one for a single row and one that processes many in chunks; they round
+differently, and the latter computes 64 or 256 rows even for 3. These process row by row with products and
+sums of the same shapes for any number of rows, so the same rows have the same bits in one forward or in many.
+The most expensive part of a forward, the products with weights, is outside and processes all rows at once.
 
-Rows of all sequences come one behind the other, in a batch of one; so do the results. The names and arguments
-are those of the functions in transformers that they stand for.
+Rows of all sequences are concatenated, in a batch of one; so are the results. Names and arguments are those
+of the functions in transformers that they replace.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from foredraft.backends.torch.lanes import by_lanes
 from foredraft.backends.torch.states import Made, States, Versions
 
 NOTHING = -1e38
-"""The logarithm of what no row has added to yet."""
+"""The logarithm of an empty sum."""
 
 BLOCK = 16
-"""Rows of which Mamba's decays are computed together: they are as large as its states."""
+"""Rows whose Mamba decays are computed together: they are as large as its states."""
 
 
 class Scans:
-    """The kernels over `states`."""
+    """The kernels, with states in `states`."""
 
     def __init__(self, states: States) -> None:
         self._states = states
 
     def by_name(self) -> dict[str, Callable[..., Any]]:
-        """The kernels by the names of those in transformers for many rows."""
+        """The kernels by the names of transformers' kernels for many rows."""
         return {
             "causal_conv1d_fn": self.convolve,
             "mamba_selective_scan": self.selective_scan,

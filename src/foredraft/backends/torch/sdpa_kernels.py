@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels a forward may take on a GPU."""
+"""Restricts the attention kernels that torch may choose on a GPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 
 
 def attention_kernels(device: Any) -> AbstractContextManager[None]:
-    """While it is entered, torch's attention takes no kernels on CUDA but the memory-efficient one and, where
-    that cannot be used, products written out.
+    """While entered, torch's attention on CUDA only uses the memory-efficient kernel and, if that is not
+    applicable, explicit products.
 
-    cuDNN's makes a plan for each number of rows and cells: 37 ms on an H100 for every new one, so that a
-    token took 55 ms in place of 10. And without it one row alone went to another kernel than
-    several: the memory-efficient one, always with a mask, gave a row the same bits alone and among 63.
+    cuDNN's kernel creates a plan for each number of rows and cells: 37 ms on an H100 for every new one, so
+    that a token took 55 ms instead of 10. And without it a single row used another kernel than several rows:
+    the memory-efficient one, always with a mask, gave a row the same bits alone and among 63.
     """
     return _restricted if device.type == "cuda" else nullcontext()
 
 
 class _Restricted(AbstractContextManager[None]):
-    """torch's switches are the process's: the first forward that runs sets them and the last puts them back,
-    as two models may compute at once.
+    """torch's switches are global: the first running forward sets them and the last one restores them, since
+    two models may compute at once.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The recurrent states of a model's sequences, after each of the last rows.
 
-A state that a row has gone into is a new tensor, and the one before it stays as it was. So to take rows back
-is to forget the newest states, a checkpoint is a few references, and what it costs is memory: the states
-after the rows of a sequence's last forward are held until its next one.
+A new state is a new tensor, and the one before it stays unchanged. So rolling back drops the newest states,
+and a checkpoint is a few references; the cost is memory: the states after the rows of a sequence's last
+forward are kept until its next one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from foredraft.backends.torch.model import VERIFY_ROWS
 from foredraft.errors import BackendError
 
 SHARE = 1 / 4
-"""Of the weights' size, for the states that are kept of all sequences together."""
+"""Maximum size of the kept states of all sequences, relative to the weights."""
 
 MOST = VERIFY_ROWS - 1
-"""States of a sequence that are kept: one for each row that can be rejected."""
+"""Maximum kept states of a sequence: one for each row that can be rejected."""
 
 Versions: TypeAlias = Sequence[Any]
-"""What a kernel keeps of a sequence, oldest first: the state before the rows, then the one after each of
-them, of which all but the newest may have been left out.
+"""A kernel's states of a sequence, oldest first: the state before the rows, then the one after each of them;
+all but the newest may be left out.
 """
 
 Advance: TypeAlias = Callable[[Any, int, int, int], tuple[Any, Versions]]

@@ -65,7 +65,7 @@ def test_too_small_for_two_layers_is_an_error_that_says_what_takes_the_room(want
     with pytest.raises(CapacityError) as caught:
         choose(10**9, wanted, needs)
     message, hint = caught.value.message, caught.value.hint or ""
-    for part in ("10.10 GB", "1.00 GB are free", "5.00 GB for the KV cache", "0.10 GB of working room"):
+    for part in ("10.10 GB", "1.00 GB are free", "5.00 GB for the KV cache", "0.10 GB of working memory"):
         assert part in message
     assert "3.00 GB for embeddings and head, 2.00 GB for two layers" in message
     assert all(way in hint for way in ("--ctx", "--batch", "--gpu-layers 0"))

@@ -133,7 +133,7 @@ def test_exactness_is_what_was_measured_of_the_whole_model(
     options: dict[str, Any] = {"probe": True, "cache_dir": tmp_path, "notice": lines.append}
     unknown = load(deep, gpu_layers=2, **options).capabilities
     assert (unknown.batch_invariant, unknown.max_rows) == (False, 63)
-    assert unknown.invariance_note.startswith("not measured: layers are streamed")
+    assert unknown.invariance_note.startswith("not measured: too slow with streamed layers")
     assert len(lines) == 1
     assert "as --gpu-layers 2 asks for" in lines[0]
     with monkeypatch.context() as patch:
@@ -190,7 +190,7 @@ def test_what_stays_is_what_fits(deep: Path, missing: int, monkeypatch: pytest.M
 def test_a_named_number_is_said_to_be_asked_for(deep: Path) -> None:
     lines: list[str] = []
     load(deep, gpu_layers=3, notice=lines.append)
-    assert lines == [f"{deep.name}: 4 of 7 layers are streamed from CPU memory, as --gpu-layers 3 asks for."]
+    assert lines == [f"{deep.name}: 4 of 7 layers are streamed from CPU memory, set by --gpu-layers 3."]
 
 
 def test_no_layers_is_the_processor(deep: Path) -> None:
