@@ -1,7 +1,7 @@
 """Metrics for Prometheus, counted from each request's events as its client gets them, and GET /metrics.
 
-Names of metrics are vLLM's where it has them, with the prefix `foredraft_`. The request log describes an answer
-by the same figures.
+Names of metrics are vLLM's where it has them, with the prefix `foredraft_`. The request log describes an
+answer by the same figures.
 """
 
 from __future__ import annotations

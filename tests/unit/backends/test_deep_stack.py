@@ -52,5 +52,5 @@ def test_usual_texts_stay_on_their_thread() -> None:
 def test_errors_come_back_and_what_is_too_long_is_refused() -> None:
     with pytest.raises(ZeroDivisionError):
         with_room_for("a" * 1000, lambda: 1 // 0)
-    with pytest.raises(RequestError, match=f"at most {MOST}"):
+    with pytest.raises(RequestError, match=f"maximum is {MOST}"):
         with_room_for("a" * (MOST + 1), lambda: 1)

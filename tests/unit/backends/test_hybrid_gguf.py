@@ -136,7 +136,7 @@ def test_as_many_states_are_kept_as_are_small_beside_the_weights(folder: Path, s
 def test_none_is_kept_where_they_are_large_or_cannot_be(folder: Path, name: str) -> None:
     model = load(folder, name, probe=False)
     assert model.capabilities.rollback_bound == 0
-    assert "computed again" in model.info.settings["rollback"]
+    assert "recomputed" in model.info.settings["rollback"]
     model.close()
 
 

@@ -146,16 +146,16 @@ Maker = Callable[[Path, Path], None]
 BAD_FILES: list[tuple[Maker, type[ForedraftError], str, str]] = [
     (missing, ModelNotFoundError, "no file", "models list"),
     (folder, ModelFormatError, "not a file", "GGUF file"),
-    (html, ModelFormatError, "not a GGUF file", "GGUF models"),
-    (empty, ModelFormatError, "not a GGUF file (it is empty)", "GGUF models"),
-    (zipped, ModelFormatError, "not a GGUF file (it starts with 'PK", "GGUF models"),
-    (magic_only, ModelFormatError, "header is damaged", "download it again"),
-    (cut_in_the_header, ModelFormatError, "header is damaged", "download it again"),
+    (html, ModelFormatError, "not a GGUF file", "to GGUF"),
+    (empty, ModelFormatError, "not a GGUF file (it is empty)", "to GGUF"),
+    (zipped, ModelFormatError, "not a GGUF file (it starts with 'PK", "to GGUF"),
+    (magic_only, ModelFormatError, "header is damaged", "repeat it"),
+    (cut_in_the_header, ModelFormatError, "header is damaged", "repeat it"),
     (cut_in_the_weights, ModelFormatError, "truncated", "incomplete"),
     (vocabulary, ModelFormatError, "only a vocabulary", "full model file"),
     (unknown, UnsupportedModelError, "'nonesuch'", "pip install --upgrade"),
     (embedding, UnsupportedModelError, "embedding model", "decoder-only"),
-    (newer_version, ModelFormatError, "version 99", "download it again"),
+    (newer_version, ModelFormatError, "version 99", "repeat it"),
 ]
 
 

@@ -116,7 +116,7 @@ def test_a_source_is_never_overwritten(tiny: Path) -> None:
 def test_quantizing_twice_needs_consent(tmp_path: Path) -> None:
     source = gguf_factory.tiny_llama(tmp_path / "q8.gguf", weight_type="q8_0")
     out = tmp_path / "out.gguf"
-    with pytest.raises(ConfigError, match=r"quantised already \(Q8_0\)"):
+    with pytest.raises(ConfigError, match=r"already quantised \(Q8_0\)"):
         quantize(source, out, "q4_0", threads=1)
     assert not out.exists()
     with pytest.warns(UserWarning, match="loses quality"):

@@ -255,7 +255,7 @@ def test_disk_full_on_the_way(hub: Hub, tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_made(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "models").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot be written to"):
+    with pytest.raises(ConfigError, match="Cannot write to"):
         pull("owner/Tiny-GGUF", folder=tmp_path / "models", endpoint=hub.endpoint)
 
 

@@ -169,7 +169,7 @@ def test_what_lies_behind_a_link_to_a_folder_stays(folder: Path, tmp_path: Path,
     (folder / link).symlink_to(mine.parent)
     (folder / "My-1.5B").symlink_to(tensors.parent)
     for name in ("Mine-Q4_0", "My-1.5B"):
-        with pytest.raises(ConfigError, match=r"not Foredraft.s to delete"):
+        with pytest.raises(ConfigError, match=r"so Foredraft does not delete it"):
             remove(name, folder)
     assert mine.exists()
     assert tensors.exists()

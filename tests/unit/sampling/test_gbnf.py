@@ -108,7 +108,7 @@ def test_lark_is_not_taken_for_gbnf(source: str) -> None:
         ('root ::= "a"\n|', "Expected a rule's name"),
         ('root ::= "a"\n(', "Expected a rule's name"),
         ('root ::= "a" | *', "nothing to repeat"),
-        ('root ::= "a"{x}', "cannot be read"),
+        ('root ::= "a"{x}', "syntax error"),
         ('root ::= "a"\n"b"', "Expected a rule's name"),
         ("root ::= <think>", "has a syntax error, at line 1, '<think>'"),
     ],

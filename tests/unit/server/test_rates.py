@@ -187,7 +187,7 @@ def test_each_answer_of_a_request_counts(limiter: RateLimiter) -> None:
     who = caller(concurrent=4)
     with limiter.admit(who) as first:
         first.grow(2)
-        with limiter.admit(who) as second, pytest.raises(RateLimitError, match="at most 4"):
+        with limiter.admit(who) as second, pytest.raises(RateLimitError, match="limit is 4"):
             second.grow(1)
         with pytest.raises(RequestError, match="exceed this key's limit of 4"):
             first.grow(2)

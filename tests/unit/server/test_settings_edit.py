@@ -116,7 +116,7 @@ def test_the_last_key(path: Path) -> None:
 def test_a_name_is_used_once(path: Path) -> None:
     add_key(path, ALICE)
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="'alice' already"):
+    with pytest.raises(ConfigError, match="already has a key named 'alice'"):
         add_key(path, KeySettings(name="alice", hash=BOB.hash))
     with pytest.raises(ConfigError, match="alice and eve have the same key"):
         add_key(path, KeySettings(name="eve", hash=ALICE.hash))

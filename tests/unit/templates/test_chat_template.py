@@ -227,7 +227,7 @@ def test_a_template_gets_plain_values_only() -> None:
 
 @pytest.mark.parametrize("value", [b"x", object(), {1, 2}, np.array([1])])
 def test_other_values_are_refused(value: object) -> None:
-    with pytest.raises(RequestError, match="holds a "):
+    with pytest.raises(RequestError, match="contains a "):
         render("{{ x }}", x=[value])
 
 

@@ -135,7 +135,7 @@ def test_exactness_is_what_was_measured_of_the_whole_model(
     assert (unknown.batch_invariant, unknown.max_rows) == (False, 63)
     assert unknown.invariance_note.startswith("not measured: too slow with streamed layers")
     assert len(lines) == 1
-    assert "as --gpu-layers 2 asks for" in lines[0]
+    assert "set by --gpu-layers 2" in lines[0]
     with monkeypatch.context() as patch:
         patch.setattr("foredraft.backends.torch.loading.measure", lambda *_, **__: (33, "seen"))
         whole = load(deep, **options).capabilities
