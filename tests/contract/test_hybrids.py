@@ -27,7 +27,7 @@ SPARE = SEQUENCES - 1
 TEXT = text_tokens(24)
 DRAFT = text_tokens(14, seed=1)
 OTHER = text_tokens(9, seed=2)
-OPERATIONS, NIGHTLY_OPERATIONS = 40, 1000
+OPERATIONS, NIGHTLY_OPERATIONS = 40, 250
 
 
 def _fake(workspace: Workspace) -> Model:

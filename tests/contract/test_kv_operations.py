@@ -28,7 +28,7 @@ from model_cases import CASES, Workspace, fresh, prefill, same, text_tokens
 
 CONTEXT = 64
 SEQUENCES = 4
-OPERATIONS, NIGHTLY_OPERATIONS = 600, 20_000
+OPERATIONS, NIGHTLY_OPERATIONS = 600, 10_000
 STEPS = 50
 PROBE = 77
 

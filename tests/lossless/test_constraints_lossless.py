@@ -213,7 +213,7 @@ def test_under_every_rule_the_distribution_is_the_target_s_own_within_the_constr
     constraint = Constraint("regex", "[abc][ab]x")
     model = target()
     counts: dict[str, int] = {}
-    runs = 3000 if is_nightly else 500
+    runs = 1500 if is_nightly else 500
     with Engine(
         model, drafters=[make(Stage("draft-model", {"model": "small", "max": "3"}), model)]
     ) as engine:

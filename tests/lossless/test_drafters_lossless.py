@@ -197,7 +197,7 @@ def test_predicted_outputs_leave_the_text_as_it_is(planner: str, settings: str) 
 SMALL = 4
 """Tokens 0 to 2, and 3, which ends the text."""
 LENGTH = 4
-RUNS, NIGHTLY_RUNS = 1500, 8000
+RUNS, NIGHTLY_RUNS = 1500, 4000
 TAIL = 3.719
 """Standard deviations that a normal variable exceeds with a chance of 1e-4."""
 

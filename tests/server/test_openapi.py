@@ -13,7 +13,7 @@ from foredraft.server.settings import ServerSettings
 from http_server import Running, serving
 from openapi_cases import LIMITS, Attack, attack, attacks, document
 
-EXAMPLES, NIGHTLY_EXAMPLES = 6, 100
+EXAMPLES, NIGHTLY_EXAMPLES = 6, 20
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from model_cases import prefill, text_tokens
 from torch_cases import load
 
 Make = Callable[..., Path]
-REQUESTS, NIGHTLY_REQUESTS = 12, 200
+REQUESTS, NIGHTLY_REQUESTS = 12, 40
 
 
 def held() -> int:
