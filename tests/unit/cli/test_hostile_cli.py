@@ -78,7 +78,6 @@ def test_more_threads_than_llama_cpp_has_room_for(foredraft: Command, command: t
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_numbers_that_no_range_keeps_out(foredraft: Command, number: str) -> None:
     for arguments in (
-        ("bench", "--replay", "shipped", "--overhead", number),
         ("serve", "--prefix-cache-gb", number),
         ("run", "Hello", "-md", "small.gguf", "--draft-p-min", number),
     ):
@@ -178,7 +177,6 @@ def test_a_misspelt_command_is_named(foredraft: Command) -> None:
         (("--replay", "shipped", "--record", "x"), "--record has no effect with --replay"),
         (("--record", "x", "--repeat", "2"), "--repeat has no effect with --record"),
         (("--record", "x", "--json", "y"), "--json has no effect with --record"),
-        (("--record", "x", "--against", "http://127.0.0.1:1"), "--against has no effect with --record"),
     ],
 )
 def test_bench_ignores_nothing_in_silence(foredraft: Command, arguments: tuple[str, ...], says: str) -> None:
