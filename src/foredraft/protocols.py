@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
 
     @property
     def template_traits(self) -> TemplateTraits:
-        """What the chat template can do."""
+        """The abilities of the chat template."""
         ...
 
     @property
@@ -58,7 +58,8 @@ class Tokenizer(Protocol):
 
     @property
     def infill_tokens(self) -> tuple[int, int, int] | None:
-        """The control tokens before what precedes a gap, before what follows it, and before what fills it.
+        """The control tokens before the text in front of a gap, before the text after it, and before its
+        filling.
 
         None if the model was not trained to fill gaps.
         """
@@ -69,13 +70,13 @@ class Tokenizer(Protocol):
         ...
 
     def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
-        """Token ids of a prompt that a chat template has written, with the token that begins one. Special
-        tokens are recognised, but for those with a character in a span of `literal`; spans are in order.
+        """Token ids of a prompt rendered by a chat template, with the token that begins a text. Special
+        tokens are recognised, except those that overlap a span of `literal`; spans are in order.
         """
         ...
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for: b"" for a control token, part of a character for some others."""
+        """The bytes of a token: b"" for a control token; they may be a part of a character."""
         ...
 
     def apply_chat_template(
@@ -132,13 +133,13 @@ class Model(Protocol):
         ...
 
     def snapshot(self, seq: int) -> object:
-        """The sequence's state, to `restore` later. Opaque; costs memory. With a `capabilities.snapshot_key`
-        it is a bytearray, the caller's own, which any model of that key restores, also in another process.
+        """The sequence's state, for `restore`. Opaque; costs memory. With a `capabilities.snapshot_key` it is
+        a bytearray owned by the caller, which any model with that key can restore, also in another process.
         """
         ...
 
     def restore(self, seq: int, snapshot: object) -> None:
-        """Make a sequence what another was. Raises BackendError if that fails; the sequence is then empty."""
+        """Replace a sequence by a snapshot. Raises BackendError if that fails; the sequence is then empty."""
         ...
 
     def release(self, seq: int) -> None:
@@ -262,7 +263,9 @@ class Planner(Protocol):
 
 
 class TokenSampler(Protocol):
-    """What a draft model needs of sampling: the coupled choice (docs/how-it-works.md), not imported."""
+    """The coupled sampling for a draft model (docs/how-it-works.md), passed in so that it need not be
+    imported.
+    """
 
     def propose(
         self, logits: Logits, request: RequestView, prefix: Sequence[int]
@@ -280,10 +283,12 @@ class ModelLoader(Protocol):
 
 
 class GrammarState(Protocol):
-    """How far an answer is in its constraint: what a drafter of forced tokens needs of it, not imported."""
+    """An answer's position in its constraint, passed to a drafter of forced tokens so that it need not be
+    imported.
+    """
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Tokens were committed. Raises RequestError for one that the constraint forbids."""
+        """Advance by committed tokens. Raises RequestError for one that the constraint forbids."""
         ...
 
     def forced(self) -> list[int]:
@@ -292,22 +297,22 @@ class GrammarState(Protocol):
 
 
 class GrammarCompiler(Protocol):
-    """Makes the state of a constraint at the beginning of an answer.
+    """Creates the state of a constraint at the beginning of an answer.
 
-    Raises RequestError for a constraint that cannot be used, and MissingDependencyError.
+    Raises RequestError for an unusable constraint, and MissingDependencyError.
     """
 
     def __call__(self, constraint: Constraint) -> GrammarState: ...
 
 
-def _unsaid(note: str) -> None:
-    """Where nobody listens."""
+def _ignore(note: str) -> None:
+    """Ignore the note."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
-    """What a drafter's factory may use. `store` is None when nothing may be remembered on disk, `grammar`
-    when requests have no constraints. `notice` takes a line that the user should know.
+    """Everything that a drafter's factory may use. `store` is None if nothing may be stored on disk,
+    `grammar` if constraints are not supported. `notice` is called with a line for the user.
     """
 
     target: ModelInfo
@@ -317,28 +322,29 @@ class DrafterContext:
     load_model: ModelLoader
     store: Path | None = None
     grammar: GrammarCompiler | None = None
-    notice: Callable[[str], None] = _unsaid
+    notice: Callable[[str], None] = _ignore
 
 
 class DrafterFactory(Protocol):
-    """What a `foredraft.drafters` entry point resolves to. `options` are the stage's parsed key=value pairs.
+    """The object of a `foredraft.drafters` entry point. `options` are the stage's parsed key=value pairs.
 
-    Raises SpeculationStringError for a bad value, and ModelError, CapacityError or MissingDependencyError
-    when the drafter cannot be used: the engine then reports that and goes on without it.
+    Raises SpeculationStringError for an invalid value, and ModelError, CapacityError or
+    MissingDependencyError if the drafter cannot be used: the engine then reports that and continues without
+    it.
     """
 
     def __call__(self, context: DrafterContext, options: Mapping[str, str]) -> Drafter: ...
 
 
 class Backend(Protocol):
-    """What a `foredraft.backends` entry point resolves to."""
+    """The object of a `foredraft.backends` entry point."""
 
     name: str
 
     def accepts(self, path: Path) -> bool:
-        """Whether this backend is the one for the file or folder (by content, not by name alone)."""
+        """Whether this backend supports the file or folder, judged by its content rather than its name."""
         ...
 
     def load(self, path: Path, options: ModelOptions) -> Model:
-        """Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        """Load the model. Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
         ...

@@ -113,8 +113,8 @@ class RewindingModel:
 
     def _forward(self, batch: Sequence[Rows]) -> Logits:
         for rows in batch:
-            if self._may_go_far_back(rows) and not self.owed(rows.seq):
-                self._set_out(rows.seq)
+            if self._needs_checkpoint(rows) and not self.owed(rows.seq):
+                self._set_checkpoint(rows.seq)
         before = [self._model.length(rows.seq) for rows in batch]
         try:
             logits = self._model.forward([self._with_owed(rows) for rows in batch])
@@ -124,7 +124,7 @@ class RewindingModel:
                     self._forget(rows.seq)
             raise
         for rows in batch:
-            self._went_on(rows)
+            self._record(rows)
         return logits
 
     def _marked(self, rows: Rows) -> Rows:
@@ -148,17 +148,17 @@ class RewindingModel:
     def _compute_first(self, rows: Rows, count: int) -> None:
         """Compute the first rows such that all of them can be removed again."""
         if not self.owed(rows.seq):
-            self._set_out(rows.seq)
+            self._set_checkpoint(rows.seq)
         trail = self._trails[rows.seq]
         head = replace(rows, tokens=rows.tokens[:count], logits=0)
         self._model.forward([self._with_owed(head)])
         trail.tokens, trail.owed = [*trail.owed, *head.tokens], []
 
-    def _may_go_far_back(self, rows: Rows) -> bool:
+    def _needs_checkpoint(self, rows: Rows) -> bool:
         """Whether more of these rows may be rejected than the model can remove by itself."""
         return rows.logits - 1 > self.capabilities.rollback_bound
 
-    def _set_out(self, seq: int) -> None:
+    def _set_checkpoint(self, seq: int) -> None:
         start = self._model.length(seq)
         if start:
             self._unused[seq] = self._model.checkpoint(seq, self._unused.get(seq))
@@ -170,9 +170,9 @@ class RewindingModel:
         owed = self._trails[rows.seq].owed
         return replace(rows, start=rows.start - len(owed), tokens=[*owed, *rows.tokens])
 
-    def _went_on(self, rows: Rows) -> None:
+    def _record(self, rows: Rows) -> None:
         """Record that the rows, and the owed tokens before them, were computed."""
-        if not self._may_go_far_back(rows):
+        if not self._needs_checkpoint(rows):
             self._trails.pop(rows.seq, None)
             return
         trail = self._trails[rows.seq]
@@ -184,12 +184,12 @@ class RewindingModel:
         for rows in batch:
             count = len(rows.tokens)
             if count <= self.capabilities.max_rows < count + self.owed(rows.seq):
-                self._pay(rows.seq)
+                self._recompute(rows.seq)
         if sum(len(rows.tokens) + self.owed(rows.seq) for rows in batch) > self.capabilities.max_batch:
             for rows in batch:
-                self._pay(rows.seq)
+                self._recompute(rows.seq)
 
-    def _pay(self, seq: int) -> None:
+    def _recompute(self, seq: int) -> None:
         """Recompute the owed tokens now, in a separate forward."""
         trail = self._trails.get(seq)
         if trail is None or not trail.owed:
@@ -271,13 +271,13 @@ class RewindingModel:
             )
         self._forget(dst)
         if length:
-            self._pay(src)
+            self._recompute(src)
         self._model.fork(src, dst, self._model.length(src) if length else 0)
         if length and mark is not None and length < self._model.length(dst):
             self._model.rewind(dst, mark.checkpoint, length)
 
     def snapshot(self, seq: int) -> object:
-        self._pay(seq)
+        self._recompute(seq)
         return self._model.snapshot(seq)
 
     def restore(self, seq: int, snapshot: object) -> None:

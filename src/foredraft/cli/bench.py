@@ -1,4 +1,4 @@
-"""`foredraft bench`: what speculation gains, measured on this machine."""
+"""`foredraft bench`: measure the speedup of speculation on this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from foredraft.errors import ConfigError
 from foredraft.types import SamplingParams
 
 PIPE_WIDTH = 160
-"""Columns where there is no terminal that has a width."""
+"""Columns if there is no terminal with a width."""
 
 STDOUT = "-"
 
@@ -43,11 +43,11 @@ RECORDING = {
     *("named", "record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
     *MODEL_OPTIONS,
 }
-"""What can be said beside --replay and --record, as names of parameters."""
+"""Parameters that can be used with --replay and --record."""
 
 REASONS = {
-    "--replay": ", which replays whole traces through auto, without a model",
-    "--record": ", which takes down what plain decoding says to first turns, once",
+    "--replay": ", which replays complete traces through auto, without a model",
+    "--record": ", which records plain answers to first turns, once",
 }
 
 
@@ -60,7 +60,7 @@ REASONS = {
     metavar="SPEC",
     multiple=True,
     show_default=AUTO,
-    help="A speculation string to measure beside off. Repeatable.",
+    help="A speculation string to compare with off. Repeatable.",
 )
 @click.option(
     "--prompts",
@@ -68,8 +68,8 @@ REASONS = {
     metavar="FILE|FOLDER",
     type=click.Path(path_type=Path),
     default=None,
-    show_default="the ones that ship",
-    help="JSON lines with id, category and turns, or a folder of such files.",
+    show_default="the shipped ones",
+    help="A file of JSON lines with id, category and turns, or a folder of such files.",
 )
 @click.option(
     "--category",
@@ -77,7 +77,7 @@ REASONS = {
     metavar="NAME",
     multiple=True,
     show_default="all",
-    help="Only prompts of this category. Repeatable.",
+    help="Only use prompts of this category. Repeatable.",
 )
 @click.option(
     "--limit",
@@ -85,7 +85,7 @@ REASONS = {
     type=Whole(1),
     default=None,
     show_default="all",
-    help="Only so many prompts, evenly from all categories.",
+    help="Number of prompts, evenly from all categories.",
 )
 @click.option(
     "--turns",
@@ -93,7 +93,7 @@ REASONS = {
     type=Whole(1),
     default=1,
     show_default=True,
-    help="Turns of each conversation to measure.",
+    help="Number of turns of each conversation to measure.",
 )
 @click.option(
     "--tokens",
@@ -103,10 +103,12 @@ REASONS = {
     type=Whole(1),
     default=256,
     show_default=True,
-    help="Most tokens of an answer.",
+    help="Maximum tokens of an answer.",
 )
 @click.option("--temperature", "--temp", type=Number(0), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--seed", "-s", type=Whole(), default=1, show_default=True, help="Same seed, same text.")
+@click.option(
+    "--seed", "-s", type=Whole(), default=1, show_default=True, help="The same seed gives the same text."
+)
 @click.option(
     "--repeat",
     metavar="K",
@@ -128,34 +130,32 @@ REASONS = {
     metavar="NAME|FILE",
     multiple=True,
     show_default=", ".join(DEFAULT_CURVES),
-    help="Cost curve V(n)/V(1) to replay on, with what attempts to draft cost: one that ships, or a JSON "
+    help="Cost curve V(n)/V(1) to replay on, with the cost of attempts: a shipped one, or a JSON "
     "file. Repeatable.",
 )
 @click.option(
     "--record",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the answers of plain decoding as traces for --replay, in place of a benchmark.",
+    help="Write the answers of plain decoding as traces for --replay, instead of a benchmark.",
 )
-@click.option(
-    "--json", "json", metavar="FILE", help="Write everything that was measured; - is standard output."
-)
-@click.option("--csv", "csv", metavar="FILE", help="Write a line for each answer.")
-@click.option("--html", "html", metavar="FILE", help="Write a page with tables and plots, in one file.")
-@click.option("--plot", "plot", metavar="FILE", help="Write the plot alone, as SVG.")
+@click.option("--json", "json", metavar="FILE", help="Write all measurements as JSON; - is standard output.")
+@click.option("--csv", "csv", metavar="FILE", help="Write one line per answer as CSV.")
+@click.option("--html", "html", metavar="FILE", help="Write a self-contained page with tables and plots.")
+@click.option("--plot", "plot", metavar="FILE", help="Write only the plot, as SVG.")
 @click.option(
     "--remember",
     is_flag=True,
-    help="Use the store of past outputs. A remembered answer is not a speedup: off by default.",
+    help="Use the store of past outputs. Off by default, because a stored answer is not a speedup.",
 )
 @model_options
 @terminable()
 def bench(model: str | None, **options: Any) -> int:
-    """Measure what speculation gains with MODEL: auto against off, in one run.
+    """Measure the speedup of speculation with MODEL: auto against off, in one run.
 
-    Every prompt is answered by plain decoding (off) and by auto, or by what --speculate names, in turns.
-    Exit code 1 says that tokens differ from those of off though the model is exact. Ctrl-C or SIGTERM ends it
-    with a report of the prompts that were finished.
+    Every prompt is answered by plain decoding (off) and by auto, or the settings of --speculate, alternately.
+    The exit code is 1 if tokens differ from those of off although the model is exact. Ctrl-C or SIGTERM ends
+    it with a report of the finished prompts.
     """
     if options["replayed"] is not None:
         refuse_others("--replay", REPLAYING)
@@ -180,8 +180,8 @@ def bench(model: str | None, **options: Any) -> int:
 
 
 def refuse_others(flag: str, understood: Iterable[str]) -> None:
-    """Refuse what was given besides `flag` and has no meaning with it: were it ignored, the result would be
-    taken for what it is not. `understood` are parameters by name. Raises ConfigError.
+    """Refuse options that have no effect with `flag`: if they were ignored, the result would be misleading.
+    `understood`: names of parameters that do have an effect. Raises ConfigError.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -189,7 +189,7 @@ def refuse_others(flag: str, understood: Iterable[str]) -> None:
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in understood and isinstance(parameter, click.Option):
             why = REASONS.get(flag, "")
-            raise ConfigError(f"{parameter.opts[0]} has no effect with {flag}{why}.", hint="Leave it out.")
+            raise ConfigError(f"{parameter.opts[0]} has no effect with {flag}{why}.", hint="Remove it.")
 
 
 def _replay(
@@ -200,7 +200,7 @@ def _replay(
     errors: Console,
 ) -> int:
     if model is not None:
-        raise ConfigError(f"--replay needs no model, and {model} was given.", hint="Leave it out.")
+        raise ConfigError(f"--replay does not use a model, but {model} was given.", hint="Remove it.")
     report, stopped = run_replay(source, curves, errors)
     show(report, outputs, errors)
     if stopped is not None:
@@ -242,17 +242,17 @@ def _turns(turns: int) -> str:
 
 
 def take_outputs(options: dict[str, Any]) -> dict[str, str]:
-    """Pop the files to write, by kind; checked now, because measuring may take hours.
+    """Pop the files to write, by kind; checked beforehand, because measuring may take hours.
 
     Raises ConfigError, MissingDependencyError.
     """
     outputs = {kind: value for kind in WRITERS if (value := options.pop(kind)) is not None}
     if list(outputs.values()).count(STDOUT) > 1:
-        raise ConfigError("Standard output has room for one report.", hint="Name a file for the others.")
+        raise ConfigError("Only one report can go to standard output.", hint="Name a file for the others.")
     if "html" in outputs or "plot" in outputs:
         check_plotting()
     if Path(outputs.get("plot", ".svg")).suffix not in (".svg", "") and outputs["plot"] != STDOUT:
-        raise ConfigError("A plot is written as SVG.", hint="Give the file the ending .svg.")
+        raise ConfigError("Plots are written as SVG.", hint="Use a file name that ends in .svg.")
     for value in outputs.values():
         if value != STDOUT:
             check_file(Path(value))
@@ -260,9 +260,9 @@ def take_outputs(options: dict[str, Any]) -> dict[str, str]:
 
 
 def show(report: Report, outputs: Mapping[str, str], errors: Console) -> None:
-    """Print the tables and write the files. What "-" stands for has standard output to itself.
+    """Print the tables and write the files. If "-" is one of them, nothing else goes to standard output.
 
-    Raises ConfigError for a file that cannot be written, when the others have been.
+    Raises ConfigError for files that cannot be written, after writing the others.
     """
     console = errors if STDOUT in outputs.values() else Console(highlight=False)
     if not console.is_terminal:

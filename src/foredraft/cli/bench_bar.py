@@ -1,4 +1,4 @@
-"""The progress bar of everything `foredraft bench` does: so many answers of so many."""
+"""The progress bar of `foredraft bench`: answers done of all answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def answers_bar(console: Console) -> Progress:
-    """A bar that says what is being done, and how far it has come."""
+    """A progress bar with a description."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

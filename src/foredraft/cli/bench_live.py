@@ -1,4 +1,4 @@
-"""The live part of `foredraft bench`: who takes part, the progress bar, and the report of what came."""
+"""The live part of `foredraft bench`: the settings, the progress bar, and the report."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from foredraft.types import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure. `settings` are speculation strings, `loading` keywords of `Engine.load`.
-    `source` says in words where the prompts are from.
+    """A benchmark to run. `settings` are speculation strings, `loading` keyword arguments of `Engine.load`.
+    `source` describes the origin of the prompts.
     """
 
     model: str | None
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def compared(self) -> list[str]:
-        """The settings beside plain decoding, which always takes part."""
+        """The settings to compare with plain decoding, which is always included."""
         named = [str(parse_speculation(text)) for text in self.settings]
         return [name for name in dict.fromkeys(named) if name != OFF]
 
@@ -66,9 +66,10 @@ class Plan:
 
 
 def run_live(plan: Plan, console: Console) -> tuple[Report, KeyboardInterrupt | None]:
-    """Measure, and report; also what stopped it before its end: then the report is of what is whole.
+    """Measure and report; also returns the interruption if there was one, and then the report covers the
+    complete prompts.
 
-    Raises ForedraftError; KeyboardInterrupt where nothing has been measured yet.
+    Raises ForedraftError; KeyboardInterrupt if nothing has been measured yet.
     """
     with ExitStack() as stack:
         engines = load_plan_engines(plan, [OFF, *plan.compared], console)
@@ -89,7 +90,7 @@ def run_live(plan: Plan, console: Console) -> tuple[Report, KeyboardInterrupt | 
 
 
 def load_plan_engines(plan: Plan, speculations: Sequence[str], console: Console) -> dict[str, Engine]:
-    """Engines as the plan wants them, one for each of these speculation strings, on one model."""
+    """Engines for these speculation strings with the plan's options, on one model."""
     settings = [parse_speculation(speculation) for speculation in speculations]
     engines = load_engines(plan.model, settings, dict(plan.loading), console)
     return dict(zip(speculations, engines, strict=True))
@@ -98,12 +99,12 @@ def load_plan_engines(plan: Plan, speculations: Sequence[str], console: Console)
 def _measure(
     plan: Plan, sides: Sequence[EngineSide], rows: list[Row], console: Console
 ) -> KeyboardInterrupt | None:
-    """Add rows as they come, with a progress bar; what stopped it, if it was. Then those rows are kept that
-    compare every side.
+    """Add rows as they are measured, with a progress bar; returns the interruption if there was one. Then
+    only rows are kept that compare every side.
     """
     names = [side.name for side in sides]
     passes = Passes(plan.cases, plan.repeat, min(ENOUGH, plan.params.max_tokens or ENOUGH))
-    answers = len(sides) * len(plan.prompts) / max(len(plan.cases), 1)  # to a case, in each pass
+    answers = len(sides) * len(plan.prompts) / max(len(plan.cases), 1)  # per case, in each pass
     with answers_bar(console) as bar:
         task = bar.add_task("warming up", total=answers * passes.count)
         try:
@@ -111,11 +112,11 @@ def _measure(
             too_long: set[str] = set()
             for row in measure(sides, passes, plan.params, turns=plan.turns, too_long=too_long):
                 rows.append(row)
-                said = f"{escape(row.prompt)}  {_so_far(rows)}"
-                bar.update(task, advance=1, total=answers * passes.count, description=said)
+                text = f"{escape(row.prompt)}  {_so_far(rows)}"
+                bar.update(task, advance=1, total=answers * passes.count, description=text)
             if too_long:
                 rows[:] = [row for row in rows if row.prompt not in too_long]
-                rows.sort(key=lambda row: names.index(row.setting))  # they may begin with the last one's
+                rows.sort(key=lambda row: names.index(row.setting))  # the last setting may be measured first
         except KeyboardInterrupt as pressed:
             rows[:] = answered_by_all(rows, names)
             if not rows:
@@ -124,26 +125,26 @@ def _measure(
     if not rows:
         raise ConfigError(
             "No prompt fits into the context.",
-            hint="Use shorter prompts, or a larger context (--ctx) where the model has one.",
+            hint="Use shorter prompts, or a larger context (--ctx) if the model supports it.",
         )
     return None
 
 
 def _so_far(rows: Sequence[Row]) -> str:
-    """The speedup of each setting up to now, as far as a line has room for them."""
+    """The speedup of each setting so far, as many as fit on a line."""
     found = [summary for summary in summaries(scores(rows, OFF)) if summary.category == ALL]
     known = [summary for summary in found if summary.setting != OFF and summary.speedup]
     return "  ".join(f"{escape(summary.setting)} {summary.speedup:.3f}" for summary in known[:3])
 
 
 def _notes(plan: Plan, rows: Sequence[Row], *, stopped: bool) -> list[str]:
-    """What a reader of the report must know of the rows."""
+    """Notes about the rows for the reader of the report."""
     notes = []
     measured = {row.prompt for row in rows}
     missing = [name for name in plan.prompts if name not in measured]
     if stopped:
         of = f"{counted(len(measured), 'prompt')} of {len(plan.prompts)}"
-        notes.append(f"stopped after {counted(len(rows), 'answer')} to {of}: the report is of these")
+        notes.append(f"stopped after {counted(len(rows), 'answer')} to {of}: the report covers only these")
     elif missing:
         notes.append(f"left out, because they do not fit into the context: {', '.join(missing)}")
     short = sorted({row.prompt for row in rows if row.sample.count < SHORTEST})
@@ -172,13 +173,13 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
 
 
 def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:
-    """How many there were, and how much those over a prompt differ, in words."""
+    """The number of passes, and the differences between those over a prompt, in words."""
     most = 1 + max(row.repeat for row in rows)
     more = f", up to {most} over short or slow answers" if most > plan.repeat else ""
     passes = f"{plan.repeat}{more}: rates of the fastest, speedups by their median"
     plain, paired = noise(rows, OFF), speedup_noise(scores(rows, OFF), OFF)
     if plain is None:
         return {"passes": passes}
-    said = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
-    noisy = said if paired is None else f"{said}, a speedup by {100 * paired:.1f} % (medians)"
+    text = f"between passes over a prompt {OFF} differs by {100 * plain:.1f} %"
+    noisy = text if paired is None else f"{text}, a speedup by {100 * paired:.1f} % (medians)"
     return {"passes": passes, "noise": noisy}

@@ -1,4 +1,4 @@
-"""The recording part of `foredraft bench`: real answers of plain decoding, written as traces."""
+"""The recording part of `foredraft bench`: answers of plain decoding, written as traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foredraft.errors import ConfigError, ContextLengthError
 
 
 def add_traces(path: Path, traces: TraceSet) -> None:
-    """Add traces to a file. Raises ConfigError where it cannot be written, what `append_traces` raises."""
+    """Add traces to a file. Raises ConfigError if it cannot be written, and what `append_traces` raises."""
     try:
         append_traces(path, traces)
     except OSError as error:
@@ -28,8 +28,9 @@ def add_traces(path: Path, traces: TraceSet) -> None:
 
 
 def record_answers(plan: Plan, path: Path, console: Console) -> tuple[int, KeyboardInterrupt | None]:
-    """Answer all prompts of a plan and add the traces to a file; returns how many, and what stopped it before
-    its end: then what was answered is written. Raises ForedraftError; KeyboardInterrupt before the first.
+    """Answer all prompts of a plan and add the traces to a file; returns their number, and the interruption
+    if there was one: then the finished answers are written. Raises ForedraftError; KeyboardInterrupt before
+    the first.
     """
     check_file(path)
     traces: list[Trace] = []
@@ -48,7 +49,7 @@ def record_answers(plan: Plan, path: Path, console: Console) -> tuple[int, Keybo
 
 
 def _answer(plan: Plan, engine: Engine, traces: list[Trace], console: Console) -> None:
-    """Add traces as they come, with a progress bar."""
+    """Add traces as they are recorded, with a progress bar."""
     params = recording(replace(plan.params, logprobs=None))
     with answers_bar(console) as bar:
         task = bar.add_task("recording", total=len(plan.cases))
@@ -65,7 +66,7 @@ def _answer(plan: Plan, engine: Engine, traces: list[Trace], console: Console) -
 
 
 def _written(path: Path, engine: Engine, traces: list[Trace]) -> KeyboardInterrupt | None:
-    """Add the traces to the file; what wanted to stop that, once they are all there. Raises ConfigError."""
+    """Add the traces to the file; returns an interruption that came meanwhile. Raises ConfigError."""
     try:
         with HeldCtrlC():
             add_traces(path, trace_set(engine, traces))

@@ -1,4 +1,4 @@
-"""The replaying part of `foredraft bench`: recorded answers through `auto`, on any cost curve, no model."""
+"""The replay part of `foredraft bench`: recorded answers through `auto`, on any cost curve, no model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foredraft.cli.units import counted
 from foredraft.errors import ConfigError
 
 SHIPPED = "shipped"
-"""What --replay takes for the traces that come with Foredraft."""
+"""The value of --replay for the shipped traces."""
 
 DEFAULT_CURVES = ("steep", "flat", "gpu")
 
@@ -27,10 +27,10 @@ DEFAULT_CURVES = ("steep", "flat", "gpu")
 def run_replay(
     source: str, curves: Sequence[str], errors: Console
 ) -> tuple[Report, KeyboardInterrupt | None]:
-    """Replay the traces on every curve. Also returns what stopped it before its end: then the report is of
-    the replays that were finished.
+    """Replay the traces on every curve. Also returns the interruption if there was one: then the report
+    covers the finished replays.
 
-    Raises ConfigError; KeyboardInterrupt where none was finished.
+    Raises ConfigError; KeyboardInterrupt if none was finished.
     """
     traces = _traces(source)
     chosen = [curve for name in dict.fromkeys(curves or DEFAULT_CURVES) for curve in find_curves(name)]
@@ -59,8 +59,8 @@ def run_replay(
 
 
 def _incomplete(report: Report, done: int, wanted: int) -> Report:
-    """The report of so many replays of those that were asked for, saying so."""
-    note = f"stopped after {counted(done, 'replay')} of {wanted}: the report is of these"
+    """The report of `done` of `wanted` replays, marked as incomplete."""
+    note = f"stopped after {counted(done, 'replay')} of {wanted}: the report covers only these"
     title = f"{report.title} (incomplete)"
     return dataclass_replace(report, title=title, notes=[*report.notes, note], complete=False)
 

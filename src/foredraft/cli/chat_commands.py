@@ -151,7 +151,7 @@ def _retry(chat: Chat, argument: str) -> None:  # noqa: ARG001
 
 def _temp(chat: Chat, argument: str) -> None:
     if argument:
-        said = {name: value for name, value in chat.sampling.said.items() if name != "temperature"}
+        said = {name: value for name, value in chat.sampling.given.items() if name != "temperature"}
         chat.sampling = Sampling(said if argument == "-" else said | {"temperature": _temperature(argument)})
     temperature = chat.params.temperature
     chat.say(f"Temperature: {temperature:g}" + (", always the likeliest token" if not temperature else ""))

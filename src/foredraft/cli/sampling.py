@@ -59,16 +59,16 @@ sampling_options = option_set(
 class Sampling:
     """The sampling flags that were given."""
 
-    said: Mapping[str, Any]
+    given: Mapping[str, Any]
 
     def params(self, recommended: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters for a model with these recommendations (`ModelInfo.recommended`)."""
         usual = NEUTRAL if _SHAPE & recommended.keys() else USUAL
-        return SamplingParams(**{**usual, **recommended, **self.said})
+        return SamplingParams(**{**usual, **recommended, **self.given})
 
 
 def take_sampling(options: dict[str, Any], *, logprobs: int | None = None) -> Sampling:
     """Pop the sampling flags from a command's options."""
     found = {name: options.pop(name) for name in SAMPLING_FIELDS if name in options}
-    said = {name: value for name, value in found.items() if value is not None}
-    return Sampling(said | {"logprobs": logprobs})
+    given = {name: value for name, value in found.items() if value is not None}
+    return Sampling(given | {"logprobs": logprobs})

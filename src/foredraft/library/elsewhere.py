@@ -9,7 +9,7 @@ from foredraft.config import OtherPrograms
 from foredraft.library.hub_cache import cached_models
 from foredraft.library.ollama import ollama_models
 from foredraft.library.stored import StoredModel, describe_gguf, gguf_models
-from foredraft.library.survey import Survey, Told, nobody
+from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 """Ollama's folder on Linux if it runs as a system service."""
@@ -34,8 +34,8 @@ def _home() -> Path | None:
         return None
 
 
-def models_elsewhere(places: OtherPrograms, told: Told = nobody) -> list[StoredModel]:
-    """All models in these folders, unsorted. Missing folders count as empty; `told` is called with what was
+def models_elsewhere(places: OtherPrograms, report: ReportSkipped = no_report) -> list[StoredModel]:
+    """All models in these folders, unsorted. Missing folders count as empty; `report` is called with what was
     left out.
     """
     programs = (
@@ -47,13 +47,13 @@ def models_elsewhere(places: OtherPrograms, told: Told = nobody) -> list[StoredM
     for models_in, folders in programs:
         # One may be a link to the other, which LM Studio creates when it moves the folder.
         for folder in {os.path.realpath(folder): folder for folder in folders}.values():
-            found += models_in(folder, told)
+            found += models_in(folder, report)
     return found
 
 
-def lmstudio_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
+def lmstudio_models(folder: Path, report: ReportSkipped = no_report) -> list[StoredModel]:
     """The GGUF files in a folder of LM Studio: `publisher/repository/file`."""
-    paths = gguf_models(Survey(folder, told).files(folder, deepest=4))
+    paths = gguf_models(Survey(folder, report).files(folder, deepest=4))
     return [describe_gguf(path, "lmstudio", _repository(path.relative_to(folder))) for path in paths]
 
 

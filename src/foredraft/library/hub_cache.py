@@ -20,7 +20,7 @@ from foredraft.library.repository import (
     read_json,
 )
 from foredraft.library.stored import StoredModel, describe_folder, describe_gguf, gguf_models
-from foredraft.library.survey import Survey, Told, nobody
+from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 MOST_SNAPSHOTS = 16
 """Maximum snapshots of one repository."""
@@ -29,9 +29,9 @@ _WRITES = re.compile(r"(?:CausalLM|ConditionalGeneration|LMHeadModel)$")
 """Suffixes of transformers' classes that generate text: the cache also contains encoders and others."""
 
 
-def cached_models(cache: Path, told: Told = nobody) -> list[StoredModel]:
+def cached_models(cache: Path, report: ReportSkipped = no_report) -> list[StoredModel]:
     """The models in a cache: of GGUF files in several commits the newest, and safetensors."""
-    survey = Survey(cache, told)
+    survey = Survey(cache, report)
     repositories = [folder for folder in survey.folders(cache) if folder.name.startswith(CACHED)]
     return [model for folder in repositories for model in _models(survey, folder)]
 

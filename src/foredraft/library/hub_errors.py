@@ -59,9 +59,9 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
             hint=f"Try again later. {again}".rstrip(),
         ) from exc
     except transport_error() as exc:
-        said = str(exc).rstrip(".") or type(exc).__name__
+        reason = str(exc).rstrip(".") or type(exc).__name__
         raise BackendError(
-            f"The connection to the Hub failed: {said}.",
+            f"The connection to the Hub failed: {reason}.",
             hint=f"Check the network. {again}".rstrip(),
         ) from exc
     except OSError as exc:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.library.stored import StoredModel, describe_gguf
-from foredraft.library.survey import Survey, Told, nobody
+from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 _MANIFESTS, _BLOBS = "manifests", "blobs"
 _REGISTRY, _NAMESPACE = "registry.ollama.ai", "library"
@@ -24,11 +24,11 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _LARGEST_JSON = 1_000_000
 
 
-def ollama_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
+def ollama_models(folder: Path, report: ReportSkipped = no_report) -> list[StoredModel]:
     """The GGUF models in a folder of Ollama (`~/.ollama/models`)."""
     manifests = folder / _MANIFESTS
     found: list[StoredModel] = []
-    for path in Survey(folder, told).files(manifests, deepest=3):
+    for path in Survey(folder, report).files(manifests, deepest=3):
         parts = path.relative_to(manifests).parts
         if len(parts) != 4 or not path.is_file():
             continue
@@ -36,7 +36,7 @@ def ollama_models(folder: Path, told: Told = nobody) -> list[StoredModel]:
         try:
             found.append(_model(folder, path, name))
         except (OSError, ValueError) as error:
-            told(f"Ollama's {name} was left out: {getattr(error, 'strerror', None) or error}.")
+            report(f"Ollama's {name} was left out: {getattr(error, 'strerror', None) or error}.")
     return found
 
 

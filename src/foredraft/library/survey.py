@@ -14,11 +14,11 @@ MOST_ENTRIES = 10_000
 DEEPEST = 8
 """Maximum depth of folders."""
 
-Told: TypeAlias = Callable[[str], None]
+ReportSkipped: TypeAlias = Callable[[str], None]
 """Called with a sentence about something that was left out, and why."""
 
 
-def nobody(_said: str) -> None:
+def no_report(_message: str) -> None:
     """Ignore the message."""
 
 
@@ -27,9 +27,9 @@ class Survey:
     folders are skipped.
     """
 
-    def __init__(self, place: Path, told: Told = nobody) -> None:
+    def __init__(self, place: Path, report: ReportSkipped = no_report) -> None:
         self.place = place
-        self.told = told
+        self.report = report
         self._left = MOST_ENTRIES
         self._entered: set[tuple[int, int]] = set()
 
@@ -62,11 +62,11 @@ class Survey:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self.told(f"{folder} was left out: {error.strerror or error}.")
+            self.report(f"{folder} was left out: {error.strerror or error}.")
             return []
         self._left -= len(entries)
         if not self._left:
-            self.told(f"Only {MOST_ENTRIES:,} files and folders of {self.place} were searched.")
+            self.report(f"Only {MOST_ENTRIES:,} files and folders of {self.place} were searched.")
         return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
 
 

@@ -50,7 +50,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
-        sweeping = asyncio.create_task(_look_after(pool, reload))
+        sweeping = asyncio.create_task(_maintain(pool, reload))
         yield
         sweeping.cancel()
         await pool.close()
@@ -97,7 +97,7 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
     return app
 
 
-async def _look_after(pool: ModelPool, reload: Reload | None) -> None:
+async def _maintain(pool: ModelPool, reload: Reload | None) -> None:
     """Unload idle models, and apply new settings."""
     while True:
         await asyncio.sleep(SWEEP_S)

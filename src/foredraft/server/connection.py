@@ -74,7 +74,7 @@ class Connection(HttpToolsProtocol):
         self._head = 0
         self._in_head = True
         self._offered = False
-        self._deaf = False  # reading has stopped: too many requests are waiting
+        self._reading_stopped = False  # reading has stopped: too many requests are waiting
         self._heard = self._head_began = self._read = self._behind = self._busy = monotonic()
         self._unread = 0
         self._cycles: list[RequestResponseCycle] = []  # the running one, and those waiting for it
@@ -84,7 +84,7 @@ class Connection(HttpToolsProtocol):
         self._heard = monotonic()
         self._unset_keepalive_if_required()
         for start in range(0, len(data), _PIECE):
-            if self._deaf or self.transport.is_closing():
+            if self._reading_stopped or self.transport.is_closing():
                 return
             self._parse(data[start : start + _PIECE])
 
@@ -94,10 +94,10 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._offered:
-                self._go_on(data[upgrade.args[0] :])
+                self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _TooManyError):
-                self._hear_no_more()
+                self._stop_reading()
             else:
                 refused(400, self.client)
                 self.send_400_response("Invalid HTTP request received.")
@@ -105,13 +105,13 @@ class Connection(HttpToolsProtocol):
             if self._head > MOST_HEAD:
                 self._refuse(b"431 Request Header Fields Too Large")
 
-    def _hear_no_more(self) -> None:
+    def _stop_reading(self) -> None:
         """Stop reading: answer the waiting requests, then close."""
-        self._deaf = True
+        self._reading_stopped = True
         self.flow.pause_reading()
         self._unanswered()[-1].keep_alive = False
 
-    def _go_on(self, body: bytes) -> None:
+    def _without_upgrade(self, body: bytes) -> None:
         """Parse the request's head again, without its offer of another protocol."""
         version = self.parser.get_http_version().encode()
         head = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]

@@ -31,11 +31,11 @@ def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> Sa
     defaults: dict[str, Any] = {**served.info.recommended, **served.settings.sampling.given()}
     if most is not None and "max_tokens" in defaults:  # a default must never make a request fail
         defaults["max_tokens"] = min(defaults["max_tokens"], most)
-    said = {name for name in type(body).model_fields if name in body.model_fields_set}
-    said = {name for name in said if getattr(body, name) is not None}
-    if said & MOST_TOKENS:
-        said.add("max_tokens")
-    return replace(params, **{name: value for name, value in defaults.items() if name not in said})
+    given = {name for name in type(body).model_fields if name in body.model_fields_set}
+    given = {name for name in given if getattr(body, name) is not None}
+    if given & MOST_TOKENS:
+        given.add("max_tokens")
+    return replace(params, **{name: value for name, value in defaults.items() if name not in given})
 
 
 def make_job(

@@ -158,7 +158,7 @@ class ModelPool:
             model = await worker.call(self._set_up)
             await self._make_room(model.info.size_bytes)
             await asyncio.wrap_future(self._threads.submit(get_ready, model.tokenizer))
-            await asyncio.wrap_future(self._threads.submit(look_at_template, name, model.tokenizer))
+            await asyncio.wrap_future(self._threads.submit(check_template, name, model.tokenizer))
         except BaseException:
             await worker.close()
             raise
@@ -241,7 +241,7 @@ class ModelPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def look_at_template(name: str, tokenizer: Tokenizer) -> None:
+def check_template(name: str, tokenizer: Tokenizer) -> None:
     """Determine the abilities of a model's chat template, and log a warning if it is unusable, or writes tool
     calls in an unknown form.
     """

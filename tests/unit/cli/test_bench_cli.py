@@ -181,7 +181,7 @@ def test_the_report_has_standard_output_to_itself(run: Runner, prompts: Path) ->
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--json", "-", "--csv", "-"), "room for one report"),
+        (("--json", "-", "--csv", "-"), "Only one report"),
         (("--json", "/"), "is a folder"),
         (("--json", "/dev/null/report.json"), "is not a folder"),
         (("--plot", "plot.png"), "SVG"),
@@ -263,7 +263,7 @@ def test_stopped_it_reports_the_prompts_that_were_finished(
     ran = run("--prompts", prompts, "--json", file)
     assert ran.code == code
     assert "Live benchmark (incomplete)" in ran.out
-    assert "Note: stopped after 2 answers to 1 prompt of 3: the report is of these" in ran.out
+    assert "Note: stopped after 2 answers to 1 prompt of 3: the report covers only these" in ran.out
     assert ran.err.splitlines()[-1] == "Stopped."
     value = json.loads(file.read_text())
     assert value["complete"] is False

@@ -39,7 +39,7 @@ def test_a_replay_reports_speedups_and_attempts(foredraft: Command, recorded: Pa
         (("--replay", "none.jsonl"), "There is no trace file none.jsonl"),
         (("--replay", "shipped", "--curve", "stepe"), "no cost curve 'stepe'"),
         (("--replay", "shipped", "--speculate", "suffix"), "--speculate has no effect"),
-        (("model.gguf", "--replay", "shipped"), "needs no model"),
+        (("model.gguf", "--replay", "shipped"), "does not use a model"),
         (("--curve", "steep"), "--curve needs --replay"),
         (("--record", "x.jsonl", "--speculate", "suffix"), "--speculate has no effect"),
     ],

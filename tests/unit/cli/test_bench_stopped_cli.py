@@ -127,7 +127,7 @@ def test_replays_that_were_finished_are_reported(
     ran = replay(foredraft, recorded, "--json", file)
     assert ran.code == code
     assert "Replay (incomplete)" in ran.out
-    assert "Note: stopped after 2 replays of 4: the report is of these" in ran.out
+    assert "Note: stopped after 2 replays of 4: the report covers only these" in ran.out
     assert ran.err.splitlines()[-1] == "Stopped."
     value = json.loads(file.read_text())
     assert value["complete"] is False

@@ -171,18 +171,18 @@ def _device(options: ModelOptions) -> str:
 
 
 class _Progress:
-    """Callback for llama.cpp with the loaded fraction of the weights. An exception of `hear` cannot pass
+    """Callback for llama.cpp with the loaded fraction of the weights. An exception of `progress` cannot pass
     through native code: it is kept in `raised`, and llama.cpp stops loading.
     """
 
-    def __init__(self, hear: Callable[[float], None] | None) -> None:
-        self._hear = hear
+    def __init__(self, progress: Callable[[float], None] | None) -> None:
+        self._progress = progress
         self.raised: BaseException | None = None
 
     def report(self, fraction: float, _user_data: object) -> bool:
-        if self._hear is not None:
+        if self._progress is not None:
             try:
-                self._hear(fraction)
+                self._progress(fraction)
             except BaseException as error:  # noqa: BLE001 - raised again outside of native code
                 self.raised = error
         return self.raised is None

@@ -101,8 +101,8 @@ class Passes:
         filler = many * most - sum(rows.values())
         if not filler or many * most > self._most or not min(rows.values()):
             return 0
-        dear = max(SHALLOW, 2 * min(cells[seq] for seq in rows))
-        if any(cells[seq] > dear for seq in range(min(rows), max(rows) + 1) if rows.get(seq, 0) < most):
+        limit = max(SHALLOW, 2 * min(cells[seq] for seq in rows))
+        if any(cells[seq] > limit for seq in range(min(rows), max(rows) + 1) if rows.get(seq, 0) < most):
             return 0
         costs = self.costs()
         if costs is None:

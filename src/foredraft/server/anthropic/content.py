@@ -102,7 +102,7 @@ class ChatTurn(Body):
     content: Annotated[Content, Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _who_may_say_that(self) -> ChatTurn:
+    def _check_roles(self) -> ChatTurn:
         for place, block in enumerate(self.content):
             speaker = _SPEAKER.get(block.type, self.role)
             if speaker != self.role:

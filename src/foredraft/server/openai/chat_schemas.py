@@ -129,13 +129,13 @@ class ChatRequest(SamplingBody, Hints):
     @property
     def wishes(self) -> Wishes:
         """Settings for the chat template."""
-        said = {self.enable_thinking, self.thinking.on if self.thinking else None} - {None}
-        if len(said) > 1:
+        switches = {self.enable_thinking, self.thinking.on if self.thinking else None} - {None}
+        if len(switches) > 1:
             raise RequestError(
                 "enable_thinking and thinking contradict each other.", hint="Send one of them."
             )
         return Wishes(
-            thinks=next(iter(said), None),
+            thinks=next(iter(switches), None),
             effort=self.reasoning_effort,
             budget=self.thinking.budget_tokens if self.thinking else None,
             variables=self.chat_template_kwargs,
