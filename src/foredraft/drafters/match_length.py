@@ -1,8 +1,8 @@
-"""How much of a text's end occurs earlier in the same text: a cheap sign that copying has a draft.
+"""Length of the match between a text's end and its earlier text: a cheap sign that copying has a draft.
 
-The place where the last two tokens occurred last is looked up once, and how many tokens before it are the
-same is counted once. From then on the match is followed: every token that comes as it came there makes it
-one longer. In recorded answers that place is the longest match, or one as long, in 98 of 100 cases.
+The last occurrence of the last two tokens is looked up once, and the equal tokens before it are counted once.
+From then on the match is followed: every token that equals the one there makes it one longer. In recorded
+answers it is the longest match, or an equally long one, in 98 of 100 cases.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from __future__ import annotations
 from foredraft.drafters.suffix_index import SuffixIndex, common_prefix
 
 WIDTH = 2
-"""Tokens that are looked up: a level of the index."""
+"""Number of tokens to look up: a level of the index."""
 
 LONGEST_COUNTED = 48
-"""Tokens up to which a new match is counted backwards; following it makes it longer."""
+"""Maximum tokens counted backwards for a new match; following it makes it longer."""
 
 MOST_FOLLOWED = 64
-"""Of more new tokens only the last one is read: what was matched before them is forgotten."""
+"""With more new tokens than this, only the last one is read and the earlier match is dropped."""
 
 
 class RepeatedEnd:
-    """Follows the match at the end of an index's text. What is new in it is read when it is asked, for less
-    than a microsecond per token; it keeps nothing but its place.
+    """Follows the match at the end of an index's text. New tokens are read by `length`, in less than a
+    microsecond each; the only state is the position.
     """
 
     def __init__(self, index: SuffixIndex) -> None:
         self._index = index
         self._level = index.levels.index(WIDTH)
         self._read = 0  # tokens
-        self._next = 0  # the position of the token that would make the match longer; 0: there is no match
+        self._next = 0  # position of the token that would extend the match; 0: no match
         self._length = 0
 
     def length(self) -> int:
-        """The tokens at the text's end that also occur, in this order, earlier in it; 0 if not even two.
+        """The number of tokens at the text's end that also occur earlier in it; 0 if fewer than two.
 
-        They may overlap themselves: a token that is repeated counts.
+        The occurrences may overlap: a repeated token counts.
         """
         text, size = self._index.text, len(self._index)
         if size - self._read > MOST_FOLLOWED:
@@ -49,7 +49,7 @@ class RepeatedEnd:
         return self._length
 
     def _look_up(self, end: int) -> None:
-        """Find where the two tokens before position `end` occurred last."""
+        """Find the last occurrence of the two tokens before position `end`."""
         self._next = self._index.before(end, self._level) if end > WIDTH else 0
         self._length = 0
         if self._next:

@@ -1,14 +1,14 @@
-"""The table behind `recycle`: after one token, or after two, the tokens that may come next, best first.
+"""The table of `recycle`: the likely next tokens after one token, or after two, best first.
 
 One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
-the row carries its key, so nothing is read from a row that merely has the same place, and the key holds a
-secret of the scope, so that nobody is offered what another scope's text has taught (scope_key.py). Of two
-contexts in one place the newer stays.
+the row contains its key, so that collisions are detected, and the key includes a secret of the scope, so that
+no scope gets successors learned from another's text (scope_key.py). Of two contexts in one row the newer
+stays.
 
-A row's tokens come from two sources. *Text*, what really followed the context, newest first, stands before
-*opinions*, what the target's logits held likely there: the token before the last one that followed is right
-more often than the runner-up of the logits (docs/experiments.md). A row also knows how often in a row its
-first token followed, and which request wrote it last.
+A row's tokens come from two sources. *Text*, the tokens that followed the context, newest first, comes before
+*opinions*, the target's likeliest tokens there: the second newest token that followed is right more often
+than the runner-up of the logits (docs/experiments.md). A row also stores how often in a row its first token
+followed, and the request that wrote it last.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Keys = npt.NDArray[np.uint64]
 
 
 class Row(NamedTuple):
-    """What the table has for a context. `tokens`: its successors, best first. `times`: how often in a row the
-    first one followed, 0 for an opinion, at most MOST_COUNTED. `own`: the request that asks wrote it last.
+    """The entry of a context. `tokens`: its successors, best first. `times`: how often in a row the first one
+    followed, 0 for an opinion, at most MOST_COUNTED. `own`: the same request wrote it last.
     """
 
     tokens: list[int]
@@ -53,9 +53,9 @@ class Row(NamedTuple):
 
 class SuccessorTable:
     """`k` successors for each of a power of two of contexts. Memory: 12 + 4k bytes a row, at most
-    `max_bytes`, taken as it fills.
+    `max_bytes`, used as it fills.
 
-    `request` is a number that tells one request's writing from another's; only its lowest 23 bits count.
+    `request` is a number that identifies the writing request; only its lowest 23 bits count.
     """
 
     def __init__(self, k: int, max_bytes: int = MAX_BYTES) -> None:
@@ -66,7 +66,7 @@ class SuccessorTable:
         self._key_array: Keys = np.zeros(self.rows, np.uint64)
         self._note_array: Ids = np.zeros(self.rows, np.int32)
         self._cell_array: Ids = np.zeros((self.rows, k), np.int32)
-        # Single elements are read through memoryviews, which takes a third of numpy's time.
+        # Reading single elements through memoryviews takes a third of numpy's time.
         self._keys = self._key_array.data
         self._notes = self._note_array.data
         self._cells = self._cell_array.reshape(-1).data
@@ -77,7 +77,7 @@ class SuccessorTable:
         return int(self._key_array.nbytes + self._note_array.nbytes + self._cell_array.nbytes)
 
     def find(self, before: int, last: int, scope: ScopeKey, request: int) -> Row | None:
-        """What the table has for the last two tokens, or, with `before` = -1, for the last one."""
+        """The entry of the last two tokens or, with `before` = -1, of the last one."""
         slot, key = self._place(before, last, scope)
         if self._keys[slot] != key:
             return None
@@ -86,7 +86,7 @@ class SuccessorTable:
         return Row(tokens, note >> _TIMES & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
 
     def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
-        """Learn what followed what in `text` from position `start` on, one by one."""
+        """Learn the successors in `text` from position `start` on, one by one."""
         for position in range(max(1, start), len(text)):
             last, token = text[position - 1], text[position]
             self._follow(-1, last, token, scope, request)
@@ -112,8 +112,8 @@ class SuccessorTable:
         self._notes[slot] = (request & _REQUESTS) << _REQUEST | (times + 1) << _TIMES | known + 1
 
     def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
-        """The target holds `successors` likeliest after a context, best first. They take the places that text
-        leaves, before older opinions; a row that holds another context's text is left alone.
+        """Learn the target's likeliest `successors` of a context, best first. They are stored after the row's
+        text and before older opinions; a row with another context's text is not changed.
         """
         slot, key = self._place(before, last, scope)
         known, row = self._notes[slot] & _KNOWN, []
@@ -132,7 +132,7 @@ class SuccessorTable:
         self._write(slot, (new + [_EMPTY] * self.k)[: self.k])
 
     def _place(self, before: int, last: int, scope: ScopeKey) -> tuple[int, int]:
-        """The row that a context has, and the key that is stored there if it is this one's."""
+        """The row of a context, and the key that identifies the context there."""
         key = ((before + 1) * _PAIR + last + 1) * _SINGLE
         return (key + scope.offset & _MASK) >> self._shift, key + scope.secret & _MASK
 
@@ -143,7 +143,7 @@ class SuccessorTable:
         self._cells[slot * self.k : (slot + 1) * self.k] = array("i", row)
 
     def follow_all(self, text: Sequence[int], scope: ScopeKey, request: int) -> None:
-        """Learn a whole text at once. As `follow`, but a context's count begins anew: the text may have been
+        """Learn a whole text at once. As `follow`, but a context's count restarts: the text may have been
         read before, as a conversation is at each of its turns.
         """
         tokens = np.asarray(text, np.int64)
@@ -151,13 +151,13 @@ class SuccessorTable:
             return
         ids = (tokens + 1).astype(np.uint64)
         pairs = ids[:-2] * np.uint64(_PAIR) + ids[1:-1]
-        # Both kinds of contexts at once: of a prompt it is the calls that take time, not the tokens.
+        # Both kinds of contexts at once: for a prompt the calls take the time, not the tokens.
         keys = np.concatenate([ids[:-1], pairs]) * np.uint64(_SINGLE)
         self._follow_all(keys, np.concatenate([tokens[1:], tokens[2:]]), scope, request)
 
     def _follow_all(self, keys: Keys, tokens: npt.NDArray[np.int64], scope: ScopeKey, request: int) -> None:
         contexts, newest, times = _latest(keys, tokens, self.k)
-        # In two steps: a table of one row shifts by all 64 places, which numpy does not define.
+        # In two steps: a table of one row shifts by all 64 bits, which numpy does not define.
         slots = (contexts + np.uint64(scope.offset)) >> np.uint64(1) >> np.uint64(self._shift - 1)
         stored = contexts + np.uint64(scope.secret)
         same = self._key_array[slots] == stored

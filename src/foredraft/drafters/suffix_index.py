@@ -1,10 +1,10 @@
-"""Where the last tokens of a text occurred before: chains over its k-grams, newest occurrence first.
+"""Index of the earlier occurrences of a text's end: chains over its k-grams, newest occurrence first.
 
 The structure is LZ77's as zlib builds it (Deutsch, RFC 1951 §4), over tokens and at several gram lengths: a
 table maps the hash of a k-gram to the newest position where one ends, and each position links to the one
-before it in the same bucket. It answers suffix matching's question (which earlier positions share the longest
-suffix with the end of the text?) without a suffix tree and without an object for each gram: an insertion
-takes half a microsecond a level, and a long text is indexed in bulk by a handful of numpy calls.
+before it in the same bucket. It finds the earlier positions that share the longest suffix with the end of the
+text, without a suffix tree and without an object for each gram: an insertion takes half a microsecond a
+level, and a long text is indexed in bulk by a handful of numpy calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd and without structure; any such number makes a
 _MIX = 0xD6E8FEB86659FD93
 _LEAST_ROOM = 2048  # tokens
 _LOOKED_AT = 8
-"""Places in a bucket that are looked at for an earlier occurrence of a gram; mostly it is the first."""
+"""Maximum entries of a bucket to look at for an earlier occurrence of a gram; mostly it is the first."""
 
 
 class SuffixIndex:
@@ -62,7 +62,7 @@ class SuffixIndex:
 
     @property
     def hashes(self) -> list[int]:
-        """Of the text's last tokens, for each level of the level's tokens."""
+        """Hashes of the text's last tokens, one for each level's length."""
         return [chain.hash for chain in self._chains]
 
     def extend(self, tokens: Tokens | Sequence[int]) -> None:
@@ -121,7 +121,7 @@ class SuffixIndex:
         return 0
 
     def common(self, end: int, tail: array[int]) -> int:
-        """How many tokens before an end equal those of `tail`, which has the nearest first."""
+        """The number of tokens before an end that equal those of `tail`, which has the nearest first."""
         return common_prefix(self.text[max(0, end - len(tail)) : end][::-1], tail)
 
     def tail(self, most: int = REACH - 1) -> array[int]:
@@ -129,7 +129,7 @@ class SuffixIndex:
         return self.text[-most:][::-1]
 
     def following(self, end: int) -> array[int]:
-        """What followed an end: at most REACH tokens, up to a separator or the end of the text."""
+        """The tokens after an end: at most REACH, up to a separator or the end of the text."""
         row = self.text[end : end + REACH]
         return row[: row.index(SEPARATOR)] if self._separated and SEPARATOR in row else row
 
@@ -189,7 +189,7 @@ class _Chain:
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:
-    """How many tokens both begin with."""
+    """The number of leading tokens that both share."""
     size = min(len(one), len(other))
     if one[:size] == other[:size]:
         return size

@@ -1,4 +1,4 @@
-"""From the places where the end of a text occurred before to one draft with a confidence for each token."""
+"""Combines the earlier occurrences of a text's end into one draft, with a confidence for each token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from foredraft.drafters.suffix_index import REACH, SuffixIndex, common_prefix
 # The constants were chosen by replaying greedy outputs of a 135M model on six kinds of prompts, and are flat
 # around these values: see benchmarks/drafters.py for how to measure.
 LENGTH_WEIGHT = 4.0
-"""How much more an occurrence counts that matches one token more."""
+"""Factor of an occurrence's weight for one more matching token."""
 PAST_WEIGHT = 0.25
-"""How much an occurrence in past outputs counts beside an equally long one in the request."""
+"""Weight of an occurrence in past outputs relative to an equally long one in the request."""
 DISSENT = 2.0
 """Exponent of the share that agrees: a disputed token is right less often than its share of the votes."""
 UNCERTAINTY = 0.75
-"""Share of wrong tokens after a match of one token; it falls as one over the match's length."""
+"""Share of wrong tokens after a match of one token; inversely proportional to the match's length."""
 PAST_UNCERTAINTY = 1.2
 """The same for a match in past outputs, of which the shortest is two tokens long."""
 
@@ -33,7 +33,7 @@ COUNT_WEIGHT × ln(occurrences) + OFFSET. Of two equally long matches the more f
 LONGEST_BRANCH = 16
 """Tokens of a continuation that leaves the chosen one."""
 MIN_BRANCH = 0.02
-"""A branch ends where the estimate that all of the path to it is right falls below this."""
+"""A branch ends where the survival of its path falls below this."""
 
 
 @dataclass(slots=True)
@@ -84,8 +84,8 @@ def longest_matches(
 
 @dataclass(slots=True)
 class Occurrences:
-    """All occurrences that vote: what followed each until its text ended (at most REACH tokens), where it
-    ends in its index, how long the match is, and its weight. The first `own` are of the request's own text.
+    """All occurrences that vote: the tokens after each until its text ends (at most REACH), its end in its
+    index, the length of the match, and its weight. The first `own` are in the request's own text.
     """
 
     texts: list[array[int]]
@@ -117,7 +117,7 @@ def weighed(matches: Sequence[Matches]) -> Occurrences:
 
 @dataclass(slots=True)
 class Continuation:
-    """The chosen chain, the estimate for each token given those before it, and what is known of the match.
+    """The chosen chain, the estimate for each token given those before it, and facts about the match.
 
     `leader`: the occurrence that it follows. `agree`: the share of the weight behind the first token.
     `partings`: which of the others leave it, after how many tokens of it.
@@ -141,19 +141,19 @@ class Continuation:
 
     @property
     def past(self) -> bool:
-        """Whether it is a past output's."""
+        """Whether it comes from a past output."""
         return self.leader >= self.occurrences.own
 
     @property
     def place(self) -> int:
-        """Where it stands in its index."""
+        """Its position in its index."""
         return self.occurrences.ends[self.leader]
 
 
 def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> Continuation | None:
     """The continuation that weighs most, at most `limit` (≤ REACH) tokens.
 
-    It ends where the estimate that all of it is right falls below `min_survival`, but not before one token.
+    It ends where its survival falls below `min_survival`, but not before one token.
 
     The heaviest first token wins, then the chain follows the heaviest occurrence that has it. Where that one
     reaches the end of the request's text the chain goes on with itself, as a text that repeats with that
@@ -218,25 +218,25 @@ def _follow(occurrences: Occurrences, leader: int, limit: int, *, goes_round: bo
 
 
 def _reaching(confidence: Sequence[float], survival: float) -> int:
-    """How many of the tokens are reached and right as likely as `survival`."""
+    """The number of tokens whose survival is at least `survival`."""
     return bisect_right(list(accumulate(confidence, mul)), -survival, key=neg)
 
 
 def trust(length: int, past: bool) -> float:
-    """How far a match of `length` tokens is trusted where nothing disagrees."""
+    """The estimate for a token after a match of `length` tokens if nothing disagrees."""
     doubt = (PAST_UNCERTAINTY if past else UNCERTAINTY) / max(length, 1)
     return max(1.0 - doubt, 0.0)
 
 
 def fitted(raw: float, count: int) -> float:
-    """The estimate as the logistic regression sees it, where `count` occurrences vote."""
+    """The estimate corrected by the logistic regression, if `count` occurrences vote."""
     odds = float((raw / max(1.0 - raw, 1e-3)) ** SHARPNESS * float(count) ** COUNT_WEIGHT) * exp(OFFSET)
     return odds / (1.0 + odds)
 
 
 @cache
 def _unanimous(count: int, past: bool) -> list[float]:
-    """The estimate after a match of 0, 1, 2 … tokens, where `count` occurrences agree."""
+    """The estimate after a match of 0, 1, 2 … tokens, if `count` occurrences agree."""
     return [fitted(trust(length, past), count) for length in range(2 * REACH)]
 
 
@@ -255,8 +255,8 @@ class Branch:
 
 
 def branches(chosen: Continuation, most: int, min_survival: float = 0.0) -> list[Branch]:
-    """Of the continuations that leave the chosen one the `most` likeliest, best first, as far as the path to
-    each of their tokens is as likely as `min_survival`.
+    """The `most` likeliest continuations that leave the chosen one, best first, up to the token whose
+    survival falls below `min_survival`.
     """
     occurrences, least = chosen.occurrences, max(min_survival, MIN_BRANCH)
     survival = [1.0, *accumulate(chosen.confidence, mul)]
@@ -286,7 +286,9 @@ def branches(chosen: Continuation, most: int, min_survival: float = 0.0) -> list
 
 
 def _branch(occurrences: Occurrences, members: Sequence[int], at: int, share: float) -> Branch:
-    """How the heaviest of the `members` goes on, which leave the chosen chain at `at` with one token."""
+    """The continuation of the heaviest of the `members`, which leave the chosen chain at `at` with one
+    token.
+    """
     group = Occurrences(
         texts=[occurrences.texts[i][at:] for i in members],
         ends=[occurrences.ends[i] + at for i in members],
@@ -317,8 +319,8 @@ def grow(
     limit: int,
     min_survival: float,
 ) -> Tree:
-    """The chain and its branches as one tree of at most `limit` tokens: those that are likeliest to be
-    reached and right, in that order, as long as that is at least `min_survival`; one token in any case.
+    """The chain and its branches as one tree of at most `limit` tokens: those with the highest survival, in
+    that order, as long as it is at least `min_survival`; one token in any case.
     """
     nodes: list[tuple[int, int, float, float]] = []  # token, parent, confidence, survival
     children: dict[tuple[int, int], int] = {}
