@@ -68,8 +68,8 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
     [
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "512"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort", "'none', 'minimal'"),
-        ({"modalities": ["text", "audio"]}, "modalities", "text only"),
-        ({"audio": {"voice": "ash", "format": "wav"}}, "audio", "text only"),
+        ({"modalities": ["text", "audio"]}, "modalities", "only reads and writes text"),
+        ({"audio": {"voice": "ash", "format": "wav"}}, "audio", "only reads and writes text"),
         ({"functions": [{"name": "f"}]}, "functions", "tools"),
         ({"function_call": "auto"}, "function_call", "tool_choice"),
         ({"web_search_options": {}}, "web_search_options", "searches and other servers"),
@@ -80,12 +80,12 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "image_url": "a"}]}]},
             "messages.0.content.0.image_url",
-            "text only",
+            "only reads and writes text",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]},
             "messages.0.audio",
-            "text only",
+            "only reads and writes text",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]},

@@ -55,7 +55,7 @@ UNSUPPORTED = {"type": "object", "properties": {"a": {"not": {"type": "string"}}
         ({"tools": [{"type": "function"}]}, None, r"tools\[0\].name is None"),
         ({"tools": [{"type": "function", "function": FUNCTION}]}, None, "are beside its type"),
         ({"extra_body": {"max_tokens": 5}}, "max_tokens", "Did you mean 'max_output_tokens'"),
-        ({"extra_body": {"modalities": ["audio"]}}, "modalities", "text only"),
+        ({"extra_body": {"modalities": ["audio"]}}, "modalities", "only reads and writes text"),
         ({"tools": [FUNCTION, FUNCTION]}, None, r"tools\[1\].name: two functions are named 'f'"),
         ({"tools": [{**FUNCTION, "parameters": UNSUPPORTED}]}, None, "function 'f' cannot be enforced"),
         ({"tool_choice": "required"}, None, "no tools"),

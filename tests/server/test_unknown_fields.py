@@ -357,9 +357,9 @@ def test_a_slip_is_found_out(server: Running, path: str, name: str, ours: str) -
 @pytest.mark.parametrize(
     ("path", "options", "says"),
     [
-        (CHAT, {"messages": [{**HELLO[0], "images": ["aGk="]}]}, "text only"),
-        (CHAT, {"voice": "ash"}, "text only"),
-        (CHAT, {"modalities": ["text", "audio"]}, "text only"),
+        (CHAT, {"messages": [{**HELLO[0], "images": ["aGk="]}]}, "only reads and writes text"),
+        (CHAT, {"voice": "ash"}, "only reads and writes text"),
+        (CHAT, {"modalities": ["text", "audio"]}, "only reads and writes text"),
         (CHAT, {"web_search_options": {}}, "searches and other servers"),
         (CHAT, {"plugins": [{"id": "web"}]}, "searches and other servers"),
         (CHAT, {"mirostat": 2}, "is not supported"),
@@ -377,7 +377,7 @@ def test_a_slip_is_found_out(server: Running, path: str, name: str, ours: str) -
         (
             "/v1/messages",
             {"messages": [*HELLO, {"role": "assistant", "content": "x", "prefix": True}]},
-            "out",
+            "only /v1/messages continues",
         ),
         (CHAT, {"ebnf": 'root ::= "a"'}, "send it as grammar"),
         ("/v1/completions", {"ebnf": 'root ::= "a"'}, "send it as grammar"),

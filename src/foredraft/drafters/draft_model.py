@@ -158,12 +158,12 @@ class _Job:
         """The chain with its second choices: the nodes with the highest survival, up to the draft's limit."""
         nodes: list[tuple[float, int, int, float]] = []  # survival, depth, token, probability
         reached = 1.0
-        for depth, (token, chance) in enumerate(zip(self.tokens, self.confidence, strict=True)):
-            nodes.append((reached * chance, depth, token, chance))
+        for depth, (token, probability) in enumerate(zip(self.tokens, self.confidence, strict=True)):
+            nodes.append((reached * probability, depth, token, probability))
             if depth in self.second:
                 other, its = self.second[depth]
                 nodes.append((reached * its, depth, other, its))
-            reached *= chance
+            reached *= probability
         nodes = sorted(nodes, key=lambda node: node[0], reverse=True)[: self.depth]
         place = {-1: -1}  # index of the chain's token at each depth
         parents: list[int] = []
@@ -324,16 +324,18 @@ class DraftModelDrafter:
         if not ended and job.survival >= job.limit.min_survival:
             job.todo = [token]
 
-    def _propose_second(self, job: _Job, logits: Logits, first: int, chance: float, reached: float) -> None:
-        """Add the best token except `first` under the same noise, if its probability is high enough. `chance`
-        is the first token's probability, `reached` that of the path to it.
+    def _propose_second(
+        self, job: _Job, logits: Logits, first: int, probability: float, reached: float
+    ) -> None:
+        """Add the best token except `first` under the same noise, if it is likely enough. `probability`
+        belongs to the first token, `reached` to the path to it.
         """
-        if reached * min(chance, 1.0 - chance) < SECOND:
+        if reached * min(probability, 1.0 - probability) < SECOND:
             return
         others = logits.copy()
         others[first] = -np.inf
         token, share, _ = self._sampler.propose(others, job.request, job.tokens)
         # The noise may favour a token with a lower probability than the next; it is still the first.
-        second = min(chance, (1.0 - chance) * share)
+        second = min(probability, (1.0 - probability) * share)
         if reached * second >= SECOND:
             job.second[len(job.tokens)] = token, second

@@ -63,7 +63,7 @@ class _Guess(NamedTuple):
 
     row: Row
     matched: int
-    chance: float
+    probability: float
 
     @property
     def further(self) -> tuple[float, ...]:
@@ -195,12 +195,12 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         confidence: list[float] = []
         survival = 1.0
         while guess is not None:
-            survival *= guess.chance
+            survival *= guess.probability
             if tokens and survival < least:
                 break
             before, last = last, guess.row.tokens[0]
             tokens.append(last)
-            confidence.append(guess.chance)
+            confidence.append(guess.probability)
             if len(tokens) == most or last in self._end_tokens:
                 break
             guess = self._guess(state, before, last)
@@ -222,19 +222,21 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
             if guess is not None:
                 missed = 1.0
                 for i, token in enumerate(guess.row.tokens[: self._width]):
-                    share = guess.chance if i == 0 else guess.further[min(i, 3) - 1]
-                    chance = missed * share
-                    missed -= chance
-                    if survival * chance >= least or (not i and not tokens):
-                        heapq.heappush(open_, (-survival * chance, found, parent, last, token, chance))
+                    share = guess.probability if i == 0 else guess.further[min(i, 3) - 1]
+                    probability = missed * share
+                    missed -= probability
+                    if survival * probability >= least or (not i and not tokens):
+                        heapq.heappush(
+                            open_, (-survival * probability, found, parent, last, token, probability)
+                        )
                         found += 1
             if not open_:
                 break
-            reached, _, above, last, token, chance = heapq.heappop(open_)
+            reached, _, above, last, token, probability = heapq.heappop(open_)
             parent, survival = len(tokens), -reached
             tokens.append(token)
             parents.append(above)
-            confidence.append(chance)
+            confidence.append(probability)
             guess = None if token in self._end_tokens else self._guess(state, last, token)
             last = token
         return tokens, parents, confidence

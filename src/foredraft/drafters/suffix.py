@@ -165,14 +165,19 @@ class SuffixDrafter(HistoryDrafter[_State]):
         super().close()
 
     def propose(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
-        text, shortest, count, chance = state.index, self._shortest_match, self._candidates, limit.min_chance
+        text, shortest, count, probability = (
+            state.index,
+            self._shortest_match,
+            self._candidates,
+            limit.min_chance,
+        )
         found = []
-        own = longest_matches(text, text, shortest, count, chance)
+        own = longest_matches(text, text, shortest, count, probability)
         if own is not None:
             found.append(own)
         remembered = state.past.index if state.past is not None else None
         if remembered is not None and (own is None or max(own.lengths) < CONTENT):
-            past = longest_matches(remembered, text, shortest, count, chance)
+            past = longest_matches(remembered, text, shortest, count, probability)
             if past is not None:
                 found.append(past)
         most, least = min(limit.max_tokens, self._longest), max(self._min_survival, limit.min_survival)

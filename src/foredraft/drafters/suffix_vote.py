@@ -325,21 +325,23 @@ def grow(
     nodes: list[tuple[int, int, float, float]] = []  # token, parent, confidence, survival
     children: dict[tuple[int, int], int] = {}
 
-    def add(parent: int, token: int, chance: float) -> int:
+    def add(parent: int, token: int, probability: float) -> int:
         known = children.get((parent, token))
         if known is not None:
             return known
-        survival = chance if parent < 0 else nodes[parent][3] * chance
-        nodes.append((token, parent, chance, survival))
+        survival = probability if parent < 0 else nodes[parent][3] * probability
+        nodes.append((token, parent, probability, survival))
         children[parent, token] = len(nodes) - 1
         return len(nodes) - 1
 
     node = -1
-    main = [node := add(node, token, chance) for token, chance in zip(tokens, confidence, strict=True)]
+    main = [
+        node := add(node, token, probability) for token, probability in zip(tokens, confidence, strict=True)
+    ]
     for branch in branches:
         node = main[branch.after - 1] if branch.after else -1
-        for token, chance in zip(branch.tokens, branch.confidence, strict=True):
-            node = add(node, token, chance)
+        for token, probability in zip(branch.tokens, branch.confidence, strict=True):
+            node = add(node, token, probability)
     order = sorted(range(len(nodes)), key=lambda i: nodes[i][3], reverse=True)[:limit]
     order = [i for rank, i in enumerate(order) if not rank or nodes[i][3] >= min_survival]
     place = {i: at for at, i in enumerate(order)} | {-1: -1}

@@ -96,13 +96,13 @@ def _complaint(form: Form, text: str, vocab_size: int) -> str:
 
 def _walk(matcher: LLMatcher) -> None:
     """Write some text of the grammar byte by byte, preferring bytes that end a value."""
-    chance = random.Random(0)  # noqa: S311 - deterministic
+    rng = random.Random(0)  # noqa: S311 - deterministic
     for _ in range(STEPS):
         choices = _allowed(matcher.compute_bitmask())
         if matcher.is_error() or not choices:
             return
         closing = [byte for byte in choices if byte in _CLOSING]
-        matcher.consume_token(chance.choice(closing if closing and chance.random() < 0.5 else choices))
+        matcher.consume_token(rng.choice(closing if closing and rng.random() < 0.5 else choices))
         matcher.compute_ff_tokens()
         if matcher.is_error() or matcher.is_stopped():
             return
