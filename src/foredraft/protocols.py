@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from foredraft.config import ModelOptions
 from foredraft.templates.control_texts import ControlTexts, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
     Capabilities,
+    Choice,
     Constraint,
     Draft,
     DraftLimit,
@@ -173,7 +174,9 @@ class RequestView:
 class Drafter(Protocol):
     """Anything that proposes tokens. State is kept per request id, shared only in a store made to be shared.
 
-    For every request: `start`, then any number of `draft` and `observe`, then `stop`.
+    For every request: `start`, then any number of `draft` and `observe`, then `stop`. A drafter may also have
+    `match_length(request) -> int`, in O(1) for each new token: how many tokens at the end of the request's
+    text repeat earlier text. A planner attempts a draft sooner where that is long.
     """
 
     @property
@@ -182,12 +185,6 @@ class Drafter(Protocol):
     def successors(self) -> int:
         """How many of the target's likeliest next tokens after each row it wants to hear of in outcomes of
         rounds in which it is asked; 0 for nearly all drafters.
-        """
-        ...
-
-    def serves(self, request: RequestView) -> bool:
-        """Whether it may have a draft for this request, whatever its text comes to: a drafter that needs what
-        the request does not bring is not asked. Called once, after `start`.
         """
         ...
 
@@ -219,47 +216,46 @@ class Drafter(Protocol):
         ...
 
 
-class Planner(Protocol):
-    """Decides who drafts, how far, and which draft is verified."""
+class Proposer(NamedTuple):
+    """A drafter as a planner sees it. `match_length(request)`: tokens at the end of the request's text that
+    repeat earlier text; 0 of a drafter without that method.
+    """
 
-    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
-        """Whether nobody is asked in the round that begins. It is then observed later, with others like it,
-        before `limits` is called again; otherwise `limits` is called next.
-        """
+    name: str
+    match_length: Callable[[RequestView], int]
+
+
+class Planner(Protocol):
+    """Decides which drafters attempt a draft, how far, and which draft is verified.
+
+    In every round that decodes: `limits`, `choose`, and `observe`, at the latest before the request stops.
+    """
+
+    def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
+        """A request begins; these drafters may draft for it."""
         ...
 
     def limits(
-        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+        self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        """For each drafter (by name) and request: how far it may draft now, None for not at all."""
+        """For each drafter (by name) and request: how far it drafts now, None for not at all. Empty: none
+        does.
+        """
         ...
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
-    ) -> list[Draft | None]:
-        """For each request the draft to verify (possibly cut), or None to decode plainly."""
+    ) -> Sequence[Choice]:
+        """For each request the draft to verify, possibly cut, or why it decodes plainly."""
         ...
 
-    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
-        """No draft is verified in the round that begins, though somebody was asked: whether nobody is asked
-        in the next one. Unless a candidate turns out to begin right the round is observed with those of that
-        rest.
-        """
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Learn from finished rounds. Never writes to disk."""
         ...
 
-    def observe(self, measured: Round) -> None:
-        """Learn from a finished round. Never writes to disk."""
+    def stop(self, request: RequestView) -> None:
+        """A request is over: free its state."""
         ...
-
-    def reason(self) -> str | None:
-        """Why nothing is being drafted just now, in words; None when speculation is running."""
-        ...
-
-    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
-        """A request begins, for which the drafters of these names may be asked; none: it is not known."""
-        ...
-
-    def stop(self, request: RequestView) -> None: ...
 
 
 class TokenSampler(Protocol):

@@ -32,7 +32,7 @@ import numpy as np
 
 from foredraft.errors import CapacityError
 from foredraft.planner.monotone import TOLERANCE
-from foredraft.planner.profile import Profile, key_of
+from foredraft.engine.profile_store import Profile, key_of
 from foredraft.protocols import Model
 from foredraft.types import Rollback, Rows
 

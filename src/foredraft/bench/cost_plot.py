@@ -11,7 +11,7 @@ from foredraft.bench.curves import Curve
 from foredraft.bench.plots import check_plotting
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
-from foredraft.planner.profile import Profile
+from foredraft.engine.profile_store import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

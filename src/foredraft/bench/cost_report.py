@@ -17,7 +17,7 @@ from rich.text import Text
 from foredraft.bench.cost_measure import Measurement
 from foredraft.bench.curves import Curve
 from foredraft.bench.report_text import FigureTable
-from foredraft.planner.profile import Profile, ProfileKey
+from foredraft.engine.profile_store import Profile, ProfileKey
 
 TYPICAL_DEPTH = 512
 """Tokens in the KV cache (a prompt and half an answer) of the one curve that stands for a profile."""

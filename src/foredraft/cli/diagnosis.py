@@ -27,7 +27,7 @@ from foredraft.drafters.suffix_store import describe, remembered
 from foredraft.engine.assembly import assemble
 from foredraft.engine.prefix import file_format
 from foredraft.engine.warmup import measure_costs
-from foredraft.planner import profile as profiles
+from foredraft.engine import profile_store as profiles
 from foredraft.protocols import Model
 from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
 from foredraft.templates.traits import REASONING

@@ -14,7 +14,7 @@ from foredraft.cli.units import counted, size_text
 from foredraft.drafters import suffix_store
 from foredraft.engine.prefix import file_format
 from foredraft.errors import BackendError, ConfigError
-from foredraft.planner import profile as profiles
+from foredraft.engine import profile_store as profiles
 
 PROFILES = "profiles of models"
 

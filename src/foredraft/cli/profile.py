@@ -25,7 +25,7 @@ from foredraft.cli.values import Whole
 from foredraft.config import Speculation
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
-from foredraft.planner.profile import Profile, ProfileStore, profiles_dir
+from foredraft.engine.profile_store import Profile, ProfileStore, profiles_dir
 from foredraft.protocols import Model
 
 STDOUT = "-"
@@ -141,7 +141,7 @@ def _save(found: Profile, errors: Console) -> None:
     store = ProfileStore(profiles_dir(paths.cache_dir()))
     before = store.load(found.key)
     if before is not None:
-        found = replace(found, draft_ms=before.draft_ms, overhead_ms=before.overhead_ms, learnt=before.learnt)
+        found = replace(found, learnt=before.learnt)
     if store.save(found):
         text = f"Saved in {store.folder}; 'foredraft forget --profiles' erases it."
         errors.print(f"[dim]{escape(text)}[/]", soft_wrap=True)

@@ -1,50 +1,27 @@
-"""The engine's drafters: asking all of them, telling all of them, and living through one that fails."""
+"""The engine's drafters: calling all of them, keeping them up to date, and living through one that fails."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVarTuple, Unpack
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from foredraft.engine.request import Request
 from foredraft.errors import ConfigError, ForedraftError
-from foredraft.protocols import Drafter, RequestView
+from foredraft.protocols import Drafter, Proposer, RequestView
 from foredraft.types import Draft, DraftLimit, Outcome
 
 logger = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
-
-class Toll(Protocol):
-    """What asking takes where the clock is a virtual one: it hears of every round and question, and moves the
-    clock.
-    """
-
-    def began(self) -> None:
-        """A round begins in which drafters may be asked."""
-        ...
-
-    def asked(self, drafter: str, requests: int) -> None:
-        """A drafter was asked for so many requests."""
-        ...
-
-    def found(self, requests: int) -> None:
-        """For so many requests there is something to choose from."""
-        ...
-
-
-class _Untold(NamedTuple):
-    """What a drafter has not heard of a request: the text from `kept` on. `outcome` where it is one round."""
-
-    view: RequestView
-    kept: int
-    outcome: Outcome | None
+Limits = Mapping[str, Sequence[DraftLimit | None]]
 
 
 class Drafters:
-    """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk,
-    because verification never trusts a draft.
+    """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk, because
+    verification never trusts a draft. `clock` gives seconds.
     """
 
     def __init__(
@@ -61,13 +38,8 @@ class Drafters:
         self._vocab_size = vocab_size
         self._trees = trees
         self._clock = clock
-        self._untold: dict[str, dict[int, _Untold]] = {name: {} for name in self._drafters}
-        self._waiting: set[int] = set()  # requests of which all drafters have several rounds to hear of
-        self._serving: dict[int, tuple[str, ...]] = {}
-        """By request, the names of those that serve it."""
-        self._listening_ms: dict[str, float] = {}
+        self._unobserved: dict[int, tuple[RequestView, list[Outcome]]] = {}
         self.notes: list[str] = []
-        self.toll: Toll | None = None
 
     def __bool__(self) -> bool:
         return bool(self._drafters)
@@ -76,101 +48,53 @@ class Drafters:
     def names(self) -> list[str]:
         return list(self._drafters)
 
-    @property
-    def successors(self) -> int:
-        """The most likely next tokens of a row that any drafter wants to hear of."""
-        return max((drafter.successors for drafter in self._all()), default=0)
+    def proposers(self) -> list[Proposer]:
+        """The drafters as a planner sees them."""
+        return [Proposer(drafter.name, self._match_length_of(drafter)) for drafter in self._all()]
+
+    def _match_length_of(self, drafter: Drafter) -> Callable[[RequestView], int]:
+        own = getattr(drafter, "match_length", None)
+
+        def match_length(request: RequestView) -> int:
+            if own is None or drafter.name not in self._drafters:
+                return 0
+            return self._guard(drafter, own, request) or 0
+
+        return match_length
 
     def start(self, view: RequestView) -> None:
-        serving: list[str] = []
         for drafter in self._all():
-            self._guard(drafter, self._start, drafter, view, serving)
-        self._serving[view.id] = tuple(serving)
+            self._guard(drafter, drafter.start, view)
 
-    @staticmethod
-    def _start(drafter: Drafter, view: RequestView, serving: list[str]) -> None:
-        drafter.start(view)
-        if drafter.serves(view):
-            serving.append(drafter.name)
+    def observe(self, view: RequestView, outcome: Outcome) -> None:
+        """A round is over. Drafters observe it before they draft again: several rounds at once cost less."""
+        self._unobserved.setdefault(view.id, (view, []))[1].append(outcome)
 
-    def serving(self, requests: Sequence[RequestView]) -> Sequence[str]:
-        """The names of those that may draft for any of these requests."""
-        names = [self._serving[request.id] for request in requests]
-        if names.count(names[0]) == len(names):
-            return names[0]
-        found = set().union(*names)
-        return [name for name in self._drafters if name in found]
-
-    def observe(self, view: RequestView, outcome: Outcome, asked: Collection[str] | None = None) -> None:
-        """A round is over, in which these drafters were `asked`; by default all.
-
-        They hear of it when they are asked again: what they look at then is in the processor's caches once,
-        not twice, and of many rounds at once it costs a fraction. Only what one learns from besides the text
-        it is told at once (`Drafter.successors`).
-        """
-        if asked is not None and not asked and view.id in self._waiting:
+    def _catch_up(self, request: int) -> None:
+        """Have all drafters observe what happened to a request, as one change."""
+        view, outcomes = self._unobserved.pop(request, (None, ()))
+        if view is None:
             return
-        several = True
-        for name, drafter in list(self._drafters.items()):
-            untold = self._untold[name]
-            first = untold.get(view.id)
-            if first is None:
-                untold[view.id] = _Untold(view, outcome.kept, outcome)
-            elif first.outcome is not None or outcome.kept < first.kept:
-                untold[view.id] = _Untold(view, min(first.kept, outcome.kept), None)
-            if drafter.successors and (asked is None or name in asked):
-                began = self._clock()
-                self._tell(drafter, view.id)
-                self._listening_ms[name] = self._listening_ms.get(name, 0.0) + 1e3 * (self._clock() - began)
-                several = False
-            several = several and first is not None
-        if several:
-            self._waiting.add(view.id)
-
-    def _tell(self, drafter: Drafter, request: int) -> None:
-        """Tell it what it has not heard of a request: of several rounds as of one change."""
-        untold = self._untold[drafter.name].pop(request, None)
-        if untold is None:
-            return
-        self._waiting.discard(request)
-        view, kept, outcome = untold
-        if outcome is None:
+        outcome = outcomes[0]
+        if len(outcomes) > 1:
+            kept = min(outcome.kept for outcome in outcomes)
             outcome = Outcome(kept, tuple(view.tokens[kept:]))
-        self._guard(drafter, drafter.observe, view, outcome)
-
-    def with_listening(self, spent: Mapping[str, float]) -> dict[str, float]:
-        """The milliseconds of `draft`, and those of what these drafters were told since they were last asked:
-        what asking them costs.
-        """
-        return {name: ms + self._listening_ms.pop(name, 0.0) for name, ms in spent.items()}
+        for drafter in self._all():
+            self._guard(drafter, drafter.observe, view, outcome)
 
     def stop(self, view: RequestView) -> None:
-        self._waiting.discard(view.id)
-        self._serving.pop(view.id, None)
+        self._catch_up(view.id)
         for drafter in self._all():
-            self._tell(drafter, view.id)
             self._guard(drafter, drafter.stop, view)
 
     def close(self) -> None:
         for drafter in self._all():
             self._guard(drafter, drafter.close)
 
-    def successors_wanted(
-        self, limits: Mapping[str, Sequence[DraftLimit | None]], requests: int
-    ) -> list[int]:
-        """For each of so many requests the most that a drafter wants which is asked with these limits."""
-        wanted = [0] * requests
-        for drafter in self._all():
-            if drafter.successors:
-                for i, limit in enumerate(limits.get(drafter.name, ())):
-                    if limit and limit.max_tokens > 0:
-                        wanted[i] = max(wanted[i], drafter.successors)
-        return wanted
-
     def draft(
-        self, requests: Sequence[Request], limits: Mapping[str, Sequence[DraftLimit | None]]
+        self, requests: Sequence[Request], limits: Limits
     ) -> tuple[list[list[Draft]], dict[str, float]]:
-        """The candidates of each request, and the milliseconds each drafter took."""
+        """The candidates of each request, and the milliseconds that each drafter took."""
         candidates: list[list[Draft]] = [[] for _ in requests]
         spent: dict[str, float] = {}
         for drafter in self._all():
@@ -180,18 +104,14 @@ class Drafters:
                 continue
             began = self._clock()
             for i, _ in asked:
-                self._tell(drafter, requests[i].id)
-            self._guard(drafter, self._ask, drafter, asked, requests, candidates)
-            if self.toll is not None:
-                self.toll.asked(drafter.name, len(asked))
+                self._catch_up(requests[i].id)
+            self._guard(drafter, self._draft, drafter, asked, requests, candidates)
             spent[drafter.name] = ms = 1e3 * (self._clock() - began)
             for i, _ in asked:
                 requests[i].stats.drafting(drafter.name, ms / len(asked))
-        if self.toll is not None and any(candidates):
-            self.toll.found(sum(map(bool, candidates)))
         return candidates, spent
 
-    def _ask(
+    def _draft(
         self,
         drafter: Drafter,
         asked: Sequence[tuple[int, DraftLimit]],
@@ -224,17 +144,18 @@ class Drafters:
     def _all(self) -> list[Drafter]:
         return list(self._drafters.values())
 
-    def _guard(self, drafter: Drafter, call: Callable[[Unpack[Arguments]], None], *args: *Arguments) -> None:
+    def _guard(
+        self, drafter: Drafter, call: Callable[[Unpack[Arguments]], Result], *args: Unpack[Arguments]
+    ) -> Result | None:
         try:
-            call(*args)
+            return call(*args)
         except Exception as error:  # noqa: BLE001 - plugins may raise anything; plain decoding goes on
             reason = error.message if isinstance(error, ForedraftError) else repr(error)
             logger.warning("Drafter %s failed and is no longer used: %s", drafter.name, reason)
             self.notes.append(f"drafter {drafter.name} failed and is no longer used: {reason}")
             self._drafters.pop(drafter.name, None)
-            for request, names in self._serving.items():
-                self._serving[request] = tuple(name for name in names if name != drafter.name)
             self._close_failed(drafter)
+        return None
 
     def _close_failed(self, drafter: Drafter) -> None:
         try:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Unpack
 
 from foredraft.config import AUTO, Speculation, as_speculation
-from foredraft.engine.assembly import assemble
+from foredraft.engine.commit import exactness
 from foredraft.engine.decisions import Decisions
 from foredraft.engine.drafting import Drafters
 from foredraft.engine.loading import Kept, load_parts
@@ -20,13 +20,11 @@ from foredraft.engine.request import Request, check_scheduling, make_request
 from foredraft.engine.round import RoundRunner
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import Scores, scores_of, with_scores
-from foredraft.engine.setup import Setup
+from foredraft.engine.speculation import Setup, WarmUp, assemble
 from foredraft.engine.stats import PlainRound
 from foredraft.engine.streams import EventStream, Streams, fold
-from foredraft.engine.teaching import Teaching
-from foredraft.engine.verify import exactness
 from foredraft.errors import ForedraftError, OutOfKVError, RequestError
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Drafter, Model, Planner, RequestView
 from foredraft.registry import check_speculation
 from foredraft.sampling.params import sampling_params, validate_params
@@ -63,11 +61,11 @@ class Engine:
         self._runner = RoundRunner(
             model,
             self._scheduler,
-            Setup(asked, planner or FixedPlanner(), configured, None if drafters else NOT_DRAFTING),
+            Setup(asked, planner or StaticPlanner(), configured, None if drafters else NOT_DRAFTING),
             clock,
         )
         self._streams = Streams(self._round, self._endings, self._abort, self._is_open)
-        self._teaching = Teaching(model, self._scheduler.cache, clock)
+        self._warm_up = WarmUp(model, self._scheduler.cache, clock)
         self._keep(Kept())
         self._next_id = 1
         self._closed = False
@@ -118,7 +116,7 @@ class Engine:
 
     def _keep(self, kept: Kept) -> None:
         self._kept = kept
-        self._teaching.knowledge, self._teaching.notice = kept.knowledge, kept.options.notice
+        self._warm_up.store, self._warm_up.notice = kept.planner_store, kept.options.notice
         self._scheduler.cache.disk = kept.disk
 
     def set_speculation(self, speculate: str | Speculation) -> None:
@@ -137,10 +135,10 @@ class Engine:
             )
         store, options = self._kept.store, self._kept.options
         setup = assemble(self.model, speculation, store=store, options=options, clock=self._clock)
-        self._teaching.keep(self._runner.setup.learner)
-        if setup.learner is not None and setup.drafters:
+        self._warm_up.end(self._runner.setup.planner)
+        if setup.drafters:
             try:
-                self._teaching.teach(setup.learner)
+                self._warm_up.begin(setup.planner)
             except BaseException:
                 setup.drafters.close()
                 raise
@@ -221,14 +219,13 @@ class Engine:
 
     @property
     def planner(self) -> Planner:
-        """What decides about drafts at the moment, having learnt from all rounds that are over."""
-        self._runner.ledger.settle()
+        """What decides about drafts at the moment."""
         return self._runner.setup.planner
 
     @property
     def decisions(self) -> Decisions:
         """What was decided in the last rounds, to be read or watched, and what each drafter did."""
-        return self._runner.ledger.decisions
+        return self._runner.decisions
 
     @property
     def setup(self) -> Setup:
@@ -237,7 +234,7 @@ class Engine:
 
     def plain_round(self, requests: int) -> PlainRound | None:
         """How long plain rounds of `requests` requests took lately; None before two were seen."""
-        return self._runner.ledger.plain_round(requests)
+        return self._runner.plain_rounds.of(requests)
 
     @property
     def idle(self) -> bool:
@@ -306,11 +303,10 @@ class Engine:
     def _start(self, request: Request) -> None:
         setup = self._runner.setup
         setup.drafters.start(request.view)
-        setup.planner.start(request.view, setup.drafters.serving([request.view]))
+        setup.planner.start(request.view, setup.drafters.proposers())
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = request.finished_at or perf_counter()
-        self._runner.ledger.settle()
         setup = self._runner.setup
         if request.admitted_at:
             setup.drafters.stop(request.view)
@@ -328,7 +324,7 @@ class Engine:
         setup = self._runner.setup
         speculation = request.stats.summary(
             configured=setup.configured,
-            reason=setup.why_not(request),
+            reason=setup.why_not(request, self._runner.decisions.reason()),
             exact=exactness(request, self.model.capabilities),
             notes=setup.all_notes(),
         )
@@ -410,7 +406,7 @@ class Engine:
         for request in [*self._scheduler.running, *self._scheduler.waiting]:
             self.abort(request.id)
         self._closed = True
-        self._teaching.keep(self._runner.setup.learner)
+        self._warm_up.end(self._runner.setup.planner)
         self._scheduler.cache.close()
         self._runner.setup.drafters.close()
         self.model.close()

@@ -14,12 +14,12 @@ from typing import Self
 
 from foredraft.backends.part import split
 from foredraft.config import ModelOptions
-from foredraft.engine.knowledge import Knowledge
 from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.engine.prefix.disk import PrefixDisk, open_disk
+from foredraft.engine.profile_store import ProfileStore, profiles_dir
+from foredraft.engine.speculation import PlannerStore
 from foredraft.errors import ConfigError
 from foredraft.library import models_dir, resolve
-from foredraft.planner.profile import ProfileStore, profiles_dir
 from foredraft.protocols import Model
 from foredraft.registry import backend_for
 
@@ -28,13 +28,13 @@ from foredraft.registry import backend_for
 class Kept:
     """What an engine may keep between runs, and the options its model was loaded with.
 
-    `store`: the folder of past outputs; `knowledge`: what is stored of costs and acceptance; `disk`: the KV
+    `store`: the folder of past outputs; `planner_store`: what is stored of costs and acceptance; `disk`: the KV
     cells of prefixes. None where nothing may be kept, as with a model that was made by hand.
     """
 
     options: ModelOptions = field(default_factory=ModelOptions)
     store: Path | None = None
-    knowledge: Knowledge | None = None
+    planner_store: PlannerStore | None = None
     disk: PrefixDisk | None = None
 
     @classmethod
@@ -44,7 +44,7 @@ class Kept:
         return cls(
             options.model,
             options.cache_dir / "store" if options.remember else None,
-            Knowledge(profiles, model.info, remember=options.remember),
+            PlannerStore(profiles, model.info, remember=options.remember),
             open_disk(model, options.cache_dir, options.prefix_bytes),
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from foredraft.types import Draft, DrafterStats, SpeculationStats
+from foredraft.types import Draft, DrafterStats, Round, SpeculationStats
 
 MEDIAN_ROUNDS = 16
 """Rounds after which the median is computed again, which takes 30 µs."""
@@ -55,6 +55,23 @@ class PlainRounds:
         """Plain rounds of this many requests; None until two were seen, which show how much they vary."""
         known = self._known.get(requests)
         return known if known is not None and known.seen > 1 else None
+
+    def compare(self, measured: Round, speedups: Sequence[Speedup]) -> None:
+        """Compare a round without a prompt with plain rounds, for its requests' estimated speedup."""
+        requests, drafted_ms = len(measured.outcomes), sum(measured.draft_ms.values())
+        overhead_ms = drafted_ms + measured.plan_ms + measured.late_ms
+        ms = overhead_ms + measured.forward_ms + measured.sample_ms
+        plain = not any(outcome.draft for _, outcome in measured.outcomes)
+        if plain:
+            self.add(requests, ms - overhead_ms)
+        usual = self.of(requests)
+        if usual is None:
+            return
+        for speedup, (_, outcome) in zip(speedups, measured.outcomes, strict=True):
+            if plain:
+                speedup.plain(ms, overhead_ms, usual)
+            else:
+                speedup.drafted(len(outcome.tokens), ms, usual)
 
 
 def _plain_round(recent: Sequence[float]) -> PlainRound:
@@ -110,13 +127,13 @@ class RequestStats:
         self.speedup = Speedup()
         self._ms = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
 
-    def spent(self, *, draft: float, verify: float, sample: float, other: float) -> None:
+    def spent(self, measured: Round, share: float) -> None:
         """The request's share of a round's milliseconds, by what they were spent on."""
         ms = self._ms
-        ms["draft"] += draft
-        ms["verify"] += verify
-        ms["sample"] += sample
-        ms["other"] += other
+        ms["draft"] += share * sum(measured.draft_ms.values())
+        ms["verify"] += share * measured.forward_ms
+        ms["sample"] += share * measured.sample_ms
+        ms["other"] += share * (measured.plan_ms + measured.late_ms)
 
     def drafting(self, source: str, ms: float) -> None:
         """Time a drafter spent on this request, whether or not its draft was used."""

@@ -26,7 +26,7 @@ draft that is verified, which may be in a busy moment."""
 LONG_S = 2.0
 """Expected seconds of required forwards from which on the user is told."""
 
-PACE_SIZES = (1, 1, 1)
+BASELINE_SIZES = (1, 1, 1)
 """All that is measured where a stored profile has the rest."""
 
 _PRIOR = {2: 1.4, 4: 2.4, 8: 4.2, 16: 7.8}

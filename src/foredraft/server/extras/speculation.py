@@ -15,8 +15,8 @@ from fastapi import APIRouter
 from foredraft.engine.engine import Engine
 from foredraft.engine.stats import PlainRound, Speedup
 from foredraft.errors import CapacityError
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.decision import Choice, Decision
+from foredraft.planner import AutoPlanner
+from foredraft.planner.records import RequestRecord, RoundRecord
 from foredraft.server.pool import ModelPool
 
 
@@ -54,25 +54,24 @@ def describe(engine: Engine) -> dict[str, Any]:
         "decisions": [_decision(decision) for decision in decisions],
         "recent": recent(decisions, engine.plain_round),
     }
-    if isinstance(planner, AdaptivePlanner):
-        state["rounds"] = planner.rounds
+    if isinstance(planner, AutoPlanner):
+        state["rounds"] = planner.cost.rounds
         state["cost_curve_ms"] = {
             str(depth): {str(rows): round(ms, 4) for rows, ms in sizes.items()}
-            for depth, sizes in planner.curve().items()
+            for depth, sizes in planner.cost.state()["curve"].items()
         }
-        state["calibration_error"] = planner.reliability.error
     return state
 
 
-def _reason(engine: Engine, decisions: Sequence[Decision]) -> str | None:
+def _reason(engine: Engine, decisions: Sequence[RoundRecord]) -> str | None:
     """Why nothing is being drafted at the moment; None if something is."""
     setup = engine.setup
     able = setup.reason is None and bool(setup.drafters)
-    return "no round has decoded yet" if able and not decisions else setup.why_nothing()
+    return "no round has decoded yet" if able and not decisions else setup.why_nothing(engine.decisions.reason())
 
 
 def recent(
-    decisions: Sequence[Decision], plain_round: Callable[[int], PlainRound | None]
+    decisions: Sequence[RoundRecord], plain_round: Callable[[int], PlainRound | None]
 ) -> dict[str, Any] | None:
     """Totals over recent rounds; None without any. `plain_round`: the time of a plain round with that many
     requests.
@@ -102,21 +101,21 @@ def recent(
     }
 
 
-def _tokens(decision: Decision) -> int:
+def _tokens(decision: RoundRecord) -> int:
     return sum(choice.committed for choice in decision.choices)
 
 
-def _ms(decision: Decision) -> dict[str, float]:
+def _ms(decision: RoundRecord) -> dict[str, float]:
     """A round's time by the categories of `SpeculationStats.ms`."""
     return {
         "draft": sum(decision.draft_ms.values()),
         "verify": decision.forward_ms,
         "sample": decision.sample_ms,
-        "other": decision.plan_ms,
+        "other": decision.plan_ms + decision.late_ms,
     }
 
 
-def _decision(decision: Decision) -> dict[str, Any]:
+def _decision(decision: RoundRecord) -> dict[str, Any]:
     return {
         "round": decision.number,
         "rows": decision.rows,
@@ -125,7 +124,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def _choice(choice: RequestRecord) -> dict[str, Any]:
     return {
         "asked": list(choice.asked),
         "candidates": [

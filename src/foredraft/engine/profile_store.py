@@ -21,8 +21,9 @@ from foredraft.files import write_atomically
 from foredraft.types import ModelInfo
 
 FORMAT = "foredraft-profile"
-VERSION = 3
-"""1 did not say on which processor a profile was measured; in 2 V(1) was measured after other sizes."""
+VERSION = 4
+"""1 did not say on which processor a profile was measured; in 2 V(1) was measured after other sizes; in 3 what
+the planner learnt had another form."""
 
 LARGEST_FILE = 16_000_000
 """Bytes. A profile has some thousands: a larger file is something else."""
@@ -84,9 +85,7 @@ class Profile:
     """What one model costs with one setting; times in milliseconds.
 
     `curve[depth][rows]` is V(rows) with `depth` tokens in the KV cache; every depth has V(1). A curve has
-    steps and may fall where rows are added. `draft_ms` is what asking a model-free drafter for one request
-    takes, by drafter, `overhead_ms` what such a round takes besides forward and drafting, `snapshot_ms` and
-    `restore_ms` what saving and bringing back a sequence of the largest depth takes; None where it was not
+    steps and may fall where rows are added. `snapshot_ms` and `restore_ms` are what saving and bringing back a sequence of the largest depth takes; None where it was not
     measured. `resize` is what a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1)
     does not. `rounds` counts the measurements behind `curve`; `thorough` says that they were made on purpose,
     every size several times. `learnt` belongs to the planner: a JSON object, stored as it is.
@@ -96,8 +95,6 @@ class Profile:
     curve: Mapping[int, Mapping[int, float]]
     measured_at: datetime
     name: str = ""
-    draft_ms: Mapping[str, float] = field(default_factory=dict)
-    overhead_ms: float | None = None
     snapshot_ms: float | None = None
     restore_ms: float | None = None
     resize: float | None = None
@@ -238,8 +235,6 @@ def _parse(data: Mapping[str, Any]) -> Profile:
             curve={_count(depth, least=0): _sizes(sizes) for depth, sizes in _items(data["curve"])},
             measured_at=_moment(data["measured_at"]),
             name=_text(data.get("name", "")),
-            draft_ms={_text(name): _ms(value) for name, value in _items(data.get("draft_ms", {}), least=0)},
-            overhead_ms=_optional_ms(data.get("overhead_ms")),
             snapshot_ms=_optional_ms(data.get("snapshot_ms")),
             restore_ms=_optional_ms(data.get("restore_ms")),
             resize=_optional_ms(data.get("resize")),

@@ -1,0 +1,262 @@
+"""What speculation runs on: drafters and a planner made from a speculation string, measured once for the loaded
+model, with what was learnt kept between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from foredraft.config import ModelOptions, Speculation, Stage
+from foredraft.engine.drafting import Drafters
+from foredraft.engine.prefix.cache import PrefixCache
+from foredraft.engine.profile_store import Profile, ProfileStore, key_of
+from foredraft.engine.request import Request
+from foredraft.engine.warmup import BASELINE_SIZES, REQUIRED, SIZES, measure_costs
+from foredraft.errors import (
+    BackendError,
+    CapacityError,
+    ConfigError,
+    MissingDependencyError,
+    ModelError,
+    SpeculationStringError,
+)
+from foredraft.library import models_dir, resolve
+from foredraft.planner import AutoPlanner, StaticPlanner
+from foredraft.protocols import Drafter, DrafterContext, Model, Planner
+from foredraft.registry import backend_for, create_drafter
+from foredraft.sampling.constraint import compile_constraint
+from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.guide import Guide
+from foredraft.types import Capabilities, Constraint, ModelInfo, Rollback, Round
+
+AUTO_STAGES = (
+    Stage("suffix", {"min-p": "0.02"}),
+    Stage("recycle", {"min-p": "0.05", "max": "16"}),
+    Stage("prediction"),
+    Stage("grammar"),
+)
+"""What `auto` drafts with when nothing else is named: sources that need no second model. Those that need a
+prediction or a constraint propose nothing for a request without one."""
+
+TRUSTED_ROUNDS = 500
+"""Measured rounds from which a stored cost curve needs no second measurement when the model is loaded. One that
+was measured on purpose (`foredraft profile`) never does."""
+
+_UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`configured` is the speculation string; `reason` why speculation cannot run at all, None if it can;
+    `notes` what had to be left out.
+    """
+
+    drafters: Drafters
+    planner: Planner
+    configured: str
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def why_not(self, request: Request, latest: str | None) -> str | None:
+        """Why nothing was drafted for a request; None when something was. `latest`: why nothing was drafted in
+        the last round.
+        """
+        if request.stats.drafted:
+            return None
+        if self.reason is None and not request.max_draft:
+            return "switched off for this request"
+        return self.why_nothing(latest) or "no draft worth verifying was found for this request"
+
+    def why_nothing(self, latest: str | None) -> str | None:
+        """Why nothing is drafted at the moment, whatever the request; None while something is."""
+        if self.reason is not None:
+            return self.reason
+        return latest if self.drafters else "every drafter failed (see the notes)"
+
+    def all_notes(self) -> tuple[str, ...]:
+        """What a user should know: drafters that were left out or failed, and why."""
+        return (*self.notes, *self.drafters.notes)
+
+
+def assemble(
+    model: Model,
+    speculation: Speculation,
+    *,
+    store: Path | None,
+    options: ModelOptions,
+    clock: Callable[[], float] = perf_counter,
+) -> Setup:
+    """Build the drafters. Raises SpeculationStringError for what the user must correct; anything else that
+    keeps a drafter from being used becomes a note, and the engine goes on without it.
+    """
+    drafters: list[Drafter] = []
+    notes: list[str] = []
+    reason = _why_impossible(model, speculation)
+    context = _context(model, store, options, notes.append)
+    for stage in [] if reason else _stages(speculation):
+        try:
+            drafters.append(create_drafter(stage, context))
+        except SpeculationStringError:
+            for drafter in drafters:
+                drafter.close()
+            raise
+        except _UNUSABLE as error:
+            notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
+    if drafters:
+        notes += _rollback_notes(model.capabilities)
+    elif reason is None:
+        reason = "none of the drafters asked for can be used"
+    return Setup(
+        Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
+        AutoPlanner(model.capabilities) if speculation.adaptive else StaticPlanner(),
+        str(speculation),
+        reason,
+        tuple(notes),
+    )
+
+
+def _why_impossible(model: Model, speculation: Speculation) -> str | None:
+    if speculation.off:
+        return "speculation is turned off"
+    able = model.capabilities
+    if able.rollback is Rollback.BOUNDED and able.rollback_bound < able.max_rows - 1:
+        return "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
+    return None
+
+
+def _rollback_notes(able: Capabilities) -> list[str]:
+    """How rejected tokens are taken back, where that costs something."""
+    if able.rollback is not Rollback.SNAPSHOT:
+        return []
+    again = "accepted tokens of a draft are computed again"
+    if able.rollback_bound:
+        again += f" if more than {able.rollback_bound} are rejected"
+    return [f"this model keeps a recurrent state: {again}"]
+
+
+def _stages(speculation: Speculation) -> list[Stage]:
+    named = {stage.name for stage in speculation.stages}
+    extra = [stage for stage in AUTO_STAGES if stage.name not in named] if speculation.adaptive else []
+    return [*speculation.stages, *extra]
+
+
+def _context(
+    model: Model, store: Path | None, options: ModelOptions, notice: Callable[[str], None]
+) -> DrafterContext:
+    def load(path: str, *, sequences: int, context_length: int) -> Model:
+        folder = models_dir(options.cache_dir) if options.cache_dir else Path()
+        file = resolve(path, folder, options.other_programs)
+        return backend_for(file).load(file, _draft_options(options, sequences, context_length))
+
+    def follow(constraint: Constraint) -> Guide:
+        return compile_constraint(constraint, model.tokenizer)
+
+    return DrafterContext(
+        target=model.info,
+        capabilities=model.capabilities,
+        tokenizer=model.tokenizer,
+        sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens, follow),
+        load_model=load,
+        store=store,
+        grammar=follow,
+        notice=notice,
+    )
+
+
+def _draft_options(options: ModelOptions, sequences: int, context_length: int) -> ModelOptions:
+    return ModelOptions(
+        context_at_most=context_length,
+        sequences=sequences,
+        threads=options.threads,
+        gpu_layers=options.gpu_layers,
+        memory=options.memory,
+        kv_type=options.kv_type,
+        flash_attention=options.flash_attention,
+        progress=options.progress,
+        probe=False,  # a draft's arithmetic may differ: only its guesses would
+    )
+
+
+class WarmUp:
+    """What a planner of one loaded model begins with: the stored profile, and the costs of a few forwards,
+    measured once. `store` None: nothing is kept between runs. `clock` gives seconds; `notice` takes a line
+    where measuring takes long.
+    """
+
+    def __init__(self, model: Model, cache: PrefixCache, clock: Callable[[], float]) -> None:
+        self.store: PlannerStore | None = None
+        self.notice: Callable[[str], None] | None = None
+        self._model = model
+        self._cache = cache
+        self._clock = clock
+        self._costs: Sequence[Round] | None = None
+
+    def begin(self, planner: Planner) -> None:
+        """Prepare a planner. Forwards are measured in a free sequence, so no request may be running."""
+        if not isinstance(planner, AutoPlanner):
+            return
+        known = self.store is not None and self.store.load(planner)
+        if self._costs is None:
+            self._costs = self._measured(thorough=not known)
+        planner.observe(self._costs)
+
+    def end(self, planner: Planner) -> None:
+        """Keep what a planner has learnt, if anything is kept."""
+        if self.store is not None and isinstance(planner, AutoPlanner):
+            self.store.save(planner)
+
+    def _measured(self, *, thorough: bool) -> Sequence[Round]:
+        place = self._cache.acquire([0])
+        assert place is not None, "only called while no request is running"
+        sizes = SIZES if thorough else BASELINE_SIZES
+        costs = measure_costs(self._model, place[0], sizes=sizes, clock=self._clock, notice=self.notice)
+        self._cache.drop(place[0])
+        return costs
+
+
+class PlannerStore:
+    """The stored profile of one model. It is read when speculation is set up and written when it is set up
+    anew or the engine is closed, never while a request is running. Without `remember` only costs are kept,
+    which are the machine's: acceptance comes from texts.
+    """
+
+    def __init__(self, store: ProfileStore, info: ModelInfo, *, remember: bool) -> None:
+        self._store = store
+        self._key = key_of(info)
+        self._name = info.name
+        self._remember = remember
+        self._known: Profile | None = None
+
+    def load(self, planner: AutoPlanner) -> bool:
+        """Give a planner what is stored. Returns whether that is enough to begin with."""
+        known = self._known = self._store.load(self._key)
+        if known is None:
+            return False
+        planner.cost.load_state({"curve": known.curve, "resize": known.resize})
+        if self._remember:
+            planner.load_state(known.learnt)
+        measured = REQUIRED.intersection(known.curve.get(min(known.curve), ()))
+        return bool(measured) and (known.thorough or known.rounds >= TRUSTED_ROUNDS)
+
+    def save(self, planner: AutoPlanner) -> None:
+        """Store what a planner has learnt. A failure is logged."""
+        learnt, costs = planner.state(), planner.cost.state()
+        if not costs["curve"] or not planner.cost.rounds:
+            return
+        now = datetime.now(UTC)
+        known = self._known or Profile(
+            key=self._key, name=self._name, curve=costs["curve"], measured_at=now
+        )
+        self._known = replace(
+            known,
+            curve=costs["curve"],
+            resize=costs["resize"],
+            measured_at=now,
+            rounds=known.rounds + planner.cost.rounds,
+            learnt=learnt if self._remember else known.learnt,
+        )
+        self._store.save(self._known)

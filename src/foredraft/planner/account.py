@@ -1,0 +1,83 @@
+"""What one request may still lose by speculation, and when it next attempts a draft.
+
+A request may lose `RATE` of its time and `START` of a plain round. What its drafts win is added to that
+budget; what its drafts and its attempts cost is taken from it. No draft risks more than is there (`decide`),
+and an attempt leaves `RESERVE` for drafts. After attempts that found nothing the request waits 1, 2, 4 … `MAX_WAIT`
+rounds before the next, unless the end of its text repeats earlier text.
+
+The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss is
+covered by the budget or by `decide.OVERDRAFT`, so no request loses more than
+`RATE` of its time + `START` + `OVERDRAFT`, which is 3 % and half a plain round.
+"""
+
+from __future__ import annotations
+
+RATE = 0.03
+"""Share of its time that a request may lose."""
+
+START = 0.1
+"""Plain rounds that a request may lose at its beginning."""
+
+RESERVE = 0.25
+"""Plain rounds that an attempt leaves in the budget."""
+
+CREDIT = 0.3
+"""Plain rounds by which an attempt may exceed the budget where the end of the text repeats earlier text."""
+
+MAX_BUDGET = 16.0
+"""Plain rounds that are saved up at most: what changes in a text is not paid for by what was won long ago."""
+
+SMALL = 0.012
+"""Plain rounds an attempt may cost to be made in every round."""
+
+PATIENCE = 3
+"""Attempts that found nothing, after which the waiting begins."""
+
+MAX_WAIT = 32
+"""Rounds between two attempts at most."""
+
+REPEATED = 3
+"""Tokens of the text's end that must repeat earlier text for an attempt out of turn …"""
+
+GROWN = 1.5
+"""… and the factor by which the repetition must have grown since an attempt that found nothing."""
+
+
+class Account:
+    """The budget and back-off of one request."""
+
+    __slots__ = ("budget", "misses", "tried_match", "wait")
+
+    def __init__(self) -> None:
+        self.budget = START
+        self.wait = 1
+        self.misses = 0
+        self.tried_match = 0.0
+
+    def attempts(self, cost: float, match_length: int) -> bool:
+        """Whether the request attempts a draft in the round that begins; an attempt costs `cost` plain rounds.
+
+        `match_length`: tokens of the text's end that repeat earlier text.
+        """
+        if cost <= SMALL and self.budget >= 0.0:
+            return True
+        self.wait -= 1
+        if match_length >= REPEATED and match_length > GROWN * self.tried_match:
+            if self.budget + CREDIT >= cost:
+                self.tried_match = match_length
+                return True
+            return False
+        return self.wait <= 0 and self.budget >= cost + RESERVE
+
+    def settle(self, tokens: int, cost: float) -> None:
+        """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""
+        self.budget = min(self.budget + tokens - cost + RATE * tokens, MAX_BUDGET)
+
+    def hit(self) -> None:
+        """An attempt found a draft that began right, or looked as if it would."""
+        self.misses, self.wait, self.tried_match = 0, 1, 0.0
+
+    def miss(self) -> None:
+        """An attempt found nothing useful."""
+        self.misses += 1
+        self.wait = min(2 ** max(self.misses - PATIENCE, 0), MAX_WAIT)

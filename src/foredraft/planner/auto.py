@@ -1,0 +1,346 @@
+"""`auto`: draft where, and as far as, this run's own measurements show that it pays.
+
+The contract of a planner, without arithmetic: `account` decides who attempts a draft, `acceptance` how likely
+its tokens are, `cost` what they cost, `decide` which of them are verified.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+
+from foredraft.planner.acceptance import Acceptance, caution, depth_of, sampled
+from foredraft.planner.account import RATE, Account
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.decide import (
+    MARGIN,
+    affordable,
+    chain_paying,
+    draft_lengths,
+    lengths_in_passes,
+    peak_rate,
+)
+from foredraft.planner.draft_model import DraftModels
+from foredraft.planner.recompute import Recompute
+from foredraft.planner.tree import Tree, TreeMerger, may_merge
+from foredraft.protocols import Proposer, RequestView
+from foredraft.types import (
+    MAX_DRAFT,
+    Capabilities,
+    Choice,
+    Draft,
+    DraftLimit,
+    Estimate,
+    Load,
+    Outcome,
+    Reason,
+    Round,
+)
+
+ATTEMPT_PRIOR_MS = 0.3
+"""What an attempt takes for one request, before any was measured: drafting, choosing and learning."""
+
+STALL = 8.0
+"""Times its rolling median that an attempt may take; more is the machine's, and in no account."""
+
+ATTEMPTS = 15
+"""Attempts of the rolling median of what one takes."""
+
+UNLEARNT = 32
+"""Rounds without an attempt that are learnt from together, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The best candidate of a request: what its tokens survive with, as far as the budget covers them."""
+
+    draft: Draft | Tree
+    survival: Sequence[float]
+    estimate: Estimate
+
+
+class AutoPlanner:
+    """The planner of `auto`, for a model of these `capabilities`."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.cost = CostCurve(ragged=capabilities.ragged)
+        self.acceptance = Acceptance()
+        self._trees = capabilities.trees
+        self._merger = TreeMerger()
+        self._draft_models = DraftModels()
+        self._recompute = Recompute(capabilities)
+        self._accounts: dict[int, Account] = {}
+        self._drafters: Sequence[Proposer] = ()
+        self._attempts_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
+        self._attempt_ms = ATTEMPT_PRIOR_MS
+        self._late_ms, self._late = 0.0, False
+        self._costly: list[str] = []
+        self._proposed: dict[str, int] = {}
+        self._attempting: frozenset[int] = frozenset()
+        self._reason = Reason.MEASURING
+        self._unlearnt: list[Round] = []
+
+    def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
+        self._accounts[request.id] = Account()
+        self._drafters = drafters
+        self._costly = [it.name for it in drafters if self._draft_models.costly(it.name)]
+
+    def stop(self, request: RequestView) -> None:
+        self._learn_all()
+        self._accounts.pop(request.id, None)
+        self.acceptance.forget(request.id)
+        self._merger.forget(request.id)
+        self._recompute.forget(request.id)
+        self._draft_models.stop(request)
+
+    # --- who attempts a draft ----------------------------------------------------------------------------
+
+    def limits(
+        self, requests: Sequence[RequestView], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        attempt = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
+        self._attempting = frozenset(
+            [it.id for it in requests if self._accounts[it.id].attempts(attempt, self._match_length(it))]
+        )
+        self._reason = Reason.BACK_OFF
+        if not self._attempting and not self._costly:
+            return {}
+        self._learn_all()
+        self.cost.focus(load.depth, load.decoding)
+        if not self.cost.known or self.cost.stale:
+            self._attempting, self._reason = frozenset(), Reason.MEASURING
+            return {}
+        limits: dict[str, Sequence[DraftLimit | None]] = {}
+        cheap = self._cheap_limit(load)
+        for name in [drafter.name for drafter in self._drafters]:
+            if name in self._costly:
+                budgets = [self._accounts[request.id].budget for request in requests]
+                limits[name] = self._draft_models.limits(name, requests, budgets, self.cost)
+            else:
+                limits[name] = [cheap if it.id in self._attempting else None for it in requests]
+        return limits if any(any(row) for row in limits.values()) else {}
+
+    def _match_length(self, request: RequestView) -> int:
+        return max([drafter.match_length(request) for drafter in self._drafters], default=0)
+
+    def _cheap_limit(self, load: Load) -> DraftLimit:
+        """Below these probabilities no draft of a model-free drafter pays; both leave room for estimates that
+        are too low.
+        """
+        survival = self.cost.row_cost() / self.cost.per_request
+        first = self.cost.break_even(MARGIN) if load.decoding == 1 else survival
+        return DraftLimit(MAX_DRAFT, 0.5 * survival, 0.8 * first)
+
+    # --- which drafts are verified -----------------------------------------------------------------------
+
+    def choose(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[Choice]:
+        if not any(candidates):
+            self._proposed = {}
+            reason = Reason.NOTHING_FOUND if self._attempting else self._reason
+            return [Choice(None, reason)] * len(requests)
+        best = [
+            self._best(request, drafts, load) for request, drafts in zip(requests, candidates, strict=True)
+        ]
+        self._proposed = {}
+        for draft in chain.from_iterable(candidates):
+            self._proposed[draft.source] = self._proposed.get(draft.source, 0) + depth_of(draft)
+        whole = [sampled(drafts) for drafts in candidates]
+        lengths = self._lengths(requests, best, load, taken=sum(len(draft) for draft in whole if draft))
+        return [
+            Choice(draft, None, Estimate(None, ())) if draft is not None else _choice(it, length)
+            for it, length, draft in zip(best, lengths, whole, strict=True)
+        ]
+
+    def _best(self, request: RequestView, drafts: Sequence[Draft], load: Load) -> _Best | None:
+        """The candidate with the highest rate alone, or the tree of all."""
+        if not drafts:
+            return None
+        deviations = caution(load.decoding)
+        least = max(0.005, 0.25 * self.cost.row_cost() / self.cost.per_request)
+        chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
+        cost = self.cost.costs(max(map(len, chains)) + 1, load.owed)
+        best: Draft | Tree
+        if self._trees and may_merge(request, drafts):
+            best = self._merger.merge(request.id, drafts, chains, deviations)
+            survival: Sequence[float] = best.survival
+            rate = peak_rate(survival, load.decoding, cost, self._later(request, survival))
+        else:
+            rates = [peak_rate(it, load.decoding, cost, self._later(request, it)) for it in chains]
+            rate = max(rates)
+            place = rates.index(rate)
+            best, survival = drafts[place], chains[place]
+        gain = rate * cost[0] / load.decoding
+        account, row = self._accounts[request.id], (cost[1] - cost[0]) / self.cost.per_request
+        if gain > MARGIN or (row < 1.0 and survival and survival[0] >= min(row, 0.75)):
+            account.hit()
+        if gain <= MARGIN and load.decoding == 1 and not load.prefill_rows:
+            return _Best(best, (), Estimate(gain, chains))
+        allowed = self._affordable(request, best, survival, load, cost)
+        return _Best(best, survival[:allowed], Estimate(gain, chains))
+
+    def _affordable(
+        self,
+        request: RequestView,
+        best: Draft | Tree,
+        survival: Sequence[float],
+        load: Load,
+        cost: Sequence[float],
+    ) -> int:
+        """Tokens of the candidate that the request's budget covers after this round's attempt."""
+        share = self.cost.per_request
+        later = self._later(request, survival) or [0.0] * (len(survival) + 1)
+        most = self.cost.bounds(len(survival) + 1, load.owed)
+        extra = [(it - cost[0] + more) / share for it, more in zip(cost, later, strict=False)]
+        bound = [(it - cost[0] + more) / share for it, more in zip(most, later, strict=False)]
+        paying = best.paying(extra) if isinstance(best, Tree) else chain_paying(survival, extra)
+        budget = self._accounts[request.id].budget
+        if request.id in self._attempting:
+            budget -= self._attempt_ms / (self.cost.baseline_ms * share)
+        return affordable(paying, extra, bound, budget)
+
+    def _later(self, request: RequestView, survival: Sequence[float]) -> list[float] | None:
+        """What the draft costs in later forwards, where accepted tokens are computed again."""
+        if not self._recompute.needed:
+            return None
+        return self._recompute.costs(request.id, survival, self.cost.row_cost())
+
+    def _lengths(
+        self, requests: Sequence[RequestView], best: Sequence[_Best | None], load: Load, *, taken: int
+    ) -> list[int]:
+        """Tokens of each draft, beside `taken` that are verified in any case. Beside a prompt none is longer
+        than without it: what more rows cost there is not measured.
+        """
+        survivals = [it.survival if it else () for it in best]
+        if not any(survivals):
+            return [0] * len(best)
+        later = None
+        if self._recompute.needed:
+            later = [self._later(it, its) or [] for it, its in zip(requests, survivals, strict=True)]
+
+        def beside(rows: int) -> list[int]:
+            passes = self.cost.passes(max(map(len, survivals)) + 1, load.owed + taken + rows)
+            if passes is not None:
+                return lengths_in_passes(survivals, load.decoding, passes, later, margin=MARGIN)
+            cost = self.cost.costs(sum(map(len, survivals)) + 1, load.owed + taken + rows)
+            return draft_lengths(survivals, load.decoding, cost, later)
+
+        lengths = beside(0)
+        if load.prefill_rows and any(lengths):
+            lengths = list(map(min, lengths, beside(load.prefill_rows)))
+        return lengths
+
+    # --- what rounds cost and brought --------------------------------------------------------------------
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self._unlearnt += rounds
+        # A round without an attempt changes no decision but through medians: it can wait.
+        if len(self._unlearnt) >= UNLEARNT or any(it.draft_ms for it in rounds):
+            self._learn_all()
+
+    def _learn_all(self) -> None:
+        rounds, self._unlearnt = self._unlearnt, []
+        for measured in rounds:
+            self._learn(measured)
+
+    def _learn(self, measured: Round) -> None:
+        drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
+        self.cost.focus(measured.load.depth, measured.load.decoding)
+        extra = self.cost.draft_cost(drafts) if drafts and self.cost.known else 0.0
+        self.cost.learn(measured)
+        if self._late:
+            self._late_ms = measured.late_ms
+        self._late = bool(measured.draft_ms)
+        if not measured.outcomes or not self.cost.known:
+            return
+        share, row_cost = self.cost.per_request, self.cost.row_cost()
+        if measured.draft_ms:
+            spent = self._attempt_costs(measured)
+            self._costly = [it.name for it in self._drafters if self._draft_models.costly(it.name)]
+        else:
+            beside = measured.plan_ms / (self.cost.baseline_ms * share * len(measured.outcomes))
+            spent = dict.fromkeys((request for request, _ in measured.outcomes), min(beside, RATE / 2))
+        for request, outcome in measured.outcomes:
+            recomputed = self._recompute.settle(request, outcome)
+            found = self._score(request, outcome, row_cost < share)
+            account = self._accounts.get(request)
+            if account is None:
+                continue
+            cost = 1.0 + spent[request] + recomputed * row_cost / share
+            if outcome.draft:
+                cost += extra * len(outcome.draft) / sum(drafts) / share
+            account.settle(len(outcome.tokens), cost)
+            if measured.draft_ms and request in self._attempting:
+                account.hit() if found or outcome.accepted else account.miss()
+
+    def _score(self, request: int, outcome: Outcome, cheap_rows: bool) -> bool:
+        """Learn from what became of a request's candidates. Returns whether one began right."""
+        self._merger.score(request, outcome.tokens)
+        scores = self.acceptance.score(request, outcome.tokens)
+        for source, right, wrong in scores:
+            self._draft_models.scored(source, right, wrong)
+        return cheap_rows and any(right for _, right, _ in scores)
+
+    def _attempt_costs(self, measured: Round) -> dict[int, float]:
+        """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""
+        baseline, costs = self.cost.baseline_ms, dict.fromkeys((it for it, _ in measured.outcomes), 0.0)
+        attempting = [request for request in costs if request in self._attempting]
+        cheap_ms = measured.plan_ms + self._late_ms
+        for name, ms in measured.draft_ms.items():
+            tokens = self._proposed.get(name, 0)
+            if name not in self._costly:
+                cheap_ms += ms
+                self._draft_models.measured(name, ms / baseline, len(attempting), tokens)
+                continue
+            asked = self._draft_models.asked(name)
+            paid = self._draft_models.measured(name, ms / baseline, len(asked), tokens)
+            for request in asked:
+                if request in costs:
+                    costs[request] += paid / len(asked)
+        if attempting:
+            each = cheap_ms / len(attempting)
+            self._attempts_ms.append(each)
+            self._attempt_ms = median(self._attempts_ms)
+            for request in attempting:
+                costs[request] += min(each, STALL * self._attempt_ms) / baseline
+        return {request: cost / self.cost.per_request for request, cost in costs.items()}
+
+    # --- what is kept between runs -----------------------------------------------------------------------
+
+    def state(self) -> dict[str, object]:
+        """What was learnt, as a JSON object for `load_state`; the costs of forwards are in `cost.state()`."""
+        self._learn_all()
+        return {
+            "attempt_ms": round(self._attempt_ms, 4),
+            "drafters": self._draft_models.state(),
+            "acceptance": self.acceptance.state(),
+        }
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Begin with the `state` of an earlier run. Entries that are not of its form are left out."""
+        attempt_ms, drafters = state.get("attempt_ms"), state.get("drafters")
+        if isinstance(attempt_ms, float) and 0.0 <= attempt_ms < 1e3:
+            self._attempt_ms = attempt_ms
+            self._attempts_ms = deque([attempt_ms], ATTEMPTS)
+        if isinstance(drafters, Mapping):
+            self._draft_models.load_state(
+                {str(name): cost for name, cost in drafters.items() if isinstance(cost, float)}
+            )
+        acceptance = state.get("acceptance")
+        if isinstance(acceptance, Mapping):
+            self.acceptance.load_state(acceptance)
+
+
+def _choice(best: _Best | None, length: int) -> Choice:
+    """The choice of `length` tokens of the best candidate, with the reason where it is none."""
+    if best is None:
+        return Choice(None, Reason.NOTHING_FOUND)
+    if length:
+        return Choice(best.draft.cut(length), None, best.estimate)
+    if (best.estimate.gain or 0.0) <= MARGIN:
+        return Choice(None, Reason.NOT_WORTH, best.estimate)
+    return Choice(None, Reason.SHARED if best.survival else Reason.TOO_RISKY, best.estimate)

@@ -1,0 +1,225 @@
+"""Whether a drafter that takes real time, such as a draft model, is worth its own forwards, and how far.
+
+A model-free drafter takes a small share of a plain forward and is attempted as each request's account allows.
+For the others the decision comes before the draft: from the share of its tokens that were right lately, and from what
+a drafted token costs, follows the length that pays best, if any does. One that does not pay is probed now and
+then, as far as the accounts allow, so that a change is found.
+
+A draft model also reads the text: the prompt when it is first used, and later what it missed. That is worth it
+where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one request (V(1)).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from foredraft.planner.account import RESERVE
+from foredraft.planner.cost import CostCurve
+from foredraft.planner.decide import MARGIN, OVERDRAFT
+from foredraft.protocols import RequestView
+from foredraft.types import MAX_DRAFT, DraftLimit
+
+CHEAP = 0.1
+"""Share of a plain forward that an attempt of a model-free drafter takes at most."""
+
+STAYS_CHEAP = 0.3
+"""The share above which a drafter that was cheap no longer is: what it takes follows the machine's load."""
+
+FIRST_ACCEPTANCE, FIRST_WEIGHT = 0.6, 4.0
+"""Of a token, before any was seen, and the number of tokens that this guess counts for."""
+
+FORGET = 0.95
+"""Per draft, of the counts of right and wrong tokens."""
+
+PROBE_TOKENS = 4
+"""Tokens of the first probe, before the cost of a token is known."""
+
+MAX_WAIT = 64
+"""Rounds between two probes at most."""
+
+CHUNK = 64
+"""Tokens that a draft model reads in one forward."""
+
+SKIPPED = 32
+"""Unread tokens up to which a draft model is not behind: an accepted draft of another drafter is as long."""
+
+_WINDOW = 15
+_NEGLIGIBLE = 0.02
+
+
+def _rolling(most: int = _WINDOW) -> deque[float]:
+    return deque(maxlen=most)
+
+
+@dataclass(slots=True)
+class _Drafter:
+    """What is known of one drafter."""
+
+    attempts: deque[float] = field(default_factory=_rolling)
+    tokens: deque[float] = field(default_factory=_rolling)
+    chunks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=7))
+    right: float = FIRST_ACCEPTANCE * FIRST_WEIGHT
+    tried: float = FIRST_WEIGHT
+    cheap: bool = False
+    wait: int = 0
+    misses: int = 0
+    read: dict[int, int] = field(default_factory=dict)
+    """Tokens of each request that it has read."""
+    asked: list[tuple[int, int, bool]] = field(default_factory=list)
+    """(request, its length, whether the drafter was behind), of this round."""
+
+    @property
+    def token_cost(self) -> float:
+        """Of a drafted token. That it fell is believed at once, that it rose after many rounds: a stall
+        passes, and a drafter that is not used could not show that it did.
+        """
+        if not self.tokens:
+            return 0.0
+        return min(median(self.tokens), median(list(self.tokens)[-3:]))
+
+    def behind(self, request: RequestView) -> int:
+        """Chunks to be read before it can draft for the request; 0 where it nearly follows."""
+        unread = len(request.tokens) - self.read.get(request.id, -SKIPPED)
+        return -(-unread // CHUNK) if unread > SKIPPED else 0
+
+    def reading_cost(self, request: RequestView) -> float:
+        """Of what it has to read; 0 before any reading was measured."""
+        chunks = self.behind(request)
+        if not chunks or not self.chunks:
+            return 0.0
+        token_cost = self.token_cost
+        return chunks * median(max(0.0, cost - n * token_cost) / read for cost, n, read in self.chunks)
+
+
+class DraftModels:
+    """All drafters of one engine, by what an attempt of each costs."""
+
+    def __init__(self) -> None:
+        self._drafters: dict[str, _Drafter] = {}
+        self._answers: deque[int] = deque(maxlen=32)
+
+    def costly(self, name: str) -> bool:
+        """Whether an attempt of the drafter takes real time, or was never measured."""
+        drafter = self._drafters.get(name)
+        return drafter is None or not drafter.cheap
+
+    def limits(
+        self, name: str, requests: Sequence[RequestView], budgets: Sequence[float], curve: CostCurve
+    ) -> list[DraftLimit | None]:
+        """How far a costly drafter drafts for each request; None for not at all. `budgets` in plain rounds."""
+        drafter = self._drafters.setdefault(name, _Drafter())
+        length, rate = self._best_length(drafter, len(requests), curve)
+        if not length:
+            limits = self._probe(drafter, requests, budgets, curve.per_request)
+        else:
+            drafter.wait, drafter.misses = 1, 0
+            share = drafter.token_cost / curve.per_request
+            # One more token pays while its survival, at the rate reached, buys more than its own cost.
+            least = min(0.9, rate * share)
+            limits = []
+            for request, budget in zip(requests, budgets, strict=True):
+                most = min(length, int((max(budget, 0.0) + OVERDRAFT / 2) / max(share, 1e-9)))
+                worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
+                limits.append(DraftLimit(most, least) if most and worth and budget >= 0.0 else None)
+        drafter.asked = [
+            (request.id, len(request.tokens), drafter.behind(request) > 0)
+            for request, limit in zip(requests, limits, strict=True)
+            if limit is not None
+        ]
+        return limits
+
+    def _best_length(self, drafter: _Drafter, requests: int, curve: CostCurve) -> tuple[int, float]:
+        """(tokens to draft for each request, the rate relative to plain decoding); (0, 1) where none pays."""
+        if not drafter.attempts:
+            return 0, 1.0
+        acceptance, token_cost = drafter.right / drafter.tried, drafter.token_cost
+        cost = curve.costs(requests * MAX_DRAFT + 1)
+        best, length, survival, expected = MARGIN, 0, 1.0, 1.0
+        for depth in range(1, MAX_DRAFT + 1):
+            survival *= acceptance
+            expected += survival
+            rate = expected * cost[0] / (cost[requests * depth] + requests * depth * token_cost)
+            if rate > best:
+                best, length = rate, depth
+            if survival < _NEGLIGIBLE:
+                break
+        return length, best
+
+    def _probe(
+        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], turn: float
+    ) -> list[DraftLimit | None]:
+        """Try it for the request that costs least to read, if its account allows and the back-off is over."""
+        limits: list[DraftLimit | None] = [None] * len(requests)
+        drafter.wait -= 1
+        if drafter.wait > 0 or not requests:
+            return limits
+        costs = [drafter.reading_cost(request) for request in requests]
+        i = costs.index(min(costs))
+        tokens = 1 if drafter.attempts else PROBE_TOKENS
+        if drafter.attempts and (costs[i] + drafter.token_cost) / turn + RESERVE > budgets[i]:
+            return limits
+        drafter.misses += 1
+        drafter.wait = min(2**drafter.misses, MAX_WAIT)
+        limits[i] = DraftLimit(tokens)
+        return limits
+
+    def _remaining(self, request: RequestView) -> float:
+        """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now, else as
+        many again.
+        """
+        written = len(request.tokens) - request.prompt_length
+        longer = [length - written for length in self._answers if length > written]
+        expected = sum(longer) / len(longer) if len(longer) > 1 else float(written)
+        most = request.params.max_tokens
+        return expected if most is None else min(expected, float(max(0, most - written)))
+
+    def asked(self, name: str) -> list[int]:
+        """The requests that the drafter, a costly one, drafts for in this round."""
+        return [request for request, _, _ in self._drafters[name].asked] if name in self._drafters else []
+
+    def measured(self, name: str, cost: float, requests: int, tokens: int) -> float:
+        """An attempt of the drafter for `requests` requests cost `cost` in all, for `tokens` draft tokens.
+
+        Returns what the accounts pay of that: all but reading.
+        """
+        drafter = self._drafters.setdefault(name, _Drafter())
+        asked, drafter.asked = drafter.asked, []
+        chunks = 0
+        for request, length, behind in asked:
+            if behind:
+                chunks += max(1, -(-(length - drafter.read.get(request, 0)) // CHUNK))
+            drafter.read[request] = length
+        if chunks and cost > CHEAP:
+            drafter.chunks.append((cost, tokens, chunks))
+            drafter.attempts.append(max(tokens, 1) * drafter.token_cost)
+            return min(cost, tokens * drafter.token_cost)
+        drafter.attempts.append(cost / max(requests, 1))
+        if tokens:
+            drafter.tokens.append(cost / tokens)
+        drafter.cheap = median(drafter.attempts) <= (STAYS_CHEAP if drafter.cheap else CHEAP)
+        return cost
+
+    def scored(self, name: str, right: int, wrong: int) -> None:
+        """Of a draft's tokens whose ancestors were right, so many were right and wrong themselves."""
+        drafter = self._drafters.setdefault(name, _Drafter())
+        drafter.right = FORGET * drafter.right + right
+        drafter.tried = FORGET * drafter.tried + right + wrong
+
+    def stop(self, request: RequestView) -> None:
+        """The request is over."""
+        self._answers.append(len(request.tokens) - request.prompt_length)
+        for drafter in self._drafters.values():
+            drafter.read.pop(request.id, None)
+
+    def state(self) -> dict[str, float]:
+        """The cost of an attempt of each cheap drafter, for `load_state`."""
+        return {name: median(it.attempts) for name, it in self._drafters.items() if it.cheap}
+
+    def load_state(self, costs: dict[str, float]) -> None:
+        """Begin with the costs of an earlier run."""
+        for name, cost in costs.items():
+            if 0.0 <= cost <= STAYS_CHEAP:
+                self._drafters[name] = _Drafter(attempts=deque([cost], _WINDOW), cheap=True)
