@@ -181,13 +181,6 @@ class Drafter(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def successors(self) -> int:
-        """How many of the target's likeliest next tokens after each row it wants to hear of in outcomes of
-        rounds in which it is asked; 0 for nearly all drafters.
-        """
-        ...
-
     def start(self, request: RequestView) -> None:
         """A request begins; `request.tokens` is its prompt."""
         ...
@@ -202,8 +195,8 @@ class Drafter(Protocol):
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed.
 
-        It is told before it is asked again or the request stops; several rounds together, as one outcome
-        without a draft. One with `successors` is told of a round in which it was asked as soon as that ends.
+        Called before the next `draft` or `stop`; several rounds may come together, as one outcome without a
+        draft.
         """
         ...
 

@@ -258,16 +258,11 @@ class ScriptedDrafter:
         script: Callable[[Sequence[int]], Sequence[int] | Draft | None],
         *,
         name: str = "scripted",
-        successors: int = 0,
     ) -> None:
         self.name = name
-        self.successors = successors
         self._script = script
         self.outcomes: list[Outcome] = []
         self.open: set[int] = set()
-
-    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, request: RequestView) -> None:
         self.open.add(request.id)

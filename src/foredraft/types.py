@@ -179,16 +179,12 @@ class Outcome:
 
     The history is now `old[:kept] + tokens`; a `kept` under the old length: text was removed. `draft` is what
     was verified (or None), of which the first `accepted` tokens along the accepted path were right.
-    `successors`: for every row whose logits were computed, the row's token and the target's likeliest next
-    tokens, best first, if a drafter that was asked wants them; row 0 is the last token before this round, row
-    i + 1 draft token i, also if rejected.
     """
 
     kept: int
     tokens: tuple[int, ...]
     draft: Draft | None = None
     accepted: int = 0
-    successors: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ class HistoryDrafter(ABC, Generic[State]):
     """
 
     name: str
-    successors: int = 0
 
     def __init__(self) -> None:
         self._states: dict[int, State] = {}
@@ -40,9 +39,6 @@ class HistoryDrafter(ABC, Generic[State]):
     def remove(self, state: State, request: RequestView, outcome: Outcome) -> State:  # noqa: ARG002
         """State after removed text: the history is now `old[:outcome.kept] + outcome.tokens`."""
         return self.build(request)
-
-    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, request: RequestView) -> None:
         self._states[request.id] = self.build(request)

@@ -182,7 +182,6 @@ class DraftModelDrafter:
     """
 
     name = NAME
-    successors = 0
 
     def __init__(
         self,
@@ -203,9 +202,6 @@ class DraftModelDrafter:
         self._min_p = min_p
         self._end_tokens = model.tokenizer.end_tokens if end_tokens is None else end_tokens
         self._sequences: dict[int, _Sequence] = {}
-
-    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, request: RequestView) -> None:
         """Nothing to do: a sequence is allocated with the first draft."""

@@ -40,9 +40,6 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
         self._compiler = compiler
         self._longest = longest
 
-    def serves(self, request: RequestView) -> bool:
-        return request.params.constraint is not None and self._compiler is not None
-
     def build(self, request: RequestView) -> _Followed | None:
         constraint = request.params.constraint
         if constraint is None or self._compiler is None:

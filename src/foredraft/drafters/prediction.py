@@ -139,9 +139,6 @@ class PredictionDrafter(HistoryDrafter[_Walk | None]):
         super().__init__()
         self._longest = longest
 
-    def serves(self, request: RequestView) -> bool:
-        return bool(request.prediction)
-
     def build(self, request: RequestView) -> _Walk | None:
         if not request.prediction:
             return None

@@ -105,7 +105,6 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         table: SuccessorTable | None = None,
     ) -> None:
         super().__init__()
-        self.successors = k if width > 1 else 0
         self._longest = longest
         self._width = width
         self._min_survival = min_survival
@@ -121,30 +120,11 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
 
     def extend(self, state: _Reading, request: RequestView, outcome: Outcome) -> None:
         text = request.tokens
-        if outcome.successors:
-            self._learn_successors(state, text[outcome.kept - 2] if outcome.kept > 1 else -1, outcome)
         if len(outcome.tokens) > BULK:
             self._table.follow_all(text[max(0, outcome.kept - 2) :], state.scope, state.number)
         else:
             self._table.follow(text, state.size, state.scope, state.number)
         state.size = len(text)
-
-    def _learn_successors(self, state: _Reading, before: int, outcome: Outcome) -> None:
-        """Learn the target's likeliest successors, also of rejected tokens. `before` is the token before the
-        first row's, -1 for none.
-        """
-        opine, scope, number = self._table.opine, state.scope, state.number
-        draft = outcome.draft
-        parents = None if draft is None or draft.parents is None else draft.parents
-        for i, (last, successors) in enumerate(outcome.successors):
-            if not successors:
-                continue
-            opine(-1, last, successors, scope, number)
-            if i:
-                above = i - 1 if parents is None else parents[i - 1] + 1
-                opine(outcome.successors[above][0], last, successors, scope, number)
-            elif before >= 0:
-                opine(before, last, successors, scope, number)
 
     def size(self, state: _Reading) -> int:
         return state.size

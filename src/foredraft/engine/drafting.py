@@ -72,9 +72,9 @@ class Drafters:
 
     def _catch_up(self, request: int) -> None:
         """Have all drafters observe what happened to a request, as one change."""
-        view, outcomes = self._unobserved.pop(request, (None, ()))
-        if view is None:
+        if request not in self._unobserved:
             return
+        view, outcomes = self._unobserved.pop(request)
         outcome = outcomes[0]
         if len(outcomes) > 1:
             kept = min(outcome.kept for outcome in outcomes)

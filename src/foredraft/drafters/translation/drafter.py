@@ -30,7 +30,6 @@ class TranslatingDrafter:
     draft. `way` is "auto", "slem" or "tli".
     """
 
-    successors = 0
 
     def __init__(
         self,
@@ -54,9 +53,6 @@ class TranslatingDrafter:
     @property
     def name(self) -> str:
         return self._inner.name
-
-    def serves(self, request: RequestView) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, request: RequestView) -> None:
         """Nothing to do: a request is read with its first draft."""
