@@ -2,7 +2,7 @@
 
 A request may lose `RATE` of its time and `START` of a plain round. What its drafts win is added to that
 budget; what its drafts and its attempts cost is taken from it. No draft risks more than is there (`decide`),
-and an attempt leaves `RESERVE` for drafts. After attempts that found nothing the request waits 1, 2, 4 … `MAX_WAIT`
+and an attempt leaves what the last draft needed. After attempts that found nothing the request waits 1, 2, 4 … `MAX_WAIT`
 rounds before the next, unless the end of its text repeats earlier text.
 
 The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss is
@@ -15,14 +15,11 @@ from __future__ import annotations
 RATE = 0.03
 """Share of its time that a request may lose."""
 
-START = 0.1
+START = 0.25
 """Plain rounds that a request may lose at its beginning."""
 
 RESERVE = 0.25
-"""Plain rounds that an attempt leaves in the budget."""
-
-CREDIT = 0.3
-"""Plain rounds by which an attempt may exceed the budget where the end of the text repeats earlier text."""
+"""Plain rounds that an attempt leaves in the budget, before a draft was seen that says what it needs."""
 
 MAX_BUDGET = 16.0
 """Plain rounds that are saved up at most: what changes in a text is not paid for by what was won long ago."""
@@ -44,12 +41,15 @@ GROWN = 1.5
 
 
 class Account:
-    """The budget and back-off of one request."""
+    """The budget and back-off of one request. `needed`: plain rounds that the last draft needed at least, which
+    an attempt leaves in the budget.
+    """
 
-    __slots__ = ("budget", "misses", "tried_match", "wait")
+    __slots__ = ("budget", "misses", "needed", "tried_match", "wait")
 
     def __init__(self) -> None:
         self.budget = START
+        self.needed = RESERVE
         self.wait = 1
         self.misses = 0
         self.tried_match = 0.0
@@ -63,11 +63,11 @@ class Account:
             return True
         self.wait -= 1
         if match_length >= REPEATED and match_length > GROWN * self.tried_match:
-            if self.budget + CREDIT >= cost:
+            if self.budget >= cost + self.needed:
                 self.tried_match = match_length
                 return True
             return False
-        return self.wait <= 0 and self.budget >= cost + RESERVE
+        return self.wait <= 0 and self.budget >= cost + self.needed
 
     def settle(self, tokens: int, cost: float) -> None:
         """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""

@@ -21,6 +21,7 @@ from foredraft.planner.decide import (
     chain_paying,
     draft_lengths,
     lengths_in_passes,
+    needed,
     peak_rate,
 )
 from foredraft.planner.draft_model import DraftModels
@@ -201,6 +202,9 @@ class AutoPlanner:
         budget = self._accounts[request.id].budget
         if request.id in self._attempting:
             budget -= self._attempt_ms / (self.cost.baseline_ms * share)
+        if survival:
+            account = self._accounts[request.id]
+            account.needed = needed(paying, extra, bound)
         return affordable(paying, extra, bound, budget)
 
     def _later(self, request: RequestView, survival: Sequence[float]) -> list[float] | None:

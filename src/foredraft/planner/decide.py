@@ -23,7 +23,7 @@ from foredraft.planner.cost import Passes
 MARGIN = 1.03
 """Factor by which the rate of a draft must exceed that of plain decoding."""
 
-OVERDRAFT = 0.4
+OVERDRAFT = 0.25
 """Plain rounds by which a draft that turns out worthless may exceed the budget of its request."""
 
 _STEPS = 8
@@ -57,6 +57,14 @@ def affordable(
         if bound[n] <= budget + OVERDRAFT and extra[n] * (1.0 - paying[n - 1] ** 4) <= budget:
             return n
     return 0
+
+
+def needed(paying: Sequence[float], extra: Sequence[float], bound: Sequence[float]) -> float:
+    """The least budget that covers any length of a draft; see `affordable`."""
+    return min(
+        max(bound[n] - OVERDRAFT, extra[n] * (1.0 - paying[n - 1] ** 4))
+        for n in range(1, len(paying) + 1)
+    )
 
 
 def chain_paying(survival: Sequence[float], extra: Sequence[float]) -> list[float]:
