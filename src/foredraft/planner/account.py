@@ -49,7 +49,7 @@ class Account:
 
     def __init__(self) -> None:
         self.budget = START
-        self.needed = RESERVE
+        self.needed = 0.0
         self.wait = 1
         self.misses = 0
         self.tried_match = 0.0
@@ -67,7 +67,7 @@ class Account:
                 self.tried_match = match_length
                 return True
             return False
-        return self.wait <= 0 and self.budget >= cost + self.needed
+        return self.wait <= 0 and self.budget >= cost + max(self.needed, RESERVE)
 
     def settle(self, tokens: int, cost: float) -> None:
         """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""

@@ -1,1 +1,0 @@
-"""How likely drafted tokens are to be accepted."""
