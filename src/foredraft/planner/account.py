@@ -54,20 +54,20 @@ class Account:
         self.misses = 0
         self.tried_match = 0.0
 
-    def attempts(self, cost: float, match_length: int) -> bool:
+    def attempts(self, cost: float, match_length: int, budget: float) -> bool:
         """Whether the request attempts a draft in the round that begins; an attempt costs `cost` plain rounds.
 
         `match_length`: tokens of the text's end that repeat earlier text.
         """
-        if cost <= SMALL and self.budget >= 0.0:
+        if cost <= SMALL and budget >= 0.0:
             return True
         self.wait -= 1
         if match_length >= REPEATED and match_length > GROWN * self.tried_match:
-            if self.budget >= cost + self.needed:
+            if budget >= cost + self.needed:
                 self.tried_match = match_length
                 return True
             return False
-        return self.wait <= 0 and self.budget >= cost + max(self.needed, RESERVE)
+        return self.wait <= 0 and budget >= cost + max(self.needed, RESERVE)
 
     def settle(self, tokens: int, cost: float) -> None:
         """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""

@@ -17,6 +17,7 @@ from foredraft.planner.account import RATE, Account
 from foredraft.planner.cost import CostCurve
 from foredraft.planner.decide import (
     MARGIN,
+    OVERDRAFT,
     affordable,
     chain_paying,
     draft_lengths,
@@ -81,6 +82,7 @@ class AutoPlanner:
         self._costly: list[str] = []
         self._proposed: dict[str, int] = {}
         self._attempting: frozenset[int] = frozenset()
+        self._budget = self._overdraft = 0.0
         self._reason = Reason.MEASURING
         self._unlearnt: list[Round] = []
 
@@ -103,8 +105,14 @@ class AutoPlanner:
         self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         attempt = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
+        self._budget = sum(self._accounts[request.id].budget for request in requests)
+        self._overdraft = OVERDRAFT * len(requests)
         self._attempting = frozenset(
-            [it.id for it in requests if self._accounts[it.id].attempts(attempt, self._match_length(it))]
+            [
+                it.id
+                for it in requests
+                if self._accounts[it.id].attempts(attempt, self._match_length(it), self._budget)
+            ]
         )
         self._reason = Reason.BACK_OFF
         if not self._attempting and not self._costly:
@@ -140,6 +148,7 @@ class AutoPlanner:
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Choice]:
+        self._budget -= len(self._attempting) * self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
         if not any(candidates):
             self._proposed = {}
             reason = Reason.NOTHING_FOUND if self._attempting else self._reason
@@ -199,13 +208,12 @@ class AutoPlanner:
         extra = [(it - cost[0] + more) / share for it, more in zip(cost, later, strict=False)]
         bound = [(it - cost[0] + more) / share for it, more in zip(most, later, strict=False)]
         paying = best.paying(extra) if isinstance(best, Tree) else chain_paying(survival, extra)
-        budget = self._accounts[request.id].budget
-        if request.id in self._attempting:
-            budget -= self._attempt_ms / (self.cost.baseline_ms * share)
         if survival:
-            account = self._accounts[request.id]
-            account.needed = needed(paying, extra, bound)
-        return affordable(paying, extra, bound, budget)
+            self._accounts[request.id].needed = needed(paying, extra, bound, self._overdraft)
+        length = affordable(paying, extra, bound, self._budget, self._overdraft)
+        if length:
+            self._budget -= bound[length]
+        return length
 
     def _later(self, request: RequestView, survival: Sequence[float]) -> list[float] | None:
         """What the draft costs in later forwards, where accepted tokens are computed again."""

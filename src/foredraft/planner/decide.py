@@ -44,7 +44,7 @@ def peak_rate(
 
 
 def affordable(
-    paying: Sequence[float], extra: Sequence[float], bound: Sequence[float], budget: float
+    paying: Sequence[float], extra: Sequence[float], bound: Sequence[float], budget: float, overdraft: float = OVERDRAFT
 ) -> int:
     """The most draft tokens that a budget, in plain rounds, covers.
 
@@ -54,15 +54,17 @@ def affordable(
     """
     for n in range(len(paying), 0, -1):
         # A probability near 1 is less certain than it looks: its fourth power counts.
-        if bound[n] <= budget + OVERDRAFT and extra[n] * (1.0 - paying[n - 1] ** 4) <= budget:
+        if bound[n] <= budget + overdraft and extra[n] * (1.0 - paying[n - 1] ** 4) <= budget:
             return n
     return 0
 
 
-def needed(paying: Sequence[float], extra: Sequence[float], bound: Sequence[float]) -> float:
+def needed(
+    paying: Sequence[float], extra: Sequence[float], bound: Sequence[float], overdraft: float = OVERDRAFT
+) -> float:
     """The least budget that covers any length of a draft; see `affordable`."""
     return min(
-        max(bound[n] - OVERDRAFT, extra[n] * (1.0 - paying[n - 1] ** 4))
+        max(bound[n] - overdraft, extra[n] * (1.0 - paying[n - 1] ** 4))
         for n in range(1, len(paying) + 1)
     )
 
