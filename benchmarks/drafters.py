@@ -29,7 +29,6 @@ import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +37,8 @@ from common import run_benchmark
 from foredraft.config import Stage
 from foredraft.protocols import Drafter, RequestView
 from foredraft.registry import create_drafter, drafter_names
-from foredraft.sampling.successors import Successors
 from foredraft.testing import FakeModel, drafter_context
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import DraftLimit, Outcome
 
 VOCABULARY = 32_000
 GENERATED = 600
@@ -89,22 +87,9 @@ def new_request(text: list[int], prompt: int) -> RequestView:
     return RequestView(id=1, tokens=text[:prompt], prompt_length=prompt, prediction=tuple(prediction))
 
 
-def successors(last: int, draft: Draft | None, ranked: Iterator[tuple[int, ...]]) -> Successors:
-    """What the target holds likely after each verified row."""
-    return tuple((token, next(ranked)) for token in (last, *(draft.tokens if draft else ())))
-
-
-def rankings(count: int) -> Iterator[tuple[int, ...]]:
-    """`count` different tokens, again and again others."""
-    rng = np.random.default_rng(1)
-    while True:
-        yield tuple(dict.fromkeys(((rng.zipf(1.2, 2 * count) - 1) % VOCABULARY).tolist()))[:count]
-
-
 def rounds(drafter: Drafter, request: RequestView, text: list[int]) -> Times:
     times = Times([], [], [])
     limit = DraftLimit(LIMIT)
-    ranked = rankings(drafter.successors)
     while len(request.tokens) < len(text):
         position = len(request.tokens)
         begun = time.perf_counter()
@@ -120,8 +105,7 @@ def rounds(drafter: Drafter, request: RequestView, text: list[int]) -> Times:
                     accepted, parent = accepted + 1, row
         committed = tuple(text[position : position + accepted + 1])
         request.tokens.extend(committed)
-        told = successors(text[position - 1], draft, ranked) if drafter.successors else ()
-        outcome = Outcome(position, committed, draft, accepted, told)
+        outcome = Outcome(position, committed, draft, accepted)
         begun = time.perf_counter()
         drafter.observe(request, outcome)
         times.observes.append((time.perf_counter() - begun) / len(committed))

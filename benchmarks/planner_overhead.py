@@ -1,14 +1,13 @@
-"""What does deciding cost? The planner's own time in each round, by how many requests decode at once.
+"""What does deciding cost? The time beside drafting and forwards, by how many requests decode at once.
 
-Physics: between two forwards the planner says who may draft (`limits`), compares all drafts and lengths with
-not drafting (`choose`), and learns from the outcome (`observe`); `engine.decisions` tells what that took.
+Physics: between two forwards the planner decides which drafters attempt a draft (`limits`), compares drafts
+and lengths with plain decoding (`choose`), and all learn from the outcome; `engine.decisions` has the times.
 It is Python on small lists, tens of microseconds; but a forward has just swept the processor's caches, so it
 must be timed between real forwards. The time of the drafters themselves is not in it
 (`benchmarks/drafters.py` has that). Rounds without a draft have nothing to compare, so the others are also
 shown apart. Limits: 150 µs a round with one request, 60 µs more for each further one.
 
-With `--replay` the shipped traces are replayed on a cost curve, with no model at all: a quick look at how
-much there is to decide. The garbage collector is left as it is.
+The garbage collector is left as it is.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from statistics import fmean, median, quantiles
 
 from common import parser, progress, run_benchmark
 from foredraft import Engine, SamplingParams
-from foredraft.bench.curves import find_curve
-from foredraft.bench.replay_model import ReplayModel
-from foredraft.bench.trace import shipped_traces
 from foredraft.bench.workloads import load_prompts, select
 from foredraft.config import AUTO
 from foredraft.types import FinishEvent
@@ -30,26 +26,21 @@ from foredraft.types import FinishEvent
 FIRST_US, FURTHER_US = 150.0, 60.0
 CONTEXT = 1024
 LOOKED_AT_EVERY = 16
-"""Rounds. Fewer than are kept; and who listens to each round has each learnt from by itself, which is dearer
-than in use, where those without a question are learnt from together.
-"""
+"""Rounds. Fewer than are kept."""
 
 
 Timed = tuple[int, float, bool]
-"""Of a round: requests, microseconds of the planner, and whether it had drafts to choose from."""
+"""Of a round: requests, microseconds, and whether it had drafts to choose from."""
 
 
 def main() -> None:
     """Run the benchmark; the last line of output is one JSON object."""
     arguments = parser(__doc__)
     arguments.add_argument("--levels", type=int, nargs="+", default=[1, 2, 4, 8])
-    arguments.add_argument(
-        "--replay", metavar="CURVE", help="no model: the shipped traces on this cost curve"
-    )
     args = arguments.parse_args()
     rounds: list[Timed] = []
     for number, level in enumerate(args.levels, 1):
-        rounds += replayed(args.replay, level) if args.replay else decoded(args, level)
+        rounds += decoded(args, level)
         progress(number, len(args.levels), f"{level} at once")
     print(
         "requests  rounds  mean µs  median  p95 | with drafts to choose from: share  mean µs  median | limit"
@@ -75,16 +66,6 @@ def decoded(args: Namespace, level: int) -> list[Timed]:
         return timed_rounds(engine, short, level)
 
 
-def replayed(name: str, level: int) -> list[Timed]:
-    """Rounds of the shipped traces, in virtual time."""
-    traces = shipped_traces()
-    model = ReplayModel(traces, find_curve(name), sequences=level)
-    with Engine(model, clock=model.clock) as engine:
-        engine.set_speculation(AUTO)
-        work = [(list(trace.prompt), len(trace.output)) for trace in traces.traces]
-        return timed_rounds(engine, work, level)
-
-
 def timed_rounds(engine: Engine, work: Sequence[tuple[list[int], int]], level: int) -> list[Timed]:
     """Run all of it and return the rounds in which as many requests as that decoded."""
     rounds: dict[int, Timed] = {}
@@ -97,7 +78,11 @@ def timed_rounds(engine: Engine, work: Sequence[tuple[list[int], int]], level: i
                     raise SystemExit(f"Generation failed: {event.error}")
         for decision in engine.decisions.latest():
             chose = any(choice.candidates for choice in decision.choices)
-            rounds[decision.number] = len(decision.choices), 1e3 * decision.planner_ms, chose
+            rounds[decision.number] = (
+                len(decision.choices),
+                1e3 * (decision.plan_ms + decision.late_ms),
+                chose,
+            )
     return [row for row in rounds.values() if row[0] == level]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foredraft.planner.decision import Choice, Decision
+from foredraft.planner.records import RequestRecord, RoundRecord
 
 BINS = 10
 
@@ -28,7 +28,7 @@ class Calibration:
     def __init__(self) -> None:
         self._tokens: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
 
-    def add(self, decision: Decision) -> None:
+    def add(self, decision: RoundRecord) -> None:
         """A round is over."""
         for choice in decision.choices:
             for predicted, right in scored(choice):
@@ -58,7 +58,7 @@ class Calibration:
         return sum(found.count * abs(found.predicted - found.observed) for found in bins) / total
 
 
-def scored(choice: Choice) -> list[tuple[float, bool]]:
+def scored(choice: RequestRecord) -> list[tuple[float, bool]]:
     """Of each token of the verified draft that was looked at: its probability, and whether it was right.
 
     Nothing of a tree, and of a draft without estimates. A round without a token of the target's own ended

@@ -26,7 +26,7 @@ from foredraft.bench.sides import EngineSide
 from foredraft.bench.trace import Trace
 from foredraft.config import AUTO, OFF
 from foredraft.engine.engine import Engine
-from foredraft.planner.decision import Decision
+from foredraft.planner.records import RoundRecord
 from lab.live import arguments, cases, engines, measured, run
 from lab.replay import bounded_replay
 
@@ -44,14 +44,14 @@ class Attempts:
         self._plan_ms: dict[bool, list[float]] = {True: [], False: []}  # with candidates, and without
         self._choices: list[int] = []
 
-    def see(self, decisions: Iterable[Decision]) -> None:
+    def see(self, decisions: Iterable[RoundRecord]) -> None:
         """The last rounds of an engine, oldest first."""
         for decision in decisions:
             if decision.number > self._last:
                 self._last = decision.number
                 self._add(decision)
 
-    def _add(self, decision: Decision) -> None:
+    def _add(self, decision: RoundRecord) -> None:
         for name, ms in decision.draft_ms.items():
             requests = sum(name in choice.asked for choice in decision.choices)
             self._draft_ms[name] += ms

@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 
 from foredraft import Engine
-from foredraft.planner.decision import Candidate, Choice, Decision, Why
-from foredraft.types import SamplingParams
+from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
+from foredraft.types import Reason, SamplingParams
 
 PROMPT = (
     "Rename the variable total to amount, and change nothing else:\n\n"
@@ -22,7 +22,7 @@ PROMPT = (
     return total
 """
 )
-SHORT = {Why.NOTHING_FOUND: "nothing found", Why.NOT_ASKED: "nobody asked", Why.MEASURING: "measuring"}
+SHORT = {Reason.NOTHING_FOUND: "nothing found", Reason.BACK_OFF: "back-off", Reason.MEASURING: "measuring"}
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     arguments.add_argument("--tokens", type=int, default=80)
     arguments.add_argument("--threads", type=int, default=0)
     args = arguments.parse_args()
-    decisions: list[Decision] = []
+    decisions: list[RoundRecord] = []
     with Engine.load(args.model, remember=False, threads=args.threads) as engine:
         engine.decisions.watch(decisions.append)
         done = engine.generate(
@@ -50,7 +50,7 @@ def main() -> None:
     print(done.timings, done.speculation.estimated_speedup)
 
 
-def row(decision: Decision, choice: Choice, text: str) -> str:
+def row(decision: RoundRecord, choice: RequestRecord, text: str) -> str:
     """A round's line of the table."""
     tree = f", a tree of width {choice.width}" if choice.width > 1 else ""
     verified = f"{choice.source} {choice.length}{tree}" if choice.source else "plain"
@@ -61,7 +61,7 @@ def row(decision: Decision, choice: Choice, text: str) -> str:
     )
 
 
-def proposed(candidates: Sequence[Candidate], reason: Why | None) -> str:
+def proposed(candidates: Sequence[Candidate], reason: Reason | None) -> str:
     """The drafts there were, or why there were none."""
     if not candidates:
         return SHORT.get(reason, str(reason)) if reason else ""

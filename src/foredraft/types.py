@@ -438,8 +438,9 @@ class Reason(StrEnum):
 class Estimate(NamedTuple):
     """What a planner expected of a request's candidates.
 
-    `gain`: the rate that the best of them reaches alone, relative to plain decoding (1.2 is 20 % faster); None
-    where a draft is verified whatever it is expected to bring. `survival[i][k]`: of token k of candidate i.
+    `gain`: the rate that the best of them reaches alone, relative to plain decoding (1.2 is 20 % faster);
+    None where a draft is verified whatever it is expected to bring. `survival[i][k]`: of token k of candidate
+    i.
     """
 
     gain: float | None
@@ -456,8 +457,8 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the forward of a round carries beside drafts. `owed`: rows of the requests decoding that are computed
-    again.
+    """What the forward of a round carries beside drafts. `owed`: rows of the requests decoding that are
+    computed again.
     """
 
     decoding: int

@@ -15,7 +15,7 @@ from foredraft.bench.attempt_cost import FURTHER
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.engine.engine import Engine
 from foredraft.protocols import Drafter, Planner, RequestView
-from foredraft.types import Draft, DraftLimit, Load
+from foredraft.types import Choice, Draft, DraftLimit, Load
 
 
 class Meter:
@@ -56,15 +56,17 @@ class ChargedDrafter(_Charged):
 class ChargedPlanner(_Charged):
     """A planner that pays for every round, and for every request that it has candidates to choose from."""
 
-    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
+    def limits(
+        self, requests: Sequence[RequestView], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self._meter.charge(self._meter.model.attempts.round)
-        return cast("bool", self._inner.rests(requests, load))
+        return cast("Mapping[str, Sequence[DraftLimit | None]]", self._inner.limits(requests, load))
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
-    ) -> list[Draft | None]:
+    ) -> Sequence[Choice]:
         self._meter.charge(self._meter.model.attempts.choosing, sum(map(bool, candidates)))
-        return cast("list[Draft | None]", self._inner.choose(requests, candidates, load))
+        return cast("Sequence[Choice]", self._inner.choose(requests, candidates, load))
 
 
 def charge(engine: Engine, model: ReplayModel, *, choosing: bool = True) -> Meter:

@@ -30,9 +30,9 @@ from time import perf_counter
 
 import numpy as np
 
-from foredraft.errors import CapacityError
-from foredraft.planner.monotone import TOLERANCE
 from foredraft.engine.profile_store import Profile, key_of
+from foredraft.errors import CapacityError
+from foredraft.planner.cost import TOLERANCE
 from foredraft.protocols import Model
 from foredraft.types import Rollback, Rows
 

@@ -9,7 +9,7 @@ from foredraft.bench.report import Report
 from foredraft.bench.results import Score, loop_notes
 from foredraft.bench.trace import TraceSet
 from foredraft.config import parse_speculation
-from foredraft.engine.assembly import AUTO_STAGES
+from foredraft.engine.speculation import AUTO_STAGES
 
 
 def replay_report(results: Sequence[ReplayResult], *, source: str, traces: TraceSet) -> Report:

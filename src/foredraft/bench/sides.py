@@ -12,7 +12,7 @@ from foredraft.bench.slices import Turns, whole
 from foredraft.engine.engine import Engine
 from foredraft.engine.streams import fold
 from foredraft.errors import BackendError
-from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner import AutoPlanner
 from foredraft.types import TARGET, Completion, Event, Message, SamplingParams
 
 Messages = Sequence[Message]
@@ -84,12 +84,12 @@ class EngineSide:
     def learnt(self) -> Learnt:
         """What the planner has learnt of texts; what drafters remember of them is no part of it."""
         planner = self.engine.planner
-        return planner.knowledge() if isinstance(planner, AdaptivePlanner) else {}
+        return planner.state() if isinstance(planner, AutoPlanner) else {}
 
     def recall(self, learnt: Learnt) -> None:
         planner = self.engine.planner
-        if isinstance(planner, AdaptivePlanner):
-            planner.recall({}, learnt)
+        if isinstance(planner, AutoPlanner):
+            planner.load_state(learnt)
 
     def begin(self, messages: Messages, params: SamplingParams) -> EngineAnswer:
         """An answer that waits for its first turn."""

@@ -24,10 +24,10 @@ from foredraft.cli import paths
 from foredraft.cli.model_summary import summary_of
 from foredraft.config import AUTO, ModelOptions, parse_speculation
 from foredraft.drafters.suffix_store import describe, remembered
-from foredraft.engine.assembly import assemble
-from foredraft.engine.prefix import file_format
-from foredraft.engine.warmup import measure_costs
 from foredraft.engine import profile_store as profiles
+from foredraft.engine.prefix import file_format
+from foredraft.engine.speculation import assemble
+from foredraft.engine.warmup import measure_costs
 from foredraft.protocols import Model
 from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
 from foredraft.templates.traits import REASONING

@@ -12,9 +12,9 @@ from foredraft.cli import paths
 from foredraft.cli.prompting import typed_at
 from foredraft.cli.units import counted, size_text
 from foredraft.drafters import suffix_store
+from foredraft.engine import profile_store as profiles
 from foredraft.engine.prefix import file_format
 from foredraft.errors import BackendError, ConfigError
-from foredraft.engine import profile_store as profiles
 
 PROFILES = "profiles of models"
 

@@ -23,9 +23,9 @@ from foredraft.cli.options import model_option, model_options, take_model, take_
 from foredraft.cli.render import stderr_console
 from foredraft.cli.values import Whole
 from foredraft.config import Speculation
+from foredraft.engine.profile_store import Profile, ProfileStore, profiles_dir
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
-from foredraft.engine.profile_store import Profile, ProfileStore, profiles_dir
 from foredraft.protocols import Model
 
 STDOUT = "-"

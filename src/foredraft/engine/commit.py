@@ -1,5 +1,5 @@
-"""From the logits of a forward to what requests commit: verification, log-probabilities, rollback, prompts that
-are read to their end.
+"""From the logits of a forward to what requests commit: verification, log-probabilities, rollback, prompts
+that are read to their end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def exactness(request: Request, capabilities: Capabilities) -> tuple[bool, str]:
 def accept(
     request: Request, draft: Draft | None, rows: Logits, events: list[Event], model: Model
 ) -> Verdict | None:
-    """Verify, commit and roll back, adding to `events`. None if this request cannot go on: it ends with what it
-    has where its constraint leaves no token, and with an error else; the others are not affected.
+    """Verify, commit and roll back, adding to `events`. None if this request cannot go on: it ends with what
+    it has where its constraint leaves no token, and with an error else; the others are not affected.
     """
     try:
         verdict = verify(request, draft, rows)

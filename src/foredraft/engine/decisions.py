@@ -1,10 +1,10 @@
-"""The last rounds as they were decided, for whoever reads or watches them, and what each drafter did in all."""
+"""The last rounds as they were decided, to be read or watched, and what each drafter did in all."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
-    """What was planned and drafted for the requests of a round, each in its place; `plan_ms` without drafting.
-    Everything but `choices` is empty where no drafter was called.
+    """What was planned and drafted for the requests of a round, each in its place; `plan_ms` without
+    drafting. Everything but `choices` is empty where no drafter was called.
     """
 
     choices: Sequence[Choice]
-    limits: Limits = {}
+    limits: Limits = MappingProxyType({})
     candidates: Sequence[Sequence[Draft]] = ()
-    draft_ms: dict[str, float] = {}
+    draft_ms: Mapping[str, float] = MappingProxyType({})
 
     @property
     def drafts(self) -> list[Draft | None]:
@@ -90,7 +90,9 @@ class Decisions:
             for name, (drafts, drafted, accepted, ms) in self._totals.items()
         }
 
-    def add(self, requests: Sequence[int], plan: Plan, drafts: Sequence[Draft | None], measured: Round) -> None:
+    def add(
+        self, requests: Sequence[int], plan: Plan, drafts: Sequence[Draft | None], measured: Round
+    ) -> None:
         """A round is over, in which `drafts` were verified: those of the plan, or none if they had no room in
         the KV cache.
         """
@@ -139,9 +141,7 @@ class Decisions:
             self._listeners.remove(listener)
 
 
-def _asked(
-    limits: Limits, reasons: Sequence[Reason | None]
-) -> tuple[list[list[str]], list[Reason | None]]:
+def _asked(limits: Limits, reasons: Sequence[Reason | None]) -> tuple[list[list[str]], list[Reason | None]]:
     """The drafters called for each request; where all were limited to nothing, that is the reason."""
     asked, found = [], list(reasons)
     for place, reason in enumerate(reasons):

@@ -145,7 +145,7 @@ class Drafters:
         return list(self._drafters.values())
 
     def _guard(
-        self, drafter: Drafter, call: Callable[[Unpack[Arguments]], Result], *args: Unpack[Arguments]
+        self, drafter: Drafter, call: Callable[[Unpack[Arguments]], Result], *args: *Arguments
     ) -> Result | None:
         try:
             return call(*args)

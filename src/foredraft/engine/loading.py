@@ -28,8 +28,8 @@ from foredraft.registry import backend_for
 class Kept:
     """What an engine may keep between runs, and the options its model was loaded with.
 
-    `store`: the folder of past outputs; `planner_store`: what is stored of costs and acceptance; `disk`: the KV
-    cells of prefixes. None where nothing may be kept, as with a model that was made by hand.
+    `store`: the folder of past outputs; `planner_store`: what is stored of costs and acceptance; `disk`: the
+    KV cells of prefixes. None where nothing may be kept, as with a model that was made by hand.
     """
 
     options: ModelOptions = field(default_factory=ModelOptions)

@@ -22,8 +22,8 @@ from foredraft.types import ModelInfo
 
 FORMAT = "foredraft-profile"
 VERSION = 4
-"""1 did not say on which processor a profile was measured; in 2 V(1) was measured after other sizes; in 3 what
-the planner learnt had another form."""
+"""1 did not say on which processor a profile was measured; in 2 V(1) was measured after other sizes; in 3
+what the planner learnt had another form."""
 
 LARGEST_FILE = 16_000_000
 """Bytes. A profile has some thousands: a larger file is something else."""
@@ -85,10 +85,11 @@ class Profile:
     """What one model costs with one setting; times in milliseconds.
 
     `curve[depth][rows]` is V(rows) with `depth` tokens in the KV cache; every depth has V(1). A curve has
-    steps and may fall where rows are added. `snapshot_ms` and `restore_ms` are what saving and bringing back a sequence of the largest depth takes; None where it was not
-    measured. `resize` is what a change of size takes, in V(1) (see `planner.cost`); V(n) includes it, V(1)
-    does not. `rounds` counts the measurements behind `curve`; `thorough` says that they were made on purpose,
-    every size several times. `learnt` belongs to the planner: a JSON object, stored as it is.
+    steps and may fall where rows are added. `snapshot_ms` and `restore_ms` are what saving and bringing back
+    a sequence of the largest depth takes; None where it was not measured. `resize` is what a change of size
+    takes, in V(1) (see `planner.cost`); V(n) includes it, V(1) does not. `rounds` counts the measurements
+    behind `curve`; `thorough` says that they were made on purpose, every size several times. `learnt` belongs
+    to the planner: a JSON object, stored as it is.
     """
 
     key: ProfileKey

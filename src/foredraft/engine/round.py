@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import NamedTuple
 
 from foredraft.engine.commit import accept, finish_prefill
 from foredraft.engine.decisions import Decisions, Plan
@@ -63,8 +64,13 @@ class RoundRunner:
         events, outcomes, used = self._commit(decoding, drafts, logits)
         if prefill:
             events += finish_prefill(prefill, logits[used:], self.setup.drafters, self._model)
-        times = [1e3 * ms for ms in (proposed - began, forwarded - proposed, self._clock() - forwarded)]
-        self._remember(decoding, load, plan, drafts, outcomes, sum(count for _, count in prefill), times)
+        prompt_rows = sum(count for _, count in prefill)
+        self._remember(
+            _Done(decoding, load, plan, drafts, outcomes, prompt_rows),
+            before_ms=1e3 * (proposed - began),
+            forward_ms=1e3 * (forwarded - proposed),
+            sample_ms=1e3 * (self._clock() - forwarded),
+        )
         return events
 
     def _propose(self, decoding: Sequence[Request], load: Load) -> Plan:
@@ -136,53 +142,60 @@ class RoundRunner:
             outcomes.append(Outcome(kept, committed, draft, accepted))
         return events, outcomes, first
 
-    def _remember(
-        self,
-        decoding: Sequence[Request],
-        load: Load,
-        plan: Plan,
-        drafts: Sequence[Draft | None],
-        outcomes: Sequence[Outcome | None],
-        prompt_rows: int,
-        times: Sequence[float],
-    ) -> None:
-        """Let drafters, planner, counters and `decisions` learn from the round; `times`: ms before, in and
-        after the forward.
+    def _remember(self, done: _Done, *, before_ms: float, forward_ms: float, sample_ms: float) -> None:
+        """Let drafters, planner, counters and `decisions` learn from a round: the milliseconds are those
+        before, in and after its forward.
         """
-        began = self._clock()
-        before_ms, forward_ms, sample_ms = times
-        if prompt_rows and decoding:
-            rows = prompt_rows + len(decoding) + sum(len(draft) for draft in drafts if draft)
-            self._scheduler.prompt_rows.learn(prompt_rows, forward_ms * prompt_rows / rows)
-        both = [it for it in zip(decoding, outcomes, strict=True) if it[1] is not None]
+        began, plan = self._clock(), done.plan
+        rows = len(done.decoding) + sum(len(draft) for draft in done.drafts if draft)
+        if done.prompt_rows and rows:
+            share = done.prompt_rows / (done.prompt_rows + rows)
+            self._scheduler.prompt_rows.learn(done.prompt_rows, share * forward_ms)
+        both = done.of_requests
         if not both:
             return
         measured = Round(
-            load=load,
-            rows=len(decoding) + prompt_rows + sum(len(draft) for draft in drafts if draft),
+            load=done.load,
+            rows=rows + done.prompt_rows,
             draft_ms=plan.draft_ms,
             forward_ms=forward_ms,
             sample_ms=sample_ms,
-            outcomes=tuple([(request.id, outcome) for request, outcome in both if outcome]),
+            outcomes=tuple([(request.id, outcome) for request, outcome in both]),
             plan_ms=before_ms - sum(plan.draft_ms.values()),
             late_ms=self._late_ms,
         )
-        for request, outcome in both:
+        for request, _ in both:
             request.stats.spent(measured, 1 / len(both))
+        if not done.prompt_rows:
+            self.plain_rounds.compare(measured, [request.stats.speedup for request, _ in both])
         if self.setup.drafters:
             for request, outcome in both:
-                assert outcome is not None
                 self.setup.drafters.observe(request.view, outcome)
             self.setup.planner.observe([measured])
-            self.decisions.add([request.id for request in decoding], plan, drafts, measured)
-        if not prompt_rows:
-            self.plain_rounds.compare(measured, [request.stats.speedup for request, _ in both])
+            self.decisions.add([request.id for request in done.decoding], plan, done.drafts, measured)
         self._late_ms = 1e3 * (self._clock() - began)
 
 
-def _batch(
-    decoding: Sequence[Request], drafts: Sequence[Draft | None], prefill: Prefill
-) -> list[Rows]:
+class _Done(NamedTuple):
+    """A round that is over: of each request that decoded the draft that was verified, if any, and the
+    outcome, None if it cannot go on. `prompt_rows`: rows of prompts beside them.
+    """
+
+    decoding: Sequence[Request]
+    load: Load
+    plan: Plan
+    drafts: Sequence[Draft | None]
+    outcomes: Sequence[Outcome | None]
+    prompt_rows: int
+
+    @property
+    def of_requests(self) -> list[tuple[Request, Outcome]]:
+        """The requests that can go on, and their outcomes."""
+        both = zip(self.decoding, self.outcomes, strict=True)
+        return [(request, outcome) for request, outcome in both if outcome is not None]
+
+
+def _batch(decoding: Sequence[Request], drafts: Sequence[Draft | None], prefill: Prefill) -> list[Rows]:
     batch: list[Rows] = []
     for request, draft in zip(decoding, drafts, strict=True):
         last = request.view.tokens[-1]

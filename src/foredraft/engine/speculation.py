@@ -1,5 +1,5 @@
-"""What speculation runs on: drafters and a planner made from a speculation string, measured once for the loaded
-model, with what was learnt kept between runs.
+"""What speculation runs on: drafters and a planner made from a speculation string, measured once for the
+loaded model, with what was learnt kept between runs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ AUTO_STAGES = (
 prediction or a constraint propose nothing for a request without one."""
 
 TRUSTED_ROUNDS = 500
-"""Measured rounds from which a stored cost curve needs no second measurement when the model is loaded. One that
-was measured on purpose (`foredraft profile`) never does."""
+"""Measured rounds from which a stored cost curve needs no second measurement when the model is loaded. One
+that was measured on purpose (`foredraft profile`) never does."""
 
 _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, ConfigError)
 
@@ -62,8 +62,8 @@ class Setup:
     notes: tuple[str, ...] = ()
 
     def why_not(self, request: Request, latest: str | None) -> str | None:
-        """Why nothing was drafted for a request; None when something was. `latest`: why nothing was drafted in
-        the last round.
+        """Why nothing was drafted for a request; None when something was. `latest`: why nothing was drafted
+        in the last round.
         """
         if request.stats.drafted:
             return None
@@ -236,7 +236,7 @@ class PlannerStore:
         known = self._known = self._store.load(self._key)
         if known is None:
             return False
-        planner.cost.load_state({"curve": known.curve, "resize": known.resize})
+        planner.cost.load_state({"milliseconds": known.curve, "size_change": known.resize or 0.0})
         if self._remember:
             planner.load_state(known.learnt)
         measured = REQUIRED.intersection(known.curve.get(min(known.curve), ()))
@@ -245,16 +245,18 @@ class PlannerStore:
     def save(self, planner: AutoPlanner) -> None:
         """Store what a planner has learnt. A failure is logged."""
         learnt, costs = planner.state(), planner.cost.state()
-        if not costs["curve"] or not planner.cost.rounds:
+        if not costs or not planner.cost.rounds:
             return
+        curve = {
+            int(depth): {int(rows): ms for rows, ms in sizes.items()}
+            for depth, sizes in costs["milliseconds"].items()
+        }
         now = datetime.now(UTC)
-        known = self._known or Profile(
-            key=self._key, name=self._name, curve=costs["curve"], measured_at=now
-        )
+        known = self._known or Profile(key=self._key, name=self._name, curve=curve, measured_at=now)
         self._known = replace(
             known,
-            curve=costs["curve"],
-            resize=costs["resize"],
+            curve=curve,
+            resize=round(costs["size_change"], 4),
             measured_at=now,
             rounds=known.rounds + planner.cost.rounds,
             learnt=learnt if self._remember else known.learnt,

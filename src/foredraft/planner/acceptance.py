@@ -5,8 +5,8 @@ confidence: drafters know different things, and none is taken at its word. One o
 corrects that by what another draft proposes at the same place and by the tokens themselves (hashed sparse
 features, McMahan et al. 2013; step sizes by AdaGrad, Duchi et al. 2011, eq. 1).
 
-Every candidate is scored against what the target writes, verified or not (shadow scoring). So a drafter that was
-wrong for a while is still measured while it is not used. Memory: 4 MB for each engine.
+Every candidate is scored against what the target writes, verified or not (shadow scoring). So a drafter that
+was wrong for a while is still measured while it is not used. Memory: 4 MB for each engine.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Mix = tuple[str, bool]
 
 
 def caution(requests: int) -> float:
-    """Standard deviations to take off a probability. The more drafts compete for a round, the more the best of
-    them are those whose probability is overestimated.
+    """Standard deviations to take off a probability. The more drafts compete for a round, the more the best
+    of them are those whose probability is overestimated.
     """
     return 1.0 + 0.15 * log2(requests) if requests > 1 else 1.0
 
@@ -170,7 +170,9 @@ class Acceptance:
         return cell, places, odds
 
     def _compare(self, readings: Sequence[_Reading]) -> None:
-        """Note for each token the likeliest token that another chain, which agrees up to there, has beside it."""
+        """Note for each token the likeliest token that another chain, which agrees up to there, has beside
+        it.
+        """
         chains = [reading for reading in readings if reading.draft.parents is None]
         for reading in chains:
             others = [other for other in chains if other is not reading]
@@ -292,10 +294,15 @@ def _entries(state: Mapping[str, object], name: str, count: int) -> list[tuple[s
     for key, value in entries.items() if isinstance(entries, Mapping) else ():
         numbers = value if isinstance(value, list) else [value]
         right = len(numbers) == count and all(
-            isinstance(it, int | float) and not isinstance(it, bool) and abs(it) <= FORGET_AT for it in numbers
+            isinstance(it, int | float) and not isinstance(it, bool) and abs(it) <= FORGET_AT
+            for it in numbers
         )
         places = key.rsplit("|", parts - 1)[-(parts - 1) or 0 :]
-        if right and all(place.isdecimal() and len(place) < 8 for place in places) and key.count("|") >= parts - 1:
+        if (
+            right
+            and all(place.isdecimal() and len(place) < 8 for place in places)
+            and key.count("|") >= parts - 1
+        ):
             found.append((key, [float(it) for it in numbers]))
     return found
 

@@ -2,12 +2,12 @@
 
 A request may lose `RATE` of its time and `START` of a plain round. What its drafts win is added to that
 budget; what its drafts and its attempts cost is taken from it. No draft risks more than is there (`decide`),
-and an attempt leaves what the last draft needed. After attempts that found nothing the request waits 1, 2, 4 … `MAX_WAIT`
-rounds before the next, unless the end of its text repeats earlier text.
+and an attempt leaves what the last draft needed. After attempts that found nothing the request waits 1, 2, 4
+… `MAX_WAIT` rounds before the next, unless the end of its text repeats earlier text.
 
-The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss is
-covered by the budget or by `decide.OVERDRAFT`, so no request loses more than
-`RATE` of its time + `START` + `OVERDRAFT`, which is 3 % and half a plain round.
+The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss
+is covered by the budget or by `decide.OVERDRAFT`, so no request loses more than `RATE` of its time + `START`
++ `OVERDRAFT`, which is 3 % and half a plain round.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ GROWN = 1.5
 
 
 class Account:
-    """The budget and back-off of one request. `needed`: plain rounds that the last draft needed at least, which
-    an attempt leaves in the budget.
+    """The budget and back-off of one request. `needed`: plain rounds that the last draft needed at least,
+    which an attempt leaves in the budget.
     """
 
     __slots__ = ("budget", "misses", "needed", "tried_match", "wait")
@@ -55,7 +55,8 @@ class Account:
         self.tried_match = 0.0
 
     def attempts(self, cost: float, match_length: int, budget: float) -> bool:
-        """Whether the request attempts a draft in the round that begins; an attempt costs `cost` plain rounds.
+        """Whether the request attempts a draft in the round that begins; an attempt costs `cost` plain
+        rounds.
 
         `match_length`: tokens of the text's end that repeat earlier text.
         """

@@ -148,7 +148,11 @@ class AutoPlanner:
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Choice]:
-        self._budget -= len(self._attempting) * self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
+        self._budget -= (
+            len(self._attempting)
+            * self._attempt_ms
+            / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
+        )
         if not any(candidates):
             self._proposed = {}
             reason = Reason.NOTHING_FOUND if self._attempting else self._reason

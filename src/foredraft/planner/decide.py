@@ -1,4 +1,5 @@
-"""Which drafts the next forward verifies, and how much of each. Pure functions: no clock, no state, no engine.
+"""Which drafts the next forward verifies, and how much of each. Pure functions: no clock, no state, no
+engine.
 
 A round commits one token for each request and every draft token that is accepted, in the time of one forward:
 
@@ -38,13 +39,16 @@ def peak_rate(
     for n, probability in enumerate(survival, 1):
         expected += probability
         rate = expected / (cost[n] if recompute is None else cost[n] + recompute[n])
-        if rate > best:
-            best = rate
+        best = max(best, rate)
     return best
 
 
 def affordable(
-    paying: Sequence[float], extra: Sequence[float], bound: Sequence[float], budget: float, overdraft: float = OVERDRAFT
+    paying: Sequence[float],
+    extra: Sequence[float],
+    bound: Sequence[float],
+    budget: float,
+    overdraft: float = OVERDRAFT,
 ) -> int:
     """The most draft tokens that a budget, in plain rounds, covers.
 
@@ -64,8 +68,7 @@ def needed(
 ) -> float:
     """The least budget that covers any length of a draft; see `affordable`."""
     return min(
-        max(bound[n] - overdraft, extra[n] * (1.0 - paying[n - 1] ** 4))
-        for n in range(1, len(paying) + 1)
+        max(bound[n] - overdraft, extra[n] * (1.0 - paying[n - 1] ** 4)) for n in range(1, len(paying) + 1)
     )
 
 
@@ -150,9 +153,7 @@ def lengths_in_passes(
         if passes.even[most] == inf:
             break
         lengths = [min(len(chain), most) for chain in survivals]
-        rate = (requests + _sum(gains, lengths)) / (
-            passes.even[most] + passes.change + _sum(later, lengths)
-        )
+        rate = (requests + _sum(gains, lengths)) / (passes.even[most] + passes.change + _sum(later, lengths))
         if rate > best:
             best, found = rate, lengths
     return found

@@ -1,12 +1,13 @@
 """Whether a drafter that takes real time, such as a draft model, is worth its own forwards, and how far.
 
 A model-free drafter takes a small share of a plain forward and is attempted as each request's account allows.
-For the others the decision comes before the draft: from the share of its tokens that were right lately, and from what
-a drafted token costs, follows the length that pays best, if any does. One that does not pay is probed now and
-then, as far as the accounts allow, so that a change is found.
+For the others the decision comes before the draft: from the share of its tokens that were right lately, and
+from what a drafted token costs, follows the length that pays best, if any does. One that does not pay is
+probed now and then, as far as the accounts allow, so that a change is found.
 
-A draft model also reads the text: the prompt when it is first used, and later what it missed. That is worth it
-where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one request (V(1)).
+A draft model also reads the text: the prompt when it is first used, and later what it missed. That is worth
+it where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one
+request (V(1)).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class DraftModels:
     def limits(
         self, name: str, requests: Sequence[RequestView], budgets: Sequence[float], curve: CostCurve
     ) -> list[DraftLimit | None]:
-        """How far a costly drafter drafts for each request; None for not at all. `budgets` in plain rounds."""
+        """How far a costly drafter drafts for each request, None for not at all. `budgets`: in rounds."""
         drafter = self._drafters.setdefault(name, _Drafter())
         length, rate = self._best_length(drafter, len(requests), curve)
         if not length:
@@ -167,8 +168,8 @@ class DraftModels:
         return limits
 
     def _remaining(self, request: RequestView) -> float:
-        """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now, else as
-        many again.
+        """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now,
+        else as many again.
         """
         written = len(request.tokens) - request.prompt_length
         longer = [length - written for length in self._answers if length > written]

@@ -1,7 +1,8 @@
 """What a rejected draft costs later, where a model computes accepted tokens again (`Rollback.SNAPSHOT`).
 
-After a rejection the accepted rows belong to the request's next forward. So a draft costs its own rows, and the
-accepted ones by the probability that it comes to that; another rejection before they are computed adds to them.
+After a rejection the accepted rows belong to the request's next forward. So a draft costs its own rows, and
+the accepted ones by the probability that it comes to that; another rejection before they are computed adds to
+them.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ class RequestRecord:
     """What a round did for one request: the drafters called, their candidates, and what was verified.
 
     `source`, `length` and `width` are those of the verified draft; None and 0 where there was none, and
-    `reason` is why. A draft of width 1 is a chain; a wider one is a tree of `length` nodes, at most `width` of
-    them at one depth. `source` may be several drafters of one tree, joined by "+". `gain` is the expected rate
-    relative to plain decoding, None where none was estimated. `committed` counts the accepted tokens and the
-    target's own.
+    `reason` is why. A draft of width 1 is a chain; a wider one is a tree of `length` nodes, at most `width`
+    of them at one depth. `source` may be several drafters of one tree, joined by "+". `gain` is the expected
+    rate relative to plain decoding, None where none was estimated. `committed` counts the accepted tokens and
+    the target's own.
     """
 
     request: int

@@ -23,7 +23,11 @@ class StaticPlanner:
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
         self._drafters[request.id] = drafters
 
-    def limits(self, requests: Sequence[RequestView], load: Load) -> Mapping[str, Sequence[DraftLimit | None]]:  # noqa: ARG002
+    def limits(
+        self,
+        requests: Sequence[RequestView],
+        load: Load,  # noqa: ARG002
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
         names = {drafter.name for request in requests for drafter in self._drafters[request.id]}
         return {name: [UNLIMITED] * len(requests) for name in sorted(names)}
 

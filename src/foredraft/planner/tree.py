@@ -1,9 +1,10 @@
-"""Candidates of several drafters as one tree: common beginnings are shared, and where they differ both are tried.
+"""Candidates of several drafters as one tree: common beginnings are shared, and where they differ both are
+tried.
 
 The survival of a node is the probability that the path to it is accepted. Drafters' own probabilities
-(`acceptance`) are changed by what others propose at the same place: a token that two drafters propose is right
-more often, and of different tokens at most one is. So siblings are ranked by probability, and how often each
-is right *given that those ranked above it are wrong* is learnt from the text, verified or not. The
+(`acceptance`) are changed by what others propose at the same place: a token that two drafters propose is
+right more often, and of different tokens at most one is. So siblings are ranked by probability, and how often
+each is right *given that those ranked above it are wrong* is learnt from the text, verified or not. The
 probabilities of siblings then cannot add up to more than 1.
 
 Survival falls along every path. So the best tree of n nodes is the n nodes of highest survival, parents come
@@ -50,8 +51,8 @@ class Tree:
         return len(self.tokens)
 
     def cut(self, length: int) -> Draft:
-        """The best tree of `length` nodes, as a chain where it is one. Its source is the drafter that proposed
-        all of it, or else those that lead some of its nodes, joined by "+".
+        """The best tree of `length` nodes, as a chain where it is one. Its source is the drafter that
+        proposed all of it, or else those that lead some of its nodes, joined by "+".
         """
         parents = tuple(self.parents[:length])
         everywhere = -1
@@ -193,8 +194,8 @@ class TreeMerger:
 
 class _Trie:
     """Drafts with their common beginnings shared. The parent of node i comes before it; `children[0]` are
-    those of the root, `children[i + 1]` those of node i. `probabilities` are given that the parent is accepted;
-    `keys`: of nodes whose probability was looked up.
+    those of the root, `children[i + 1]` those of node i. `probabilities` are given that the parent is
+    accepted; `keys`: of nodes whose probability was looked up.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,6 @@ class TranslatingDrafter:
     draft. `way` is "auto", "slem" or "tli".
     """
 
-
     def __init__(
         self,
         inner: Callable[[TokenSampler, int], Drafter],

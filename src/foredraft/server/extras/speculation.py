@@ -58,7 +58,7 @@ def describe(engine: Engine) -> dict[str, Any]:
         state["rounds"] = planner.cost.rounds
         state["cost_curve_ms"] = {
             str(depth): {str(rows): round(ms, 4) for rows, ms in sizes.items()}
-            for depth, sizes in planner.cost.state()["curve"].items()
+            for depth, sizes in planner.cost.state().get("milliseconds", {}).items()
         }
     return state
 
@@ -67,7 +67,9 @@ def _reason(engine: Engine, decisions: Sequence[RoundRecord]) -> str | None:
     """Why nothing is being drafted at the moment; None if something is."""
     setup = engine.setup
     able = setup.reason is None and bool(setup.drafters)
-    return "no round has decoded yet" if able and not decisions else setup.why_nothing(engine.decisions.reason())
+    return (
+        "no round has decoded yet" if able and not decisions else setup.why_nothing(engine.decisions.reason())
+    )
 
 
 def recent(
