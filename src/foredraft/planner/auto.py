@@ -6,6 +6,7 @@ its tokens are, `cost` what they cost, `decide` which of them are verified.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from foredraft.planner.recompute import Recompute
 from foredraft.planner.tree import Tree, TreeMerger, may_merge
 from foredraft.protocols import Proposer, RequestView
 from foredraft.types import (
-    MAX_DRAFT,
+    MAX_DRAFT_TOKENS,
     Capabilities,
     Choice,
     Draft,
@@ -93,7 +94,9 @@ class AutoPlanner:
 
     def stop(self, request: RequestView) -> None:
         self._learn_all()
-        self._accounts.pop(request.id, None)
+        debt = min(0.0, self._accounts.pop(request.id).budget)
+        for account in self._accounts.values():  # what it borrowed of them
+            account.budget += debt / len(self._accounts)
         self.acceptance.forget(request.id)
         self._merger.forget(request.id)
         self._recompute.forget(request.id)
@@ -104,21 +107,15 @@ class AutoPlanner:
     def limits(
         self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        attempt = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
-        self._budget = sum(self._accounts[request.id].budget for request in requests)
+        self.cost.focus(load.depth, load.decoding)
+        unlearnt = RATE * len(self._unlearnt)
+        self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
-        self._attempting = frozenset(
-            [
-                it.id
-                for it in requests
-                if self._accounts[it.id].attempts(attempt, self._match_length(it), self._budget)
-            ]
-        )
+        self._attempting = self._who_attempts(requests)
         self._reason = Reason.BACK_OFF
         if not self._attempting and not self._costly:
             return {}
         self._learn_all()
-        self.cost.focus(load.depth, load.decoding)
         if not self.cost.known or self.cost.stale:
             self._attempting, self._reason = frozenset(), Reason.MEASURING
             return {}
@@ -132,6 +129,16 @@ class AutoPlanner:
                 limits[name] = [cheap if it.id in self._attempting else None for it in requests]
         return limits if any(any(row) for row in limits.values()) else {}
 
+    def _who_attempts(self, requests: Sequence[RequestView]) -> frozenset[int]:
+        """The requests that attempt a draft, which is taken from the budget."""
+        cost = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
+        found = []
+        for request in requests:
+            if self._accounts[request.id].attempts(cost, self._match_length(request), self._budget):
+                self._budget -= cost
+                found.append(request.id)
+        return frozenset(found)
+
     def _match_length(self, request: RequestView) -> int:
         return max([drafter.match_length(request) for drafter in self._drafters], default=0)
 
@@ -141,18 +148,13 @@ class AutoPlanner:
         """
         survival = self.cost.row_cost() / self.cost.per_request
         first = self.cost.break_even(MARGIN) if load.decoding == 1 else survival
-        return DraftLimit(MAX_DRAFT, 0.5 * survival, 0.8 * first)
+        return DraftLimit(MAX_DRAFT_TOKENS, 0.5 * survival, 0.8 * first)
 
     # --- which drafts are verified -----------------------------------------------------------------------
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Choice]:
-        self._budget -= (
-            len(self._attempting)
-            * self._attempt_ms
-            / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
-        )
         if not any(candidates):
             self._proposed = {}
             reason = Reason.NOTHING_FOUND if self._attempting else self._reason
@@ -215,7 +217,7 @@ class AutoPlanner:
         if survival:
             self._accounts[request.id].needed = needed(paying, extra, bound, self._overdraft)
         length = affordable(paying, extra, bound, self._budget, self._overdraft)
-        if length:
+        if length and self.cost.in_passes:  # where the costs of drafts add up; elsewhere see `_lengths`
             self._budget -= bound[length]
         return length
 
@@ -242,8 +244,11 @@ class AutoPlanner:
             passes = self.cost.passes(max(map(len, survivals)) + 1, load.owed + taken + rows)
             if passes is not None:
                 return lengths_in_passes(survivals, load.decoding, passes, later, margin=MARGIN)
-            cost = self.cost.costs(sum(map(len, survivals)) + 1, load.owed + taken + rows)
-            return draft_lengths(survivals, load.decoding, cost, later)
+            count, extra = sum(map(len, survivals)) + 1, load.owed + taken + rows
+            cost, bound = self.cost.costs(count, extra), self.cost.bounds(count, extra)
+            covered = cost[0] + self.cost.per_request * (self._budget + self._overdraft)
+            most = bisect_right(bound, covered, lo=1) - 1
+            return draft_lengths(survivals, load.decoding, cost[: most + 1], later)
 
         lengths = beside(0)
         if load.prefill_rows and any(lengths):
@@ -266,8 +271,7 @@ class AutoPlanner:
     def _learn(self, measured: Round) -> None:
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         self.cost.focus(measured.load.depth, measured.load.decoding)
-        extra = self.cost.draft_cost(drafts) if drafts and self.cost.known else 0.0
-        self.cost.learn(measured)
+        added = self.cost.learn(measured)
         if self._late:
             self._late_ms = measured.late_ms
         self._late = bool(measured.draft_ms)
@@ -288,7 +292,7 @@ class AutoPlanner:
                 continue
             cost = 1.0 + spent[request] + recomputed * row_cost / share
             if outcome.draft:
-                cost += extra * len(outcome.draft) / sum(drafts) / share
+                cost += added * len(outcome.draft) / sum(drafts) / share
             account.settle(len(outcome.tokens), cost)
             if measured.draft_ms and request in self._attempting:
                 account.hit() if found or outcome.accepted else account.miss()

@@ -92,7 +92,7 @@ def draft_lengths(
     """Draft tokens to verify for each request; all 0 where plain decoding is not beaten by `margin`.
 
     `survivals[r]` is that of request r's draft, cut to what its budget covers; `requests` decode in the
-    forward in all. `recompute[r][n]` is what n of its tokens cost in later forwards, where a model computes
+    forward in all. Together they have `len(cost)` - 1 tokens at most. `recompute[r][n]` is what n of its tokens cost in later forwards, where a model computes
     accepted tokens again. A tree is a list of nodes, best first: it is cut like a chain.
     """
     tokens = [
@@ -105,7 +105,7 @@ def draft_lengths(
     lengths = [0] * len(survivals)
     expected, later, count = float(requests), 0.0, 0
     best = margin * requests / cost[0]
-    for n, (_, probability, r) in enumerate(tokens, 1):
+    for n, (_, probability, r) in enumerate(tokens[: len(cost) - 1], 1):
         expected += probability
         lengths[r] += 1
         if recompute is not None:

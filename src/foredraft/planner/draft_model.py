@@ -21,7 +21,7 @@ from foredraft.planner.account import RESERVE
 from foredraft.planner.cost import CostCurve
 from foredraft.planner.decide import MARGIN, OVERDRAFT
 from foredraft.protocols import RequestView
-from foredraft.types import MAX_DRAFT, DraftLimit
+from foredraft.types import MAX_DRAFT_TOKENS, DraftLimit
 
 CHEAP = 0.1
 """Share of a plain forward that an attempt of a model-free drafter takes at most."""
@@ -137,9 +137,9 @@ class DraftModels:
         if not drafter.attempts:
             return 0, 1.0
         acceptance, token_cost = drafter.right / drafter.tried, drafter.token_cost
-        cost = curve.costs(requests * MAX_DRAFT + 1)
+        cost = curve.costs(requests * MAX_DRAFT_TOKENS + 1)
         best, length, survival, expected = MARGIN, 0, 1.0, 1.0
-        for depth in range(1, MAX_DRAFT + 1):
+        for depth in range(1, MAX_DRAFT_TOKENS + 1):
             survival *= acceptance
             expected += survival
             rate = expected * cost[0] / (cost[requests * depth] + requests * depth * token_cost)
