@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from foredraft.bench.cost_report import setting_text, to_curve
 from foredraft.bench.curves import Curve
 from foredraft.bench.plots import check_plotting
+from foredraft.engine.profile_store import Profile
 from foredraft.errors import ConfigError
 from foredraft.files import write_output
-from foredraft.engine.profile_store import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

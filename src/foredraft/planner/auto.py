@@ -259,8 +259,8 @@ class AutoPlanner:
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self._unlearnt += rounds
-        # A round without an attempt changes no decision but through medians: it can wait.
-        if len(self._unlearnt) >= UNLEARNT or any(it.draft_ms for it in rounds):
+        # A plain round changes no decision but through medians: it can wait. A warm-up has no outcomes.
+        if len(self._unlearnt) >= UNLEARNT or any(it.draft_ms or not it.outcomes for it in rounds):
             self._learn_all()
 
     def _learn_all(self) -> None:

@@ -468,7 +468,8 @@ class CostCurve:
         if passes is not None and any(lengths):
             return passes.cost(lengths) - passes.base + self.size_change * (before == plain)
         bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count, before)
-        return bounds[-1] - bounds[0]
+        costs = self._with_change(self._curve.upto(plain + count, self.rounds), plain, 1, before)
+        return bounds[-1] - costs[0]
 
     def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int]) -> None:
         """A forward of `rows` rows took `ms`, less by `change` V(1) than after one of another size."""
