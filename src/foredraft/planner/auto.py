@@ -116,6 +116,7 @@ class AutoPlanner:
         if not self._attempting and not self._costly:
             return {}
         self._learn_all()
+        self.cost.focus(load.depth, load.decoding)  # again: what was learnt was of other rounds
         if not self.cost.known or self.cost.stale:
             self._attempting, self._reason = frozenset(), Reason.MEASURING
             return {}

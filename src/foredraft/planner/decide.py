@@ -92,8 +92,9 @@ def draft_lengths(
     """Draft tokens to verify for each request; all 0 where plain decoding is not beaten by `margin`.
 
     `survivals[r]` is that of request r's draft, cut to what its budget covers; `requests` decode in the
-    forward in all. Together they have `len(cost)` - 1 tokens at most. `recompute[r][n]` is what n of its tokens cost in later forwards, where a model computes
-    accepted tokens again. A tree is a list of nodes, best first: it is cut like a chain.
+    forward in all. Together they have `len(cost)` - 1 tokens at most. `recompute[r][n]` is what n of its
+    tokens cost in later forwards, where a model computes accepted tokens again. A tree is a list of nodes,
+    best first: it is cut like a chain.
     """
     tokens = [
         (rank, probability, r)

@@ -1,8 +1,8 @@
 """No request loses more than 3 % of its time and half a plain round, whatever drafts, costs and stalls do.
 
 The planner runs in a world of its own: a random cost curve, a drafter whose confidence says nothing, forwards
-that stall, requests that join and leave. A request's time is its share of the plain forwards it was in, and all
-that its own attempts and drafts added to them.
+that stall, requests that join and leave. A request's time is its share of the plain forwards it was in, and
+all that its own attempts and drafts added to them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class World:
     """Rounds of requests, with the true costs of everything. `honesty`: how the drafter behaves."""
 
     def __init__(self, seed: int, attempt: float, honesty: str, stalls: float) -> None:
+        self.settings = seed, attempt, honesty, stalls
         self.rng = random.Random(seed)
         self.curve = cost_curve(self.rng)
         self.attempt_ms, self.honesty, self.stalls = attempt * V1_MS, honesty, stalls
@@ -61,6 +62,9 @@ class World:
         self.running: list[_Running] = []
         self.ended: list[_Running] = []
         self.round = 0
+
+    def __repr__(self) -> str:
+        return f"World{self.settings}"
 
     def join(self, length: int) -> None:
         view = RequestView(len(self.running) + len(self.ended) + 1, [1, 2, 3], prompt_length=3)
