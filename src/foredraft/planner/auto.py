@@ -285,9 +285,11 @@ class AutoPlanner:
         else:
             beside = measured.plan_ms / (self.cost.baseline_ms * share * len(measured.outcomes))
             spent = dict.fromkeys((request for request, _ in measured.outcomes), min(beside, RATE / 2))
+        plain, one_more = self.cost.costs(2)
+        one_more -= plain
         for request, outcome in measured.outcomes:
             recomputed = self._recompute.settle(request, outcome)
-            found = self._score(request, outcome, row_cost < share)
+            found = self._score(request, outcome) and one_more < share
             account = self._accounts.get(request)
             if account is None:
                 continue
@@ -298,13 +300,13 @@ class AutoPlanner:
             if measured.draft_ms and request in self._attempting:
                 account.hit() if found or outcome.accepted else account.miss()
 
-    def _score(self, request: int, outcome: Outcome, cheap_rows: bool) -> bool:
+    def _score(self, request: int, outcome: Outcome) -> bool:
         """Learn from what became of a request's candidates. Returns whether one began right."""
         self._merger.score(request, outcome.tokens)
         scores = self.acceptance.score(request, outcome.tokens)
         for source, right, wrong in scores:
             self._draft_models.scored(source, right, wrong)
-        return cheap_rows and any(right for _, right, _ in scores)
+        return any(right for _, right, _ in scores)
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
         """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""

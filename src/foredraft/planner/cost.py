@@ -197,7 +197,7 @@ class RelativeCosts:
 
     def learn(self, rows: int, cost: float, now: int) -> None:
         """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
-        rows = rows if rows <= _LARGEST else rows - rows % 16
+        rows = rows if rows <= _LARGEST else rows + -rows % 16  # up: bounds are for all of them
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
         values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
@@ -467,9 +467,8 @@ class CostCurve:
         passes = self.passes(max(lengths, default=0) + 1)
         if passes is not None and any(lengths):
             return passes.cost(lengths) - passes.base + self.size_change * (before == plain)
-        bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count, before)
-        costs = self._with_change(self._curve.upto(plain + count, self.rounds), plain, 1, before)
-        return bounds[-1] - costs[0]
+        costs = self._with_change(self._curve.upto(plain + count, self.rounds), plain, count, before)
+        return costs[-1] - costs[0]
 
     def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int]) -> None:
         """A forward of `rows` rows took `ms`, less by `change` V(1) than after one of another size."""

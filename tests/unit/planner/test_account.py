@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from foredraft.planner.account import MAX_BUDGET, MAX_WAIT, RATE, REPEATED, RESERVE, START, Account
@@ -39,7 +41,7 @@ def test_what_was_won_is_not_saved_up_for_ever() -> None:
 
 def test_attempts_that_find_nothing_become_rare() -> None:
     rounds = attempts(Account(), 300)
-    gaps = [b - a for a, b in zip(rounds, rounds[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(rounds)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 1
     assert gaps[-1] == MAX_WAIT

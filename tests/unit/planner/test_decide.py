@@ -39,7 +39,11 @@ def test_lengths_are_the_best_there_are(seed: int) -> None:
         costs = random_costs(rng, sum(map(len, chains)))
         later = [list(accumulate([0.0] + [rng.choice([0.0, 0.1])] * len(chain))) for chain in chains]
 
-        def rate(lengths: Sequence[int], chains: Sequence[Sequence[float]] = chains) -> float:
+        def rate(
+            lengths: Sequence[int],
+            chains: Sequence[Sequence[float]] = chains,
+            costs: Sequence[float] = costs,
+        ) -> float:
             return (len(chains) + sum(sum(its[:n]) for its, n in zip(chains, lengths, strict=True))) / costs[
                 sum(lengths)
             ]
