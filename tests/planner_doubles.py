@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from foredraft.protocols import Planner, RequestView
-from foredraft.types import Draft, DraftLimit, Load, Logits, Round
+from foredraft.planner import AutoPlanner
+from foredraft.protocols import Planner, Proposer, RequestView
+from foredraft.testing import FakeModel
+from foredraft.types import Choice, Draft, DraftLimit, Load, Logits, Round
 
 VOCABULARY = 16
 
@@ -19,49 +21,46 @@ def counting(prefix: Sequence[int]) -> Logits:
     return row
 
 
+def auto_planner(*, trees: bool = True) -> AutoPlanner:
+    """The planner of `auto` for a model that can do everything, but for trees where it cannot."""
+    return AutoPlanner(FakeModel(trees=trees).capabilities)
+
+
 class PlannerAround:
     """Does what another planner does. A test's own overrides a part of it."""
 
     def __init__(self, inner: Planner) -> None:
         self._inner = inner
 
-    def rests(self, requests: Sequence[RequestView], load: Load) -> bool:
-        return self._inner.rests(requests, load)
+    def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
+        self._inner.start(request, drafters)
 
     def limits(
-        self, requests: Sequence[RequestView], drafters: Sequence[str], load: Load
+        self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        return self._inner.limits(requests, drafters, load)
+        return self._inner.limits(requests, load)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
-    ) -> list[Draft | None]:
+    ) -> Sequence[Choice]:
         return self._inner.choose(requests, candidates, load)
 
-    def rests_next(self, requests: Sequence[RequestView], load: Load) -> bool:
-        return self._inner.rests_next(requests, load)
-
-    def observe(self, measured: Round) -> None:
-        self._inner.observe(measured)
-
-    def reason(self) -> str | None:
-        return self._inner.reason()
-
-    def start(self, request: RequestView, drafters: Sequence[str] = ()) -> None:
-        self._inner.start(request, drafters)
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self._inner.observe(rounds)
 
     def stop(self, request: RequestView) -> None:
         self._inner.stop(request)
 
 
 class SlowToLearn(PlannerAround):
-    """Learning takes it a quarter of a second of the clock `now`; it keeps the late times it is told."""
+    """Learning takes it a quarter of a second of the clock `now`; `late_ms` keeps those of the rounds."""
 
     def __init__(self, inner: Planner, now: list[float]) -> None:
         super().__init__(inner)
         self._now = now
         self.late_ms: list[float] = []
 
-    def observe(self, measured: Round) -> None:
-        self.late_ms.append(measured.late_ms)
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.late_ms += [measured.late_ms for measured in rounds]
         self._now[0] += 0.25
+        super().observe(rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from foredraft.protocols import Planner, RequestView
+from foredraft.protocols import Planner, Proposer, RequestView
 from foredraft.types import Draft, Load, Outcome, Round
 
 PLAIN_MS = 10.0
@@ -23,13 +23,11 @@ def linear(slope: float) -> Curve:
 
 
 def teach(planner: Planner, curve: Curve, most: int = 70) -> None:
-    """Let the planner see plain forwards of every size, as at start-up; and of a request that is not one of
-    the test's a round with a question and one without, which take as long as each other.
-    """
-    for rows in (1, 1, *range(2, most + 1)):
-        planner.observe(Round(Load(0, 0, 0), rows, {}, PLAIN_MS * curve(rows), 0.0, ()))
-    for asked in ({}, {"nobody": 0.0}):
-        planner.observe(Round(Load(1, 0, 0), 1, asked, PLAIN_MS * curve(1), 0.0, ((-1, Outcome(1, (2,))),)))
+    """Let the planner observe forwards of every size, each followed by plain ones, as at start-up."""
+    sizes = [1, 1]
+    for rows in range(2, most + 1):
+        sizes += [rows, 1, 1]
+    planner.observe([Round(Load(1, 0, 0), rows, {}, PLAIN_MS * curve(rows), 0.0, ()) for rows in sizes])
 
 
 def chain(length: int, source: str = "s", **features: float) -> Draft:
@@ -49,18 +47,22 @@ class Game:
     draft_ms: float = 0.001
     ms: float = 0.0
     tokens: int = 0
+    _started: bool = False
 
     def round(self, drafts: Sequence[Draft], accept: Callable[[Draft], int]) -> Draft | None:
         """Play a round with these candidates; returns what was verified."""
         load = Load(self.decoding, 0, len(self.request.tokens))
         names = sorted({draft.source for draft in drafts})
-        resting = self.planner.rests([self.request], load)
-        limits = {} if resting else self.planner.limits([self.request], names, load)
+        if not self._started:
+            self._started = True
+            self.planner.start(self.request, [Proposer(name, lambda _: 0) for name in names])
+        limits = self.planner.limits([self.request], load)
         asked = {name: limits[name][0] for name in names if name in limits}
         candidates = [
             draft.cut(limit.max_tokens) for draft in drafts if (limit := asked.get(draft.source)) is not None
         ]
-        [chosen] = self.planner.choose([self.request], [candidates], load)
+        [choice] = self.planner.choose([self.request], [candidates], load)
+        chosen = choice.draft
         truth = max(drafts, key=accept, default=None)
         right = truth.tokens[: accept(truth)] if truth is not None else ()
         accepted = min(accept(chosen), len(chosen)) if chosen is not None else 0
@@ -70,7 +72,7 @@ class Game:
         spent = {name: self.draft_ms for name, limit in asked.items() if limit is not None}
         outcome = Outcome(len(self.request.tokens), committed, chosen, accepted)
         self.request.tokens.extend(committed)
-        self.planner.observe(Round(load, rows, spent, forward, 0.0, ((self.request.id, outcome),)))
+        self.planner.observe([Round(load, rows, spent, forward, 0.0, ((self.request.id, outcome),))])
         self.ms += forward + sum(spent.values())
         self.tokens += len(committed)
         return chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ import pytest
 
 from foredraft import Constraint, Engine, SamplingParams
 from foredraft.config import Stage
-from foredraft.engine.assembly import AUTO_STAGES
+from foredraft.engine.speculation import AUTO_STAGES
 from foredraft.errors import RequestError
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Drafter, Model, Planner
 from foredraft.registry import create_drafter
 from foredraft.sampling.constraint import compile_constraint
@@ -25,6 +24,7 @@ from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, drafter_context, markov_logits
 from foredraft.types import Completion, Draft, FinishReason, Logits, VerifyRule
 from matrix import matrix
+from planner_doubles import auto_planner
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -106,7 +106,7 @@ STAGES = {
     "draft-model": [Stage("draft-model", {"model": "small", "max": "5"})],
     "auto": list(AUTO_STAGES),
 }
-PLANNERS: dict[str, type[Planner]] = {"fixed": FixedPlanner, "auto": AdaptivePlanner}
+PLANNERS: dict[str, Callable[[], Planner]] = {"static": StaticPlanner, "auto": auto_planner}
 
 
 def matches(constraint: str, text: str) -> bool:
@@ -144,7 +144,7 @@ def test_every_drafter_leaves_a_constrained_answer_as_it_is(
         PROMPTS,
         params,
         concurrent=concurrent,
-        planner=PLANNERS["auto" if drafters == "auto" else "fixed"],
+        planner=PLANNERS["auto" if drafters == "auto" else "static"],
     )
     if drafters == "draft-model" or (drafters == "grammar" and constraint != "grammar"):
         assert origins.get(drafters, 0) > 0, "something was drafted and accepted"

@@ -12,15 +12,14 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.config import Stage
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Drafter, DrafterContext, Model, Planner
 from foredraft.registry import create_drafter, drafter_names
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, LogitsFunction, assert_lossless, drafter_context, markov_logits
 from foredraft.types import Logits, Round, Rows, VerifyRule
 from matrix import matrix
-from planner_doubles import PlannerAround
+from planner_doubles import PlannerAround, auto_planner
 
 VOCABULARY = 12
 DRAFT_MODEL = "draft-model"
@@ -77,15 +76,20 @@ class ClockworkPlanner(PlannerAround):
     """`auto` on a machine whose forwards take what they always take, so that every run decides alike."""
 
     def __init__(self) -> None:
-        super().__init__(AdaptivePlanner())
+        super().__init__(auto_planner())
 
-    def observe(self, measured: Round) -> None:
+    def observe(self, rounds: Sequence[Round]) -> None:
+        super().observe([self._always_alike(measured) for measured in rounds])
+
+    def _always_alike(self, measured: Round) -> Round:
         drafting = dict.fromkeys(measured.draft_ms, 0.01)
         forward = 10.0 + 0.5 * (measured.rows - 1)
-        super().observe(replace(measured, forward_ms=forward, sample_ms=0.1, draft_ms=drafting))
+        return replace(
+            measured, forward_ms=forward, sample_ms=0.1, plan_ms=0.1, late_ms=0.0, draft_ms=drafting
+        )
 
 
-PLANNERS: dict[str, type[Planner]] = {"fixed": FixedPlanner, "auto": ClockworkPlanner}
+PLANNERS: dict[str, type[Planner]] = {"static": StaticPlanner, "auto": ClockworkPlanner}
 
 LONG = SamplingParams(seed=4, max_tokens=70, ignore_eos=True)
 SETTINGS = {
@@ -273,7 +277,7 @@ def test_the_distribution_of_texts_is_the_target_s(rule: VerifyRule, case: str, 
     small = create_drafter(Stage(DRAFT_MODEL, {"model": "small"}), context_for(model, drafting))
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = 0
-    with Engine(model, drafters=[small], planner=FixedPlanner()) as engine:
+    with Engine(model, drafters=[small], planner=StaticPlanner()) as engine:
         for seed in range(runs):
             result = engine.generate(prompt, replace(params, seed=seed))
             counts[result.tokens] += 1

@@ -21,7 +21,7 @@ import pytest
 
 import torch_factory
 from foredraft import Engine, SamplingParams
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Model
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
 from foredraft.types import Completion, Logits, Rows, VerifyRule
@@ -131,7 +131,7 @@ def answers(
 ) -> list[Completion]:
     """An answer for each seed, as many at once as the model has sequences, with the drafts of `guess`."""
     drafters = [ScriptedDrafter(guess)] if guess else []
-    with Engine(model, drafters=drafters, planner=FixedPlanner()) as engine:
+    with Engine(model, drafters=drafters, planner=StaticPlanner()) as engine:
         return [
             completion
             for first in range(0, len(seeds), AT_ONCE)

@@ -10,7 +10,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.config import Stage
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Drafter, Model
 from foredraft.registry import create_drafter
 from foredraft.sampling.coupled import CoupledSampler
@@ -67,7 +67,7 @@ def test_the_sampled_rules_take_translated_drafts(way: str, rule: str) -> None:
     model = speaker(WORDS)
     params = SamplingParams(temperature=0.8, seed=1, max_tokens=60, verify=rule)  # type: ignore[arg-type]
     drafting = made(model, speaker(COARSE), way)
-    with Engine(model, drafters=[drafting], planner=FixedPlanner()) as engine:
+    with Engine(model, drafters=[drafting], planner=StaticPlanner()) as engine:
         result = engine.generate(WORDS.encode(TEXT)[:9], params)
     expected = text_of(WORDS, WORDS.encode(TEXT * 3)[9:69])
     assert text_of(WORDS, result.tokens) == expected

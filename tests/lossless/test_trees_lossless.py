@@ -14,16 +14,15 @@ import torch_cases
 import torch_factory
 from foredraft import Engine, SamplingParams
 from foredraft.config import Stage
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.decision import Decision, width_of
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
+from foredraft.planner.records import RoundRecord, width_of
 from foredraft.protocols import Drafter, DrafterContext, Model, Planner, RequestView
 from foredraft.registry import create_drafter
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, assert_lossless, drafter_context, markov_logits
-from foredraft.types import Draft, Load, Logits, Round
+from foredraft.types import Choice, Draft, Load, Logits, Round
 from matrix import matrix
-from planner_doubles import PlannerAround
+from planner_doubles import PlannerAround, auto_planner
 
 VOCABULARY = 12
 LANGUAGE = markov_logits(VOCABULARY, order=2, seed=1, scale=2.5)
@@ -51,13 +50,16 @@ class CheapRows(PlannerAround):
     slope = 0.01
 
     def __init__(self, *, trees: bool = True) -> None:
-        super().__init__(AdaptivePlanner(trees=trees))
+        super().__init__(auto_planner(trees=trees))
 
-    def observe(self, measured: Round) -> None:
+    def observe(self, rounds: Sequence[Round]) -> None:
+        super().observe([self._always_alike(measured) for measured in rounds])
+
+    def _always_alike(self, measured: Round) -> Round:
         drafting = dict.fromkeys(measured.draft_ms, 0.01)
         forward = 10.0 + 10.0 * self.slope * (measured.rows - 1)
-        super().observe(
-            replace(measured, forward_ms=forward, sample_ms=0.1, plan_ms=0.1, late_ms=0.0, draft_ms=drafting)
+        return replace(
+            measured, forward_ms=forward, sample_ms=0.1, plan_ms=0.1, late_ms=0.0, draft_ms=drafting
         )
 
 
@@ -85,9 +87,9 @@ def drafters(model: Model, small: Model | None = None) -> list[Drafter]:
     return [create_drafter(Stage(name, options), context(model, small)) for name, options in STAGES.items()]
 
 
-def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> list[Decision]:
+def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> list[RoundRecord]:
     """What was decided while the prompts were answered."""
-    model, heard = target(), list[Decision]()
+    model, heard = target(), list[RoundRecord]()
     with Engine(model, drafters=drafters(model), planner=planner) as engine:
         engine.decisions.watch(heard.append)
         if concurrent:
@@ -105,7 +107,7 @@ def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> li
     ids={"concurrent": ["alone", "concurrent"]},
 )
 def test_trees_leave_the_text_as_it_is(
-    settings: str, planner: type[AdaptivePlanner], concurrent: bool
+    settings: str, planner: type[CheapRows], concurrent: bool
 ) -> None:
     origins = assert_lossless(
         target, drafters, PROMPTS, SETTINGS[settings], concurrent=concurrent, planner=planner
@@ -140,17 +142,17 @@ class Widest(PlannerAround):
     widths: ClassVar[list[int]] = []
 
     def __init__(self) -> None:
-        super().__init__(FixedPlanner())
+        super().__init__(StaticPlanner())
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
-    ) -> list[Draft | None]:
+    ) -> list[Choice]:
         super().choose(requests, candidates, load)
         chosen = [
             max(drafts, key=lambda draft: width_of(draft.parents), default=None) for drafts in candidates
         ]
         self.widths.extend(width_of(draft.parents) for draft in chosen if draft)
-        return chosen
+        return [Choice(draft) for draft in chosen]
 
 
 @matrix(
@@ -160,7 +162,7 @@ class Widest(PlannerAround):
     ids={"concurrent": ["alone", "concurrent"]},
 )
 def test_trees_leave_the_text_of_a_torch_model_as_it_is(
-    tmp_path: Path, temperature: float, concurrent: bool, planner: type[Planner]
+    tmp_path: Path, temperature: float, concurrent: bool, planner: type[CheapRows | Widest]
 ) -> None:
     path = torch_factory.make_model(tmp_path / "target", "llama", seed=1)
     rng = np.random.default_rng(2)

@@ -10,7 +10,7 @@ import pytest
 
 from foredraft import Engine
 from foredraft.errors import CapacityError
-from foredraft.planner.decision import Why
+from foredraft.types import Reason
 from foredraft.server.auth import hash_key
 from foredraft.server.extras.speculation import describe
 from foredraft.server.settings import KeySettings, ServerSettings
@@ -103,7 +103,7 @@ def test_another_key_learns_no_text_and_whose_it_was() -> None:
         state = state_of(running, BOB)
     assert state["decisions"]
     drafters = {"suffix", "ngram-simple"}
-    allowed = PARTS | ASKED | drafters | {"round", "rows", "ms", "requests", "length", *Why}
+    allowed = PARTS | ASKED | drafters | {"round", "rows", "ms", "requests", "length", *Reason}
     assert set(strings(state["decisions"])) <= allowed
     assert set(strings(state["drafters"])) == drafters | {"drafts", "drafted", "accepted", "ms"}
 

@@ -11,13 +11,13 @@ import pytest
 
 from foredraft import Engine
 from foredraft.engine.stats import PlainRound
-from foredraft.planner.decision import Choice, Decision
+from foredraft.planner.records import RequestRecord, RoundRecord
 from foredraft.server.extras.speculation import describe, recent
 from foredraft.testing import FakeModel, ScriptedDrafter
 from http_server import Running, serving, writing_model
 
-CHOICE = Choice(1, ("suffix",), (), "suffix", 3, 1.5, None, 2, 3, 1)
-ROUND = Decision(1, 4, 0, 100, {"suffix": 1.0}, 1.0, 7.0, 1.0, 0.5, (CHOICE,))
+CHOICE = RequestRecord(1, ("suffix",), (), "suffix", 3, 1.5, None, 2, 3, 1)
+ROUND = RoundRecord(1, 4, 0, 100, {"suffix": 1.0}, 1.0, 7.0, 1.0, 0.5, (CHOICE,))
 
 
 def steady(ms: float) -> PlainRound:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from foredraft.engine.round import MOST_OWED
+from foredraft.engine.round import MAX_RECOMPUTED
 from matrix import nightly
 
 SAVING, RESTORING = 0.05, 0.04
@@ -36,7 +36,7 @@ class Rule(NamedTuple):
     before: bool = False
 
 
-IN_USE = Rule(lambda owed: owed <= MOST_OWED)
+IN_USE = Rule(lambda owed: owed <= MAX_RECOMPUTED)
 OTHERS = {
     "at once, in a forward of its own": Rule(lambda _: True, at_once=True),
     "in a forward of its own before the next draft": Rule(lambda _: True, before=True),

@@ -14,7 +14,7 @@ import pytest
 from foredraft.bench.cost_plot import check_plot_file, figure, write_plot
 from foredraft.errors import ConfigError, MissingDependencyError
 from foredraft.installation import add_extra
-from foredraft.planner.profile import Profile, ProfileKey
+from foredraft.engine.profile_store import Profile, ProfileKey
 
 PROFILE = Profile(
     key=ProfileKey("abc", "llama.cpp 1.0", "cpu", "2", "bf16/f16"),

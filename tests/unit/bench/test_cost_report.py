@@ -22,7 +22,7 @@ from foredraft.bench.cost_report import (
     to_curve,
 )
 from foredraft.bench.curves import Curve, find_curve
-from foredraft.planner.profile import Profile, ProfileKey
+from foredraft.engine.profile_store import Profile, ProfileKey
 
 STEPS = {1: 5.0, 2: 7.8, 4: 10.0, 7: 18.0, 8: 14.25, 16: 90.0}
 PROFILE = Profile(

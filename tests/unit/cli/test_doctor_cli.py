@@ -19,7 +19,7 @@ from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
 from foredraft.errors import BackendError
 from foredraft.installation import add_extra
-from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
+from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback
 

@@ -13,7 +13,7 @@ from command_line import Command
 from foredraft.cli import run_command
 from foredraft.drafters.suffix_store import SuffixStore
 from foredraft.engine.prefix import file_format
-from foredraft.planner.profile import Profile, ProfileKey, ProfileStore
+from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore
 
 KINDS = {"past outputs", "n-gram counts", "prefix cache", "typed lines"}
 

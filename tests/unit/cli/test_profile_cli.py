@@ -18,7 +18,7 @@ from foredraft.bench.cost_measure import Plan, measure_profile
 from foredraft.bench.curves import find_curve
 from foredraft.cli import profile as module
 from foredraft.installation import add_extra
-from foredraft.planner.profile import Profile, ProfileStore, files
+from foredraft.engine.profile_store import Profile, ProfileStore, files
 
 LITTLE = Plan((1, 2, 4, 8), (16, 64), repeats=3, seconds=0.5)
 

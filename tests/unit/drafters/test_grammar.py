@@ -131,10 +131,3 @@ def test_a_context_without_constraints_is_enough() -> None:
     request = started(drafter, CHOICE)
     commit(drafter, request, list(b"The "))
     assert draft(drafter, request) is None
-
-
-def test_it_serves_requests_that_are_constrained() -> None:
-    drafter = new()
-    assert drafter.serves(started(drafter, CHOICE))
-    assert not drafter.serves(started(drafter, None))
-    assert not GrammarDrafter(None).serves(started(GrammarDrafter(None), CHOICE)), "nobody compiles it"

@@ -191,9 +191,7 @@ def test_options() -> None:
             create(drafter_context(), options)
 
 
-def test_it_serves_requests_that_bring_a_prediction() -> None:
+def test_it_drafts_for_requests_that_bring_a_prediction() -> None:
     drafter = PredictionDrafter()
-    assert drafter.serves(start(drafter))
-    nothing = start(drafter, ())
-    assert not drafter.serves(nothing)
-    assert draft(drafter, nothing) is None
+    assert draft(drafter, start(drafter)) is not None
+    assert draft(drafter, start(drafter, ())) is None

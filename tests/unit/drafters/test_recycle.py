@@ -298,11 +298,6 @@ def test_trees_are_drafted_only_for_a_model_that_verifies_them() -> None:
         assert (found.parents is not None) == branches
 
 
-def test_it_hears_of_as_many_successors_as_it_can_draft() -> None:
-    for trees, options, wanted in ((True, {}, 4), (True, {"k": "7"}, 7), (False, {}, 0)):
-        assert create(drafter_context(FakeModel(trees=trees)), options).successors == wanted
-
-
 def test_options() -> None:
     context = drafter_context(FakeModel(trees=False))
     drafter = create(context, {"max": "2", "k": "7", "min-p": "0"})

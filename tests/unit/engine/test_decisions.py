@@ -14,15 +14,15 @@ import pytest
 
 import virtual_time
 from foredraft import Engine, SamplingParams
-from foredraft.engine import round as round_module
+from foredraft.engine import commit
 from foredraft.engine.decisions import KEPT
 from foredraft.engine.request import Request
-from foredraft.engine.verify import verify
+from foredraft.engine.commit import verify
 from foredraft.errors import BackendError, OutOfKVError
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.decision import Candidate, Choice, Decision, Why
+from foredraft.planner import AutoPlanner
+from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
 from foredraft.testing import FakeModel, ScriptedDrafter
-from foredraft.types import Draft, Logits, Probs, Rows, Verdict
+from foredraft.types import Draft, Logits, Probs, Reason, Rows, Verdict
 from planner_doubles import VOCABULARY, counting
 
 
@@ -32,13 +32,13 @@ def guess(history: Sequence[int]) -> Draft:
     return Draft((*right, 0 if right[1] != 14 else 1), "guess", features={"match_length": 5.0})
 
 
-def guessing(model: FakeModel | None = None, planner: AdaptivePlanner | None = None) -> Engine:
+def guessing(model: FakeModel | None = None, planner: AutoPlanner | None = None) -> Engine:
     drafter = ScriptedDrafter(guess, name="guess")
     return Engine(model or FakeModel(VOCABULARY, logits=counting), drafters=[drafter], planner=planner)
 
 
-def answered(engine: Engine, tokens: int = 13, max_draft: int | None = None) -> list[Decision]:
-    heard: list[Decision] = []
+def answered(engine: Engine, tokens: int = 13, max_draft: int | None = None) -> list[RoundRecord]:
+    heard: list[RoundRecord] = []
     end = engine.decisions.watch(heard.append)
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     done = engine.run([engine.add([3], params, max_draft=max_draft)])
@@ -60,7 +60,7 @@ def test_each_round_says_what_was_proposed_verified_and_accepted() -> None:
     assert (choice.source, choice.length, choice.accepted, choice.committed) == ("guess", 3, 2, 3)
     assert choice.reason is None
     assert (heard[0].rows, heard[0].prefill_rows) == (4, 0)
-    assert heard[0].planner_ms > 0
+    assert heard[0].plan_ms > 0
     assert set(heard[0].draft_ms) == {"guess"}
     assert sum(decision.choices[0].committed for decision in heard) == 13 - 1
 
@@ -77,25 +77,25 @@ def test_nothing_of_a_text_is_told() -> None:
         else:
             yield value
 
-    names = {field.name for kind in (Decision, Choice, Candidate) for field in fields(kind)}
-    names |= {"guess", "match_length", *Why}
+    names = {field.name for kind in (RoundRecord, RequestRecord, Candidate) for field in fields(kind)}
+    names |= {"guess", "match_length", *Reason}
     for decision in answered(guessing()):
         for leaf in leaves(asdict(decision)):
             assert leaf is None or isinstance(leaf, int | float) or leaf in names
-    assert not [name for name in names if "token" in name and name not in set(Why)]
+    assert not [name for name in names if "token" in name and name not in set(Reason)]
 
 
 def test_a_request_that_may_not_be_drafted_for_says_so() -> None:
     heard = answered(guessing(), max_draft=0)
-    assert {choice.reason for decision in heard for choice in decision.choices} == {Why.NO_ROOM}
+    assert {choice.reason for decision in heard for choice in decision.choices} == {Reason.NO_ROOM}
     assert heard[0].choices[0].asked == ()
 
 
 def test_a_drafter_that_finds_nothing() -> None:
     engine = Engine(FakeModel(VOCABULARY, logits=counting), drafters=[ScriptedDrafter(lambda history: None)])
     *heard, last = answered(engine)
-    assert {choice.reason for decision in heard for choice in decision.choices} == {Why.NOTHING_FOUND}
-    assert last.choices[0].reason is Why.NO_ROOM
+    assert {choice.reason for decision in heard for choice in decision.choices} == {Reason.NOTHING_FOUND}
+    assert last.choices[0].reason is Reason.NO_ROOM
 
 
 def test_without_drafters_there_is_nothing_to_decide() -> None:
@@ -112,12 +112,12 @@ def test_a_draft_that_the_kv_cache_has_no_room_for() -> None:
             return super().forward(batch)
 
     heard = answered(guessing(Full(VOCABULARY, logits=counting)), tokens=4)
-    assert [decision.choices[0].reason for decision in heard] == [Why.NO_CELLS, Why.NO_CELLS, Why.NO_ROOM]
+    assert [decision.choices[0].reason for decision in heard] == [Reason.NO_CELLS, Reason.NO_CELLS, Reason.NO_ROOM]
     assert heard[0].choices[0].candidates
 
 
 def test_a_request_that_fails_beside_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, heard = guessing(), list[Decision]()
+    engine, heard = guessing(), list[RoundRecord]()
     engine.decisions.watch(heard.append)
     params = SamplingParams(max_tokens=9, ignore_eos=True)
     failing, going = engine.add([3], params), engine.add([5], params)
@@ -127,13 +127,13 @@ def test_a_request_that_fails_beside_one_that_does_not(monkeypatch: pytest.Monke
             raise BackendError("no")
         return verify(request, draft, rows)
 
-    monkeypatch.setattr(round_module, "verify", failed)
+    monkeypatch.setattr(commit, "verify", failed)
     first, second = engine.run([failing, going])
     assert first.error
     assert not second.error
     broken = heard[0].choices
     assert [(choice.request, choice.reason, choice.committed) for choice in broken] == [
-        (failing, Why.FAILED, 0),
+        (failing, Reason.FAILED, 0),
         (going, None, 3),
     ]
 
@@ -142,17 +142,17 @@ def test_a_request_that_fails_beside_one_that_does_not(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def copied() -> list[Decision]:
+def copied() -> list[RoundRecord]:
     """The rounds of `auto` on a text of which a half is copied, in virtual time."""
     traces = virtual_time.trace_set([virtual_time.mixed_trace(300, random.Random(5))])
-    heard: list[Decision] = []
+    heard: list[RoundRecord] = []
     with virtual_time.virtual_engine(traces, virtual_time.curve("steep"), "auto") as (engine, _):
         engine.decisions.watch(heard.append)
         engine.run([virtual_time.ask(engine, traces.traces[0])])
     return heard
 
 
-def test_auto_tells_what_it_expected(copied: list[Decision]) -> None:
+def test_auto_tells_what_it_expected(copied: list[RoundRecord]) -> None:
     drafted = [choice for decision in copied for choice in decision.choices if choice.source]
     assert drafted
     for choice in drafted:
@@ -164,26 +164,26 @@ def test_auto_tells_what_it_expected(copied: list[Decision]) -> None:
         assert 0 < found.survival[choice.length - 1] <= found.survival[0] <= 1
 
 
-def test_auto_tells_why_it_drafted_nothing(copied: list[Decision]) -> None:
+def test_auto_tells_why_it_drafted_nothing(copied: list[RoundRecord]) -> None:
     plain = [choice for decision in copied for choice in decision.choices if not choice.source]
     reasons = {choice.reason for choice in plain}
     assert None not in reasons
-    assert Why.NOT_WORTH in reasons
+    assert Reason.NOT_WORTH in reasons
     for choice in plain:
-        if choice.reason is Why.NOT_WORTH:
+        if choice.reason is Reason.NOT_WORTH:
             assert choice.candidates
             assert choice.gain is not None
             assert choice.gain <= 1.03
-        if choice.reason in (Why.NOT_ASKED, Why.MEASURING):
+        if choice.reason in (Reason.BACK_OFF, Reason.MEASURING):
             assert not choice.asked
-        if choice.reason is Why.NOTHING_FOUND:
+        if choice.reason is Reason.NOTHING_FOUND:
             assert choice.asked
             assert not choice.candidates
 
 
 def test_requests_are_told_in_their_places() -> None:
     traces = virtual_time.noise_traces(3, prompt=50, output=40)
-    heard: list[Decision] = []
+    heard: list[RoundRecord] = []
     with virtual_time.virtual_engine(traces, virtual_time.curve("gpu"), "auto", sequences=3) as (engine, _):
         engine.decisions.watch(heard.append)
         requests = [virtual_time.ask(engine, trace) for trace in traces.traces]
@@ -238,9 +238,9 @@ def test_the_totals_are_the_sum_of_all_requests() -> None:
 
 def test_a_listener_that_fails_is_told_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
     engine, calls = guessing(), []
-    heard: list[Decision] = []
+    heard: list[RoundRecord] = []
 
-    def fails(decision: Decision) -> None:
+    def fails(decision: RoundRecord) -> None:
         calls.append(decision)
         raise RuntimeError("no")
 
@@ -257,7 +257,7 @@ def test_a_listener_that_fails_is_told_nothing_more(caplog: pytest.LogCaptureFix
 def test_a_listener_that_left_hears_nothing() -> None:
     engine = guessing()
     before = len(answered(engine))
-    heard: list[Decision] = []
+    heard: list[RoundRecord] = []
     end = engine.decisions.watch(heard.append)
     end()
     end()

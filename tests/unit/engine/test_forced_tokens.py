@@ -10,7 +10,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.drafters.grammar import GrammarDrafter
-from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.planner import AutoPlanner
 from foredraft.protocols import RequestView
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.testing import FakeModel
@@ -64,7 +64,7 @@ def answers(ms: float) -> list[SpeculationStats]:
     beside = NothingToSay(model, ms)
     grammar = GrammarDrafter(lambda constraint: compile_constraint(constraint, model.tokenizer))
     params = SamplingParams(max_tokens=800, constraint=Constraint("json_schema", json.dumps(SCHEMA)))
-    with Engine(model, drafters=[grammar, beside], planner=AdaptivePlanner(), clock=beside.clock) as engine:
+    with Engine(model, drafters=[grammar, beside], planner=AutoPlanner(), clock=beside.clock) as engine:
         return [engine.generate("hello", params).speculation for _ in range(3)]
 
 

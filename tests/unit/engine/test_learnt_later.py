@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from foredraft import Engine, SamplingParams
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Draft, DraftLimit, Load, Round
@@ -22,7 +22,7 @@ class Asking(PlannerAround):
     """Asks in every second round, verifies nothing, and rests in the round after."""
 
     def __init__(self) -> None:
-        super().__init__(FixedPlanner())
+        super().__init__(StaticPlanner())
         self._asks = False
         self.log: list[str] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.engine.ledger import MOST
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import RequestView
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import (
@@ -37,7 +37,7 @@ class Drowsy(PlannerAround):
     """Rests in `rests` rounds of `cycle`, and writes down what it is told, by the text's length before it."""
 
     def __init__(self, rests: int, cycle: int) -> None:
-        super().__init__(FixedPlanner())
+        super().__init__(StaticPlanner())
         self._rests, self._cycle = rests, cycle
         self._rounds = 0
         self.log: list[tuple[str, int]] = []
@@ -184,7 +184,7 @@ def test_an_interrupt_while_others_are_told_loses_one_round() -> None:
 
 def test_what_learning_took_is_told_although_a_prompt_came_between() -> None:
     now = [0.0]
-    planner = SlowToLearn(FixedPlanner(), now)
+    planner = SlowToLearn(StaticPlanner(), now)
     drafters = [ScriptedDrafter(lambda _: ())]
     model = FakeModel(VOCABULARY, logits=counting)
     engine = Engine(model, drafters=drafters, planner=planner, clock=lambda: now[0])
@@ -205,7 +205,7 @@ def test_what_a_drafter_takes_to_listen_is_in_the_accounts() -> None:
 
     drafters = [Listening(lambda _: None, name="next")]
     model = FakeModel(VOCABULARY, logits=counting)
-    engine = Engine(model, drafters=drafters, planner=FixedPlanner(), clock=lambda: now[0])
+    engine = Engine(model, drafters=drafters, planner=StaticPlanner(), clock=lambda: now[0])
     spent = engine.generate([3], tokens(20)).speculation
     assert spent.ms["draft"] == pytest.approx(1e3 * now[0], abs=25), (
         "the prompt's and the last are no round's"
@@ -226,7 +226,7 @@ def test_probabilities_do_not_wait_to_be_counted() -> None:
 
     model = FakeModel(VOCABULARY, logits=counting)
     drafter = ScriptedDrafter(sampled, name="next")
-    engine = Engine(model, drafters=[drafter], planner=FixedPlanner())
+    engine = Engine(model, drafters=[drafter], planner=StaticPlanner())
     most = 0
     engine.add([3], SamplingParams(max_tokens=40, ignore_eos=True, temperature=1.0, verify="rejection"))
     while not engine.idle:

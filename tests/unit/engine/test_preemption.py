@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft import Completion, Engine, FinishEvent, FinishReason, SamplingParams
-from foredraft.engine.round import accept_tokens
+from foredraft.engine.commit import accept_tokens
 from foredraft.errors import OutOfKVError
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
 from foredraft.types import Rows, TokenEvent
@@ -179,7 +179,7 @@ def test_a_request_that_is_over_makes_room_before_another_waits(monkeypatch: pyt
                 raise KeyboardInterrupt
             return accept_tokens(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr("foredraft.engine.round.accept_tokens", tear)
+        patch.setattr("foredraft.engine.commit.accept_tokens", tear)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     with monkeypatch.context() as patch:

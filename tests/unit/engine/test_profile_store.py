@@ -17,7 +17,7 @@ import pytest
 
 from foredraft.cpu_info import Processor, this_processor
 from foredraft.planner import profile as module
-from foredraft.planner.profile import Profile, ProfileKey, ProfileStore, erase, files, key_of
+from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore, erase, files, key_of
 from foredraft.testing import FakeModel
 
 KEY = ProfileKey(
@@ -282,7 +282,7 @@ def assert_ignored_and_replaced(store: ProfileStore, file: Path, caplog: pytest.
     assert store.load(KEY) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.name == "foredraft.planner.profile"
+    assert record.name == "foredraft.engine.profile_store"
     assert "Ignoring the stored profile" in record.message
     assert str(file) in record.message
     store.save(PROFILE)

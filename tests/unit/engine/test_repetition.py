@@ -17,7 +17,7 @@ from foredraft.engine.request import (
     REPETITION_CHECK_TOKENS,
     repeats,
 )
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Logits
 
@@ -90,7 +90,7 @@ def answer(next_token: Callable[[int], int], drafted: int, **sampling: object) -
 
     model = FakeModel(logits=saying(next_token, len(PROMPT)), context_length=4096)
     drafters = [ScriptedDrafter(propose)] if drafted else []
-    with Engine(model, drafters=drafters, planner=FixedPlanner()) as engine:
+    with Engine(model, drafters=drafters, planner=StaticPlanner()) as engine:
         completion = engine.generate(PROMPT, max_tokens=2000, ignore_eos=True, **sampling)  # type: ignore[arg-type]
     return completion.tokens, completion.finish_reason
 

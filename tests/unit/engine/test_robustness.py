@@ -10,7 +10,7 @@ import pytest
 
 from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEvent
 from foredraft.drafters.draft_model import DraftModelDrafter
-from foredraft.engine.verify import verify
+from foredraft.engine.commit import verify
 from foredraft.errors import BackendError, ConfigError, RequestError
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, ScriptedDrafter

@@ -309,13 +309,13 @@ def test_a_real_model_s_scores_are_those_of_decoding(model_path: Path, shared_ca
     assert found[len(prompt) - 1 :] == expected
 
 
-def test_a_drafter_that_hears_of_successors_hears_of_the_answer_s_alone() -> None:
+def test_what_a_drafter_observes_is_the_answer_alone() -> None:
     """The scored rows of a prompt come with the one that begins the answer."""
-    engine = Engine(FakeModel(258, sequences=2))
-    engine.set_speculation("recycle")
-    assert engine.setup.drafters.successors
+    drafter = ScriptedDrafter(lambda _: None)
+    engine = Engine(FakeModel(258), drafters=[drafter])
     asked = ScoringParams(logprobs=3, score_prompt=True, answers=True, max_tokens=4, ignore_eos=True)
-    found = run(engine, engine.add(LONG, asked), engine.add([1], asked))
-    for events in found.values():
-        assert end(events).reason is FinishReason.LENGTH
-        assert len(answer(events)) == 4
+    [events] = run(engine, engine.add(LONG, asked)).values()
+    assert end(events).reason is FinishReason.LENGTH
+    observed = [token for outcome in drafter.outcomes for token in outcome.tokens]
+    assert observed == [event.token for event in answer(events)]
+    assert drafter.outcomes[0].kept == len(LONG)

@@ -8,8 +8,8 @@ from pathlib import Path
 from foredraft.engine.knowledge import TRUSTED, Knowledge
 from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.teaching import Teaching
-from foredraft.planner.adaptive import AdaptivePlanner
-from foredraft.planner.profile import ProfileStore
+from foredraft.planner import AutoPlanner
+from foredraft.engine.profile_store import ProfileStore
 from foredraft.testing import FakeModel
 from planner_rounds import Game, all_right, chain, linear, teach
 
@@ -22,7 +22,7 @@ def teaching_of(model: FakeModel) -> Teaching:
 def test_forwards_are_measured_once_for_all_planners() -> None:
     model = FakeModel(sequences=2)
     teaching = teaching_of(model)
-    first, second = AdaptivePlanner(), AdaptivePlanner()
+    first, second = AutoPlanner(), AutoPlanner()
     teaching.teach(first)
     measured = len(model.forwards)
     assert measured > 3
@@ -33,8 +33,8 @@ def test_forwards_are_measured_once_for_all_planners() -> None:
     assert [model.length(seq) for seq in range(2)] == [0, 0]
 
 
-def experienced() -> AdaptivePlanner:
-    planner = AdaptivePlanner()
+def experienced() -> AutoPlanner:
+    planner = AutoPlanner()
     teach(planner, linear(0.1))
     Game(planner, linear(0.1)).play(TRUSTED + 1, [chain(4, match_length=5)], all_right)
     return planner
@@ -45,8 +45,8 @@ def test_what_one_has_learnt_is_told_to_the_next_and_less_is_measured(tmp_path: 
     teaching = teaching_of(model)
     teaching.knowledge = Knowledge(ProfileStore(tmp_path), model.info, remember=True)
     teaching.keep(experienced())
-    teaching.teach(AdaptivePlanner())
-    teaching_of(unknown).teach(AdaptivePlanner())
+    teaching.teach(AutoPlanner())
+    teaching_of(unknown).teach(AutoPlanner())
     assert len(model.forwards) < len(unknown.forwards)
 
 

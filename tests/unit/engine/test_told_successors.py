@@ -9,7 +9,7 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.engine import round as round_module
-from foredraft.planner.fixed import FixedPlanner
+from foredraft.planner import StaticPlanner
 from foredraft.protocols import Planner, RequestView
 from foredraft.sampling.successors import Successors, verified_successors
 from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
@@ -90,7 +90,7 @@ class Asking(PlannerAround):
     """Asks the listening drafter for the requests in `asked` only."""
 
     def __init__(self, asked: set[int] | None = None) -> None:
-        super().__init__(FixedPlanner())
+        super().__init__(StaticPlanner())
         self.asked = asked or set()
 
     def limits(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from foredraft import Engine
-from foredraft.engine.warmup import PACE_SIZES, SIZES, measure_costs
-from foredraft.planner.adaptive import AdaptivePlanner
+from foredraft.engine.warmup import BASELINE_SIZES, SIZES, measure_costs
+from foredraft.planner import AutoPlanner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Logits, Rows
 
@@ -47,7 +47,7 @@ class Changing(FakeModel):
 
 def test_what_a_change_of_size_takes_is_no_part_of_plain_decoding() -> None:
     clock = Clock()
-    planner = AdaptivePlanner()
+    planner = AutoPlanner()
     for measured in measure_costs(Changing(clock), 0, budget_s=60, clock=clock):
         planner.observe(measured)
     (curve,) = planner.curve().values()
@@ -65,7 +65,7 @@ def test_a_slow_model_measures_the_required_sizes_once_whatever_the_budget() -> 
 
 
 def test_no_budget_adds_sizes_that_were_not_asked_for() -> None:
-    rounds = measure_costs(FakeModel(), 0, budget_s=0.0, sizes=PACE_SIZES)
+    rounds = measure_costs(FakeModel(), 0, budget_s=0.0, sizes=BASELINE_SIZES)
     assert {measured.rows for measured in rounds} == {1}
 
 
@@ -75,7 +75,7 @@ def test_no_forward_is_larger_than_the_model_allows() -> None:
 
 
 def test_a_seeded_planner_drafts_from_the_first_round() -> None:
-    planner = AdaptivePlanner()
+    planner = AutoPlanner()
     for measured in measure_costs(FakeModel(), 0):
         planner.observe(measured)
     engine = Engine(FakeModel(), drafters=[ScriptedDrafter(lambda _: [1])], planner=planner)

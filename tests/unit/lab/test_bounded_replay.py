@@ -13,7 +13,7 @@ from foredraft.bench.attempt_cost import AttemptCost
 from foredraft.bench.curves import Curve, find_curve
 from foredraft.bench.trace import Trace, TraceSet, shipped_traces
 from foredraft.config import parse_speculation
-from foredraft.planner.decision import Candidate, Choice, Decision
+from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
 from foredraft.registry import check_speculation
 from lab import grid
 from lab.bounds import clairvoyant_cost, copyable, hindsight_cost
@@ -136,9 +136,9 @@ def test_static_settings_are_valid_and_ranked(monkeypatch: pytest.MonkeyPatch) -
 # --- calibration ---------------------------------------------------------------------------------------
 
 
-def verified(survival: tuple[float, ...], accepted: int, *, own: int = 1, width: int = 1) -> Choice:
+def verified(survival: tuple[float, ...], accepted: int, *, own: int = 1, width: int = 1) -> RequestRecord:
     """A draft of which so many tokens were accepted, and so many tokens were the target's `own`."""
-    return Choice(
+    return RequestRecord(
         request=1,
         asked=("s",),
         candidates=(Candidate("other", 1, {}, (0.5,)), Candidate("s", len(survival), {}, survival)),
@@ -168,7 +168,7 @@ def test_the_error_is_the_mean_distance_weighed_by_tokens() -> None:
     assert calibration.error is None
     for accepted in (1, 1, 1, 0):
         choice = verified((0.95,), accepted)
-        calibration.add(Decision(1, 2, 0, 0, {}, 0.0, 0.0, 0.0, 0.0, (choice,)))
+        calibration.add(RoundRecord(1, 2, 0, 0, {}, 0.0, 0.0, 0.0, 0.0, (choice,)))
     assert calibration.bins() == [Bin(0.95, 0.75, 4)]
     assert calibration.error == pytest.approx(0.2)
 
