@@ -139,7 +139,6 @@ class UselessDrafter:
     """
 
     name = "useless"
-    successors = 0
 
     def __init__(self, model: ReplayModel, token_ms: float, chunk_ms: float, sure: float) -> None:
         self._model = model
@@ -148,9 +147,6 @@ class UselessDrafter:
         self._sure = sure
         self._read: dict[int, int] = {}
         self._rng = random.Random(3)
-
-    def serves(self, request: RequestView) -> bool:
-        return True
 
     def start(self, request: RequestView) -> None:
         self._read[request.id] = 0

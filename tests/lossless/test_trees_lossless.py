@@ -106,9 +106,7 @@ def decided(planner: Planner, params: SamplingParams, *, concurrent: bool) -> li
     concurrent=[False, True],
     ids={"concurrent": ["alone", "concurrent"]},
 )
-def test_trees_leave_the_text_as_it_is(
-    settings: str, planner: type[CheapRows], concurrent: bool
-) -> None:
+def test_trees_leave_the_text_as_it_is(settings: str, planner: type[CheapRows], concurrent: bool) -> None:
     origins = assert_lossless(
         target, drafters, PROMPTS, SETTINGS[settings], concurrent=concurrent, planner=planner
     )

@@ -10,10 +10,10 @@ import pytest
 
 from foredraft import Engine
 from foredraft.errors import CapacityError
-from foredraft.types import Reason
 from foredraft.server.auth import hash_key
 from foredraft.server.extras.speculation import describe
 from foredraft.server.settings import KeySettings, ServerSettings
+from foredraft.types import Reason
 from http_server import Running, serving, writing_model
 
 ALICE, BOB = "ft-alice", "ft-bob"

@@ -15,8 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foredraft.bench.cost_measure import DEPTHS, FULL, QUICK, ROWS, SETTLED, Plan, measure_profile, settled
-from foredraft.errors import BackendError, CapacityError
 from foredraft.engine.profile_store import key_of
+from foredraft.errors import BackendError, CapacityError
 from foredraft.testing import FakeModel
 from foredraft.types import Logits, Rollback, Rows
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from foredraft.bench.cost_plot import check_plot_file, figure, write_plot
+from foredraft.engine.profile_store import Profile, ProfileKey
 from foredraft.errors import ConfigError, MissingDependencyError
 from foredraft.installation import add_extra
-from foredraft.engine.profile_store import Profile, ProfileKey
 
 PROFILE = Profile(
     key=ProfileKey("abc", "llama.cpp 1.0", "cpu", "2", "bf16/f16"),

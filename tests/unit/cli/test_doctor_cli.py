@@ -17,9 +17,9 @@ import gguf_factory
 from command_line import Command
 from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
+from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore
 from foredraft.errors import BackendError
 from foredraft.installation import add_extra
-from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback
 

@@ -11,8 +11,6 @@ from foredraft.protocols import Drafter, RequestView
 from foredraft.testing import FakeModel, drafter_context, run_drafter
 from foredraft.types import Draft, DraftLimit, Outcome
 
-Successors = tuple[tuple[int, tuple[int, ...]], ...]
-
 
 def new(*, width: int = 1, longest: int = 8, end: Sequence[int] = (), least: float = 0.0) -> RecycleDrafter:
     return RecycleDrafter(
@@ -38,11 +36,10 @@ def change(
     kept: int | None = None,
     draft: Draft | None = None,
     accepted: int = 0,
-    successors: Successors = (),
 ) -> None:
     kept = len(request.tokens) if kept is None else kept
     request.tokens[kept:] = tokens
-    drafter.observe(request, Outcome(kept, tuple(tokens), draft, accepted, successors))
+    drafter.observe(request, Outcome(kept, tuple(tokens), draft, accepted))
 
 
 def draft(drafter: Drafter, request: RequestView, limit: int = 64, least: float = 0.0) -> Draft | None:
@@ -86,50 +83,6 @@ def test_two_tokens_are_asked_before_one() -> None:
     assert (found.tokens, found.features["match_length"]) == ((7,), 1)
 
 
-def test_rows_of_rejected_tokens_teach() -> None:
-    drafter = new()
-    request = started(drafter, [1, 2])
-    wrong = Draft((20, 21), "another")
-    rows = ((2, (5, 6)), (20, (30, 31)), (21, (40,)))
-    change(drafter, request, [5], draft=wrong, successors=rows)
-    change(drafter, request, [20])
-    found = draft(drafter, request)
-    assert found is not None
-    assert found.tokens == (30,)  # where 30 leads was never seen
-    assert dict(found.features) == {"match_length": 1, "count": 0, "own": 1}
-    change(drafter, request, [21])  # after 20, as in the rejected draft
-    found = draft(drafter, request, 1)
-    assert found is not None
-    assert (found.tokens, found.features["match_length"]) == ((40,), 2)
-
-
-def test_rows_of_a_rejected_tree_teach_after_their_own_parents() -> None:
-    drafter = new()
-    request = started(drafter, [1, 2])
-    tree = Draft((20, 21, 22), "another", parents=(-1, -1, 0))
-    rows = ((2, (5,)), (20, (30,)), (21, (31,)), (22, (32,)))
-    change(drafter, request, [5], draft=tree, successors=rows)
-    for before, last, expected in ((2, 20, 30), (2, 21, 31), (20, 22, 32)):
-        change(drafter, request, [before, last])
-        found = draft(drafter, request, 1)
-        assert found is not None
-        assert (found.tokens, found.features["match_length"]) == ((expected,), 2)
-
-
-def test_what_followed_outranks_what_was_held_likely() -> None:
-    drafter = new()
-    request = started(drafter, [1, 2])
-    change(drafter, request, [3, 2], successors=((2, (9, 3)),))
-    assert drafted(drafter, request, 1) == (3,)
-
-
-def test_a_row_without_successors_teaches_nothing() -> None:
-    drafter = new()
-    request = started(drafter, [1])
-    change(drafter, request, [2], successors=((1, ()),))
-    assert draft(drafter, request) is None
-
-
 def test_other_drafters_rounds_and_plain_ones_are_learned_from() -> None:
     drafter = new()
     request = started(drafter, [1])
@@ -166,7 +119,7 @@ def test_another_scope_s_text_is_never_drafted() -> None:
     drafter = new(width=4)
     secret = [1, 2, 3, 4, 5] * 3
     theirs = started(drafter, secret, number=1, scope="alice")
-    change(drafter, theirs, [1], successors=((5, (7, 8)),))
+    change(drafter, theirs, [1])
     for end in ([1, 2], [4, 5], [5]):
         ours = started(drafter, end, number=2, scope="bob")
         assert draft(drafter, ours) is None

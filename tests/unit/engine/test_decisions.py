@@ -15,12 +15,12 @@ import pytest
 import virtual_time
 from foredraft import Engine, SamplingParams
 from foredraft.engine import commit
+from foredraft.engine.commit import verify
 from foredraft.engine.decisions import KEPT
 from foredraft.engine.request import Request
-from foredraft.engine.commit import verify
 from foredraft.errors import BackendError, OutOfKVError
-from foredraft.planner import AutoPlanner
 from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
+from foredraft.protocols import Planner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Draft, Logits, Probs, Reason, Rows, Verdict
 from planner_doubles import VOCABULARY, counting
@@ -32,7 +32,7 @@ def guess(history: Sequence[int]) -> Draft:
     return Draft((*right, 0 if right[1] != 14 else 1), "guess", features={"match_length": 5.0})
 
 
-def guessing(model: FakeModel | None = None, planner: AutoPlanner | None = None) -> Engine:
+def guessing(model: FakeModel | None = None, planner: Planner | None = None) -> Engine:
     drafter = ScriptedDrafter(guess, name="guess")
     return Engine(model or FakeModel(VOCABULARY, logits=counting), drafters=[drafter], planner=planner)
 
@@ -112,7 +112,11 @@ def test_a_draft_that_the_kv_cache_has_no_room_for() -> None:
             return super().forward(batch)
 
     heard = answered(guessing(Full(VOCABULARY, logits=counting)), tokens=4)
-    assert [decision.choices[0].reason for decision in heard] == [Reason.NO_CELLS, Reason.NO_CELLS, Reason.NO_ROOM]
+    assert [decision.choices[0].reason for decision in heard] == [
+        Reason.NO_CELLS,
+        Reason.NO_CELLS,
+        Reason.NO_ROOM,
+    ]
     assert heard[0].choices[0].candidates
 
 

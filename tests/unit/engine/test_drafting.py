@@ -1,4 +1,6 @@
-"""What drafters hear: everything, before they are asked again; of several rounds as of one change."""
+"""What drafters observe: everything, before they draft again; several rounds as one change. And one that fails
+is dropped.
+"""
 
 from __future__ import annotations
 
@@ -23,149 +25,151 @@ def started(*drafters: ScriptedDrafter) -> tuple[Drafters, RequestView, Request]
     return all_of_them, view, make_request(view, model.tokenizer, context_length=64, vocab_size=16)
 
 
-def commit(drafters: Drafters, view: RequestView, tokens: Sequence[int], asked: Sequence[str]) -> Outcome:
+def commit(drafters: Drafters, view: RequestView, tokens: Sequence[int]) -> Outcome:
     outcome = Outcome(len(view.tokens), tuple(tokens))
     view.tokens.extend(tokens)
-    drafters.observe(view, outcome, asked)
+    drafters.observe(view, outcome)
     return outcome
 
 
-def test_rounds_without_a_question_are_told_together_before_the_next_one() -> None:
+def test_rounds_without_an_attempt_are_observed_together_before_the_next_one() -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, request = started(silent)
     for token in (4, 5, 6):
-        commit(drafters, view, [token], asked=())
+        commit(drafters, view, [token])
     assert silent.outcomes == []
     drafters.draft([request], {silent.name: [LIMIT]})
     assert silent.outcomes == [Outcome(3, (4, 5, 6))]
 
 
-def test_rounds_after_a_question_whose_round_failed_are_told_with_the_next_one() -> None:
+def test_rounds_after_an_attempt_whose_round_failed_are_observed_with_the_next_one() -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, request = started(silent)
-    commit(drafters, view, [4], asked=())
+    commit(drafters, view, [4])
     drafters.draft([request], {silent.name: [LIMIT]})
-    for token in (5, 6):  # the forward had no room, and nobody is asked for a while
-        commit(drafters, view, [token], asked=())
+    for token in (5, 6):  # the forward had no room, and no draft is attempted for a while
+        commit(drafters, view, [token])
     drafters.draft([request], {silent.name: [LIMIT]})
     assert silent.outcomes == [Outcome(3, (4,)), Outcome(4, (5, 6))]
 
 
-def test_a_request_that_is_not_asked_for_is_told_when_it_is() -> None:
+def test_changes_of_a_request_are_observed_when_it_is_drafted_for() -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, request = started(silent)
     other = RequestView(2, [7, 8], prompt_length=2)
     drafters.start(other)
-    company = make_request(other, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
-    commit(drafters, view, [4], asked=())
-    commit(drafters, other, [9], asked=())
-    drafters.draft([request, company], {silent.name: [LIMIT, None]})
+    beside = make_request(other, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
+    commit(drafters, view, [4])
+    commit(drafters, other, [9])
+    drafters.draft([request, beside], {silent.name: [LIMIT, None]})
     assert silent.outcomes == [Outcome(3, (4,))]
-    commit(drafters, other, [10], asked=())
-    drafters.draft([request, company], {silent.name: [LIMIT, LIMIT]})
+    commit(drafters, other, [10])
+    drafters.draft([request, beside], {silent.name: [LIMIT, LIMIT]})
     assert silent.outcomes == [Outcome(3, (4,)), Outcome(2, (9, 10))]
 
 
-def test_each_drafter_hears_of_each_of_its_rounds_when_it_is_asked_again() -> None:
+def test_one_round_is_observed_as_it_was_by_all_drafters() -> None:
     first, second = ScriptedDrafter(lambda history: None, name="first"), ScriptedDrafter(lambda history: None)
     drafters, view, request = started(first, second)
-    one = commit(drafters, view, [4], asked=("first",))
+    one = commit(drafters, view, [4])
     drafters.draft([request], {"first": [LIMIT]})
-    assert first.outcomes == [one]
-    two = commit(drafters, view, [5, 6], asked=("first",))
+    two = commit(drafters, view, [5, 6])
     drafters.draft([request], {"first": [LIMIT]})
-    assert first.outcomes == [one, two]
+    assert first.outcomes == second.outcomes == [one, two]
     assert first.outcomes[0] is one, "as it was, with the draft"
-    assert second.outcomes == []
     drafters.draft([request], {"scripted": [LIMIT]})
-    assert second.outcomes == [Outcome(3, (4, 5, 6))]
-    assert first.outcomes == [one, two]
-
-
-def test_who_wants_successors_hears_of_its_rounds_at_once() -> None:
-    eager = ScriptedDrafter(lambda history: None, name="eager", successors=2)
-    drafters, view, request = started(eager)
-    one = commit(drafters, view, [4], asked=("eager",))
-    assert eager.outcomes == [one]
-    commit(drafters, view, [5], asked=())
-    assert eager.outcomes == [one], "not of those in which it was not asked"
-    commit(drafters, view, [6], asked=("eager",))
-    assert eager.outcomes == [one, Outcome(4, (5, 6))]
-    drafters.draft([request], {"eager": [LIMIT]})
-    assert len(eager.outcomes) == 2
+    assert first.outcomes == second.outcomes == [one, two], "once"
 
 
 @pytest.mark.parametrize("before", [1, 3])
-def test_removed_text_that_was_not_told_yet_is_never_told(before: int) -> None:
+def test_removed_text_that_was_not_observed_yet_is_never_observed(before: int) -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, _ = started(silent)
     for token in range(4, 4 + before):
-        commit(drafters, view, [token], asked=())
+        commit(drafters, view, [token])
     view.tokens[2:] = [9]
     drafters.observe(view, Outcome(2, (9,)))
     drafters.stop(view)
     assert silent.outcomes == [Outcome(2, (9,))]
 
 
-def test_a_drafter_serves_what_it_says() -> None:
-    asked = []
-
-    class Choosy(ScriptedDrafter):
-        def serves(self, request: RequestView) -> bool:
-            asked.append(request.id)
-            return bool(request.prediction)
-
-    drafters, view, _ = started(Choosy(lambda history: None, name="c"), ScriptedDrafter(lambda history: None))
-    same = RequestView(2, [7], prompt_length=1)
-    other = RequestView(3, [7], prompt_length=1, prediction=(1,))
-    drafters.start(same)
-    drafters.start(other)
-    assert list(drafters.serving([view])) == list(drafters.serving([view, same])) == ["scripted"]
-    assert list(drafters.serving([other])) == ["c", "scripted"]
-    assert list(drafters.serving([view, other, same])) == ["c", "scripted"]
-    assert asked == [1, 2, 3], "once"
-
-
-def test_one_that_fails_later_serves_nobody_any_more() -> None:
-    class Failing(ScriptedDrafter):
-        def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
-            raise RuntimeError("tired")
-
-    drafters, view, request = started(
-        ScriptedDrafter(lambda history: None), Failing(lambda history: None, name="f")
-    )
-    assert list(drafters.serving([view])) == ["scripted", "f"]
-    drafters.draft([request], {"f": [LIMIT]})
-    assert list(drafters.serving([view])) == ["scripted"]
-
-
-def test_one_that_cannot_say_whom_it_serves_is_dropped() -> None:
-    class Failing(ScriptedDrafter):
-        def serves(self, request: RequestView) -> bool:
-            raise RuntimeError("nobody")
-
-    drafters, view, _ = started(
-        ScriptedDrafter(lambda history: None), Failing(lambda history: None, name="f")
-    )
-    assert list(drafters.serving([view])) == drafters.names == ["scripted"]
-    assert "nobody" in drafters.notes[0]
-
-
-def test_stopping_tells_the_rest() -> None:
+def test_before_it_stops_the_rest_is_observed() -> None:
     silent = ScriptedDrafter(lambda history: None)
     drafters, view, _ = started(silent)
-    commit(drafters, view, [4, 5], asked=())
+    commit(drafters, view, [4, 5])
     drafters.stop(view)
     assert silent.outcomes == [Outcome(3, (4, 5))]
     assert not silent.open
 
 
-def test_listening_counts_into_what_asking_costs() -> None:
-    seconds = iter(range(100))
-    silent = ScriptedDrafter(lambda history: None, successors=1)
-    drafters = Drafters([silent], 16, clock=lambda: float(next(seconds)))
+# --- match_length --------------------------------------------------------------------------------------
+
+
+class Matching(ScriptedDrafter):
+    """Its match has the length of the text; one that ends with a 5 is too much for it."""
+
+    def match_length(self, request: RequestView) -> int:
+        if request.tokens[-1] == 5:
+            raise RuntimeError("five")
+        return len(request.tokens)
+
+
+def test_a_planner_sees_names_and_match_lengths() -> None:
+    drafters, view, _ = started(
+        Matching(lambda history: None, name="m"), ScriptedDrafter(lambda history: None)
+    )
+    found = [(proposer.name, proposer.match_length(view)) for proposer in drafters.proposers()]
+    assert found == [("m", 3), ("scripted", 0)]
+
+
+def test_one_whose_match_length_fails_is_dropped() -> None:
+    drafters, view, request = started(
+        ScriptedDrafter(lambda history: None), Matching(lambda history: [1], name="m")
+    )
+    [_, matching] = drafters.proposers()
+    assert matching.match_length(view) == 3
+    commit(drafters, view, [5])
+    assert matching.match_length(view) == 0
+    view.tokens[-1] = 4
+    assert matching.match_length(view) == 0, "and is called no more"
+    assert drafters.names == [proposer.name for proposer in drafters.proposers()] == ["scripted"]
+    assert drafters.notes == ["drafter m failed and is no longer used: RuntimeError('five')"]
+    assert drafters.draft([request], {"m": [LIMIT], "scripted": [LIMIT]})[0] == [[]]
+
+
+# --- failures ------------------------------------------------------------------------------------------
+
+
+def test_one_that_fails_is_dropped_and_the_others_go_on() -> None:
+    class Failing(ScriptedDrafter):
+        def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+            raise RuntimeError("tired")
+
+    drafters, _, request = started(Failing(lambda history: None, name="f"), ScriptedDrafter(lambda _: [1]))
+    limits = {"f": [LIMIT], "scripted": [LIMIT]}
+    [candidates], _ = drafters.draft([request], limits)
+    assert [draft.source for draft in candidates] == ["scripted"]
+    assert drafters.names == ["scripted"]
+    assert "tired" in drafters.notes[0]
+
+
+def test_each_drafter_s_time_is_its_own_and_what_it_observes_before_is_part_of_it() -> None:
+    seconds = [0.0]
+
+    class Slow(ScriptedDrafter):
+        def observe(self, request: RequestView, outcome: Outcome) -> None:
+            seconds[0] += 2.0
+
+        def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+            seconds[0] += 1.0
+            return [None] * len(requests)
+
+    first, second = Slow(lambda history: None, name="first"), Slow(lambda history: None, name="second")
+    drafters = Drafters([first, second], 16, clock=lambda: seconds[0])
     view = RequestView(1, [1, 2, 3], prompt_length=3)
     drafters.start(view)
-    drafters.observe(view, Outcome(3, ()))
-    assert drafters.with_listening({"scripted": 5.0}) == {"scripted": 1005.0}
-    assert drafters.with_listening({"scripted": 5.0}) == {"scripted": 5.0}
+    request = make_request(view, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
+    commit(drafters, view, [4])
+    _, spent = drafters.draft([request], {"first": [LIMIT], "second": [LIMIT]})
+    assert spent == {"first": 5000.0, "second": 1000.0}
+    assert {name: stats.ms for name, stats in request.stats.drafters().items()} == spent

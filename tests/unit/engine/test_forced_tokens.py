@@ -10,13 +10,13 @@ import pytest
 
 from foredraft import Engine, SamplingParams
 from foredraft.drafters.grammar import GrammarDrafter
-from foredraft.planner import AutoPlanner
 from foredraft.protocols import RequestView
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.testing import FakeModel
 from foredraft.types import Constraint, Draft, DraftLimit, Outcome, SpeculationStats
 from http_server import writing_logits
 from matrix import nightly
+from planner_doubles import auto_planner
 
 NAMES = [f"description_{letter}" for letter in "abcdefgh"]
 TEXT = {"type": "string", "minLength": 40, "maxLength": 60}
@@ -33,7 +33,6 @@ class NothingToSay:
     """A drafter that takes `ms` of the model's time whenever it is asked."""
 
     name = "nothing"
-    successors = 0
 
     def __init__(self, model: FakeModel, ms: float) -> None:
         self._model, self._ms = model, ms
@@ -45,9 +44,6 @@ class NothingToSay:
     def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
         self.seconds += self._ms / 1e3
         return [None] * len(requests)
-
-    def serves(self, request: RequestView) -> bool:
-        return True
 
     def start(self, request: RequestView) -> None: ...
 
@@ -64,7 +60,7 @@ def answers(ms: float) -> list[SpeculationStats]:
     beside = NothingToSay(model, ms)
     grammar = GrammarDrafter(lambda constraint: compile_constraint(constraint, model.tokenizer))
     params = SamplingParams(max_tokens=800, constraint=Constraint("json_schema", json.dumps(SCHEMA)))
-    with Engine(model, drafters=[grammar, beside], planner=AutoPlanner(), clock=beside.clock) as engine:
+    with Engine(model, drafters=[grammar, beside], planner=auto_planner(), clock=beside.clock) as engine:
         return [engine.generate("hello", params).speculation for _ in range(3)]
 
 

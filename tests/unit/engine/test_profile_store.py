@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from foredraft.cpu_info import Processor, this_processor
-from foredraft.planner import profile as module
+from foredraft.engine import profile_store as module
 from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore, erase, files, key_of
 from foredraft.testing import FakeModel
 
@@ -33,10 +33,9 @@ PROFILE = Profile(
     # V(8) < V(7): a curve with steps, which must come back as it was.
     curve={64: {1: 7.0, 2: 11.2, 7: 24.9, 8: 20.0}, 512: {1: 7.4, 2: 12.0}},
     measured_at=datetime(2026, 11, 21, 10, 30, 5, 1234, tzinfo=UTC),
-    draft_ms={"suffix": 0.01, "draft-model": 2.5},
-    overhead_ms=0.2,
     snapshot_ms=3.0,
     restore_ms=None,
+    resize=0.1,
     rounds=12,
     learnt={"suffix": {"counts": [[1, 2.5], [3, 4]]}},
 )
@@ -145,9 +144,8 @@ BAD_VALUES = [
     ("curve/64/1", math.inf),
     ("curve/64/1", 1e300),
     ("curve/64/1", 10**400),
-    ("draft_ms", [1.0]),
-    ("draft_ms/suffix", -0.1),
-    ("overhead_ms", -1.0),
+    ("snapshot_ms", [1.0]),
+    ("resize", -0.1),
     ("snapshot_ms", "fast"),
     ("rounds", -1),
     ("rounds", 1.5),

@@ -8,9 +8,9 @@ import pytest
 
 from foredraft import Engine
 from foredraft.engine.warmup import BASELINE_SIZES, SIZES, measure_costs
-from foredraft.planner import AutoPlanner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Logits, Rows
+from planner_doubles import auto_planner
 
 
 def test_every_size_is_measured_and_the_sequence_left_empty() -> None:
@@ -47,13 +47,13 @@ class Changing(FakeModel):
 
 def test_what_a_change_of_size_takes_is_no_part_of_plain_decoding() -> None:
     clock = Clock()
-    planner = AutoPlanner()
-    for measured in measure_costs(Changing(clock), 0, budget_s=60, clock=clock):
-        planner.observe(measured)
-    (curve,) = planner.curve().values()
-    assert curve[1] == pytest.approx(5.0)
-    assert curve[4] == pytest.approx(8.5)
-    assert planner.resize == pytest.approx(0.1)
+    planner = auto_planner()
+    planner.observe(measure_costs(Changing(clock), 0, budget_s=60, clock=clock))
+    state = planner.cost.state()
+    (curve,) = state["milliseconds"].values()
+    assert curve["1"] == pytest.approx(5.0)
+    assert curve["4"] == pytest.approx(8.5)
+    assert state["size_change"] == pytest.approx(0.1)
 
 
 def test_a_slow_model_measures_the_required_sizes_once_whatever_the_budget() -> None:
@@ -75,9 +75,9 @@ def test_no_forward_is_larger_than_the_model_allows() -> None:
 
 
 def test_a_seeded_planner_drafts_from_the_first_round() -> None:
-    planner = AutoPlanner()
-    for measured in measure_costs(FakeModel(), 0):
-        planner.observe(measured)
+    planner = auto_planner()
+    planner.observe(measure_costs(FakeModel(), 0))
     engine = Engine(FakeModel(), drafters=[ScriptedDrafter(lambda _: [1])], planner=planner)
-    assert planner.reason() != "the cost of plain decoding is measured first"
-    engine.generate([1, 2, 3], max_tokens=4)
+    engine.generate([1, 2, 3], max_tokens=4, ignore_eos=True)
+    [first, *_] = engine.decisions.latest()
+    assert first.choices[0].asked == ("scripted",)

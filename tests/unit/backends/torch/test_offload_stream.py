@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from foredraft.backends.torch.offload_budget import BUFFERS, spread
 from foredraft.backends.torch.offload_stream import Copier, Layers, Streamed
 from foredraft.planner.cost import CostCurve
+from foredraft.types import Load, Round
 
 Buffer = list[str]
 """Holds the name of the layer that is in it."""
@@ -225,17 +226,18 @@ def test_a_streamed_model_has_a_flat_curve_and_the_planner_sees_it() -> None:
     def layer_ms(rows: int) -> float:
         return 1.0 + 0.45 * (rows - 1)
 
-    sizes = [1, 2, 4, 8, 16, 32, 48]
+    sizes = [1, 1, *(size for rows in (2, 4, 8, 16, 32, 48) for size in (rows, 1, 1))]
     curves = []
     for streamed in (0, 16):
         curve = CostCurve()
         for rows, ms in zip(sizes, forwards(16, streamed, layer_ms(20), layer_ms, sizes), strict=True):
-            curve.tick()
-            curve.add(rows, ms)
+            curve.learn(Round(Load(1, 0, 0), rows, {}, ms, 0.0, ()))
         curves.append(curve)
     resident, offloaded = curves
-    assert offloaded.single_ms == pytest.approx(layer_ms(20) / layer_ms(1) * resident.single_ms)
-    assert resident.ratio(16) == pytest.approx(layer_ms(16))
-    assert offloaded.ratio(16) == pytest.approx(1.0, abs=0.03), "the last layer cannot be hidden"
-    assert offloaded.ratio(48) < 0.2 * resident.ratio(48)
+    assert offloaded.baseline_ms == pytest.approx(layer_ms(20) / layer_ms(1) * resident.baseline_ms)
+    by_rows = [[0.0, *curve.costs(48)] for curve in curves]
+    assert by_rows[0][16] == pytest.approx(layer_ms(16))
+    last_layer = (layer_ms(16) - layer_ms(1)) / (16 * layer_ms(20))
+    assert by_rows[1][16] == pytest.approx(1.0 + last_layer), "it alone cannot be hidden"
+    assert by_rows[1][48] < 0.2 * by_rows[0][48]
     assert offloaded.break_even(1.05) < 0.2 * resident.break_even(1.05), "guesses pay that did not"
