@@ -174,7 +174,8 @@ def test_recycled_chains_and_trees_leave_the_text_as_it_is(
     )
     if settings == "greedy":
         assert origins["recycle"] > 0
-        assert shapes == {trees}
+        assert shapes == {trees} or planner == "auto", "`auto` also verifies the best chain of a tree"
+        assert True not in shapes or trees
 
 
 @matrix(strength=1, planner=PLANNERS, settings=SETTINGS)

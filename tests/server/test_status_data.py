@@ -17,7 +17,7 @@ from foredraft.testing import FakeModel, ScriptedDrafter
 from http_server import Running, serving, writing_model
 
 CHOICE = RequestRecord(1, ("suffix",), (), "suffix", 3, 1.5, None, 2, 3, 1)
-ROUND = RoundRecord(1, 4, 0, 100, {"suffix": 1.0}, 1.0, 7.0, 1.0, 0.5, (CHOICE,))
+ROUND = RoundRecord(1, 4, 0, 100, {"suffix": 1.0}, 0.5, 7.0, 1.0, 0.5, (CHOICE,))
 
 
 def steady(ms: float) -> PlainRound:
@@ -58,7 +58,7 @@ def test_rounds_without_a_draft_count_but_for_what_looking_for_one_took() -> Non
     found = recent([replace(ROUND, choices=(nothing,))], {1: steady(5.0)}.get)
     assert found is not None
     assert found["estimated_speedup"] == 0.8  # 2 of 10 ms
-    assert ROUND.plan_ms + sum(ROUND.draft_ms.values()) == 2
+    assert ROUND.plan_ms + ROUND.late_ms + sum(ROUND.draft_ms.values()) == 2
 
 
 def test_what_plain_rounds_vary_by_is_no_difference() -> None:

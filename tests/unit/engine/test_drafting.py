@@ -1,5 +1,5 @@
-"""What drafters observe: everything, before they draft again; several rounds as one change. And a drafter that
-fails is dropped.
+"""What drafters observe: everything, before they draft again; several rounds as one change. And one of them
+that fails is dropped.
 """
 
 from __future__ import annotations

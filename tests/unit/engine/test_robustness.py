@@ -67,7 +67,7 @@ def test_an_interrupt_anywhere_in_a_round_harms_no_other_request(
             raise KeyboardInterrupt
         return verdict
 
-    monkeypatch.setattr("foredraft.engine.round.verify", interrupted)
+    monkeypatch.setattr("foredraft.engine.commit.verify", interrupted)
     ids = [engine.add(PROMPT, TEN), engine.add([7, 8], TEN)]
     try:
         results = engine.run(ids)
@@ -308,7 +308,7 @@ def test_a_round_that_cannot_be_mended_ends_its_request_only(monkeypatch: pytest
         def torn(*_: object) -> object:
             raise KeyboardInterrupt
 
-        patch.setattr("foredraft.engine.round.verify", torn)
+        patch.setattr("foredraft.engine.commit.verify", torn)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     model.broken = ("truncate", 0)
