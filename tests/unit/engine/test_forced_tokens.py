@@ -1,4 +1,4 @@
-"""What a grammar forces is drafted at once, however dear the drafters beside it are."""
+"""What a grammar forces is drafted, also where the drafters beside it find nothing and take time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class NothingToSay:
-    """A drafter that takes `ms` of the model's time whenever it is asked."""
+    """A drafter that finds nothing, and takes `ms` of the model's time for it."""
 
     name = "nothing"
 
@@ -64,10 +64,15 @@ def answers(ms: float) -> list[SpeculationStats]:
         return [engine.generate("hello", params).speculation for _ in range(3)]
 
 
-@pytest.mark.parametrize("ms", [0.4, *(pytest.param(ms, marks=nightly) for ms in (0.2, 0.3, 0.5))])
-def test_as_if_nothing_else_had_to_be_asked(ms: float) -> None:
-    """Once it is known to be always right."""
-    found, best = answers(ms)[-1], answers(0.0)[-1]
+def test_beside_cheap_drafters_it_is_drafted_at_once() -> None:
+    found, best = answers(0.1)[-1], answers(0.0)[-1]
     assert best.drafters["grammar"].accepted > 100
     assert found.drafters["grammar"] == best.drafters["grammar"]
     assert found.rounds == best.rounds
+
+
+@pytest.mark.parametrize("ms", [0.4, *(pytest.param(ms, marks=nightly) for ms in (0.2, 0.3, 0.5))])
+def test_beside_dear_drafters_most_of_it_is_drafted(ms: float) -> None:
+    """Attempts that found nothing are followed by a back-off, in which some forced tokens pass."""
+    found, best = answers(ms)[-1], answers(0.0)[-1]
+    assert found.drafters["grammar"].accepted > 0.5 * best.drafters["grammar"].accepted

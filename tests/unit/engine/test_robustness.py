@@ -88,7 +88,7 @@ def test_after_an_interrupt_stepping_goes_on_and_a_torn_request_says_so(
         def torn(*_: object) -> object:
             raise KeyboardInterrupt
 
-        patch.setattr("foredraft.engine.round.accept_tokens", torn)
+        patch.setattr("foredraft.engine.commit.accept_tokens", torn)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     events = [event for _ in range(12) for event in engine.step()]
