@@ -89,7 +89,7 @@ def test_a_stored_curve_from_a_busy_moment_gives_way_to_measurements(tmp_path: P
     planner = auto_planner()
     store_of(tmp_path).load(planner)
     planner.cost.focus(100, 1)
-    assert planner.cost.costs(4)[3] == pytest.approx(4.4)
+    assert planner.cost.costs(4)[3] < 4.4, "a stored value counts only where it is cheap"
     for _ in range(5):
         teach(planner, linear(0.1), most=8)
     planner.state()  # rounds without an attempt may be learnt from later
