@@ -23,7 +23,7 @@ from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
 from foredraft.protocols import Planner
 from foredraft.testing import FakeModel, ScriptedDrafter
 from foredraft.types import Draft, Logits, Probs, Reason, Rows, Verdict
-from planner_doubles import VOCABULARY, counting
+from planner_doubles import VOCABULARY, auto_planner, counting
 
 
 def guess(history: Sequence[int]) -> Draft:
@@ -183,6 +183,35 @@ def test_auto_tells_why_it_drafted_nothing(copied: list[RoundRecord]) -> None:
         if choice.reason is Reason.NOTHING_FOUND:
             assert choice.asked
             assert not choice.candidates
+
+
+def reasons_of(curve: str, requests: int) -> set[Reason | None]:
+    """Those of `auto` in virtual time, for texts of which a half is copied."""
+    traces = virtual_time.trace_set(
+        [virtual_time.mixed_trace(300, random.Random(5 + number)) for number in range(requests)]
+    )
+    heard: list[RoundRecord] = []
+    with virtual_time.virtual_engine(traces, virtual_time.curve(curve), "auto", sequences=requests) as (
+        engine,
+        _,
+    ):
+        engine.decisions.watch(heard.append)
+        engine.run([virtual_time.ask(engine, trace) for trace in traces.traces])
+    return {choice.reason for decision in heard for choice in decision.choices if not choice.source}
+
+
+def test_auto_gives_each_of_its_reasons() -> None:
+    alone, together = reasons_of("steep", 1), reasons_of("gpu", 8)
+    assert None not in alone | together
+    assert {Reason.NOTHING_FOUND, Reason.NOT_WORTH, Reason.BACK_OFF, Reason.TOO_RISKY} <= alone | together
+    assert Reason.SHARED in together - alone
+
+
+def test_before_a_plain_round_was_measured_that_is_the_reason() -> None:
+    first, *later = answered(guessing(planner=auto_planner()))
+    assert first.choices[0].reason is Reason.MEASURING
+    assert not first.choices[0].asked
+    assert any(decision.choices[0].asked for decision in later)
 
 
 def test_requests_are_told_in_their_places() -> None:
