@@ -197,7 +197,7 @@ class RelativeCosts:
 
     def learn(self, rows: int, cost: float, now: int) -> None:
         """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
-        rows = rows if rows <= _LARGEST else rows + -rows % 16  # up: bounds are for all of them
+        rows = rows if rows <= _LARGEST else rows + -rows % 16  # up, as bounds need it
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
         values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
@@ -436,7 +436,7 @@ class CostCurve:
     # --- learning -------------------------------------------------------------------------------------
 
     def learn(self, measured: Round) -> float:
-        """A round is over. Returns what its drafts added to it, in V(1): an upper bound by what is known now.
+        """A round is over. Returns what its drafts added to it, in V(1), by the curve as it is then.
 
         A round with rows of a prompt, which have no logits, or with rows that are computed again says nothing
         about V(n).
