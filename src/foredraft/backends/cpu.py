@@ -13,7 +13,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def physical_cores() -> int:
     """The number of cores this process may run on, counting hyper-threads of one core once.
 
-    With more threads than cores, llama.cpp's spinning workers wait for each other (docs/experiments.md).
+    With more threads than cores, llama.cpp's spinning workers wait for each other (lab/notes).
     """
     try:
         allowed = sorted(os.sched_getaffinity(0))

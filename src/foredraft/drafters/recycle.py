@@ -5,7 +5,7 @@ computed and discarded. Both tell what tends to follow a token. As in the paper 
 table from a token to its last likely successors, and a draft follows the table from the text's last token:
 the best successor each time, or, if the model verifies trees, the most promising branches.
 
-Two additions improved the drafts for replayed answers (docs/experiments.md): a context of two tokens, which
+Two additions improved the drafts for replayed answers (lab/notes): a context of two tokens, which
 is looked up before the context of one, and the text itself, prompt included, which ranks above successors
 that only the logits suggested.
 

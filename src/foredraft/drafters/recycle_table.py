@@ -7,7 +7,7 @@ stays.
 
 A row's tokens come from two sources. *Text*, the tokens that followed the context, newest first, comes before
 *opinions*, the target's likeliest tokens there: the second newest token that followed is right more often
-than the runner-up of the logits (docs/experiments.md). A row also stores how often in a row its first token
+than the runner-up of the logits (lab/notes). A row also stores how often in a row its first token
 followed, and the request that wrote it last.
 """
 
