@@ -195,14 +195,16 @@ class RelativeCosts:
             self._row_costs[first] = min(costs[n + _KERNEL_ROWS] - costs[n] for n in sizes) / _KERNEL_ROWS
         return self._row_costs[first]
 
-    def learn(self, rows: int, cost: float, now: int) -> None:
-        """A forward of `rows` rows took `cost` times as long as a plain one of the same time."""
+    def learn(self, rows: int, cost: float, now: int, *, sure: bool = False) -> None:
+        """A forward of `rows` rows took `cost` times as long as a plain one of the same time; `sure`: that is
+        the best of several measurements.
+        """
         rows = rows if rows <= _LARGEST else rows + -rows % 16  # up, as bounds need it
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
         values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
         least = expected / ODD_FACTOR if size or rows in self._stored else 0.0  # drafts may turn out cheap
-        if least < cost < expected * ODD_FACTOR:
+        if sure or least < cost < expected * ODD_FACTOR:
             values.append(cost)
         else:
             odd.append(cost)
@@ -436,7 +438,8 @@ class CostCurve:
     # --- learning -------------------------------------------------------------------------------------
 
     def learn(self, measured: Round) -> float:
-        """A round is over. Returns what its drafts added to it, in V(1), by the curve as it is then.
+        """A round is over. Returns what its drafts added to it, in V(1): as measured, but no less than the
+        curve says and, as a stall is not theirs, no more than the upper bound of that.
 
         A round with rows of a prompt, which have no logits, or with rows that are computed again says nothing
         about V(n).
@@ -447,10 +450,11 @@ class CostCurve:
         self.rounds += bool(measured.outcomes)
         if load.prefill_rows or load.owed:
             self._last_rows, self._first_ms = 0, None
-            return self._added(lengths, 0)
+            return self._added(lengths, 0, 0.0)
         before, self._last_rows = self._last_rows, rows
         if rows > 1:
-            self._learn_size(rows, ms, self.size_change * (rows == before), lengths)
+            change, sure = self.size_change * (rows == before), not measured.outcomes
+            self._learn_size(rows, ms, change, lengths, sure=sure)
         cost = self.forward_cost(rows, lengths) + self.size_change * ((rows != before) - (rows > 1))
         if rows == 1 or (measured.outcomes and not lengths):
             self._plain.append((self.rounds, ms / cost))
@@ -459,18 +463,19 @@ class CostCurve:
             return 0.0
         self._single_ms.append(ms / cost)
         self._baseline_ms = None
-        return self._added(lengths, before)
+        return self._added(lengths, before, ms / self.baseline_ms)
 
-    def _added(self, lengths: Sequence[int], before: int) -> float:
-        """What drafts of these lengths added to a forward that came after one of `before` rows."""
+    def _added(self, lengths: Sequence[int], before: int, measured: float) -> float:
+        """What drafts of these lengths added to a forward that cost `measured`, after one of `before` rows."""
         plain, count = self._batch_size, sum(lengths) + 1
         passes = self.passes(max(lengths, default=0) + 1)
         if passes is not None and any(lengths):
             return passes.cost(lengths) - passes.base + self.size_change * (before == plain)
         costs = self._with_change(self._curve.upto(plain + count, self.rounds), plain, count, before)
-        return costs[-1] - costs[0]
+        bounds = self._with_change(self._curve.bounds_upto(plain + count, self.rounds), plain, count, before)
+        return min(max(measured, costs[-1]), bounds[-1]) - costs[0]
 
-    def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int]) -> None:
+    def _learn_size(self, rows: int, ms: float, change: float, lengths: Sequence[int], *, sure: bool) -> None:
         """A forward of `rows` rows took `ms`, less by `change` V(1) than after one of another size."""
         near = [single for at, single in self._plain if self.rounds - at <= NEAR_ROUNDS]
         if not near:
@@ -478,7 +483,7 @@ class CostCurve:
         cost = ms / median(near) + change
         passes = self.passes(max(lengths) + 1) if lengths else None
         if self._pass_curve is None or passes is None:
-            self._curve.learn(rows, cost, self.rounds)
+            self._curve.learn(rows, cost, self.rounds, sure=sure)
             return
         expected = sum(passes.added[length] for length in lengths)
         if passes.even[max(lengths)] < passes.base + expected:

@@ -54,4 +54,5 @@ def test_where_a_draft_is_a_pass_of_its_own(name: str, level: int, texts: str) -
         aggregate_rate(traces, curve(name), speculation, level, ragged=False)
         for speculation in ("auto", "off", *STATIC)
     )
-    assert auto >= 0.97 * max(others)
+    # A pass for one request holds all others up: budgets allow it later than a hand-set drafter takes it.
+    assert auto >= max(0.94 * max(others), 0.99 * others[0])
