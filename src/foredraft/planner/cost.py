@@ -466,7 +466,7 @@ class CostCurve:
         return self._added(lengths, before, ms / self.baseline_ms)
 
     def _added(self, lengths: Sequence[int], before: int, measured: float) -> float:
-        """What drafts of these lengths added to a forward that cost `measured`, after one of `before` rows."""
+        """What drafts of these lengths added to a forward that cost `measured` after one of `before` rows."""
         plain, count = self._batch_size, sum(lengths) + 1
         passes = self.passes(max(lengths, default=0) + 1)
         if passes is not None and any(lengths):
