@@ -158,24 +158,25 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
-    """How far a drafter may go for one request in this round: at most `max_tokens` tokens. One that has
-    estimates also stops when its own that the whole draft so far survives falls under `min_survival`: what it
-    would add costs more than it brings. A draft whose first token is right with a chance below `min_chance`
-    cannot pay: a drafter that sees that early need not go on.
+    """How far a drafter may go for one request in this round: `max_tokens` tokens at most.
+
+    A drafter with estimates also stops where the estimated survival of its draft falls under `min_survival`:
+    what follows costs more than it brings. A draft whose first token is accepted with a probability below
+    `min_probability` does not pay at all.
     """
 
     max_tokens: int
     min_survival: float = 0.0
-    min_chance: float = 0.0
+    min_probability: float = 0.0
 
     def within(self, most: int) -> DraftLimit:
         """The same limit with at most `most` tokens."""
-        return self if self.max_tokens <= most else DraftLimit(most, self.min_survival, self.min_chance)
+        return self if self.max_tokens <= most else DraftLimit(most, self.min_survival, self.min_probability)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request's history changed. Drafters hear of every change, drafted by them or not.
+    """How one request's history changed. Drafters observe every change, whoever drafted.
 
     The history is now `old[:kept] + tokens`; a `kept` under the old length: text was removed. `draft` is what
     was verified (or None), of which the first `accepted` tokens along the accepted path were right.

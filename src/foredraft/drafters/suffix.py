@@ -169,7 +169,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
             state.index,
             self._shortest_match,
             self._candidates,
-            limit.min_chance,
+            limit.min_probability,
         )
         found = []
         own = longest_matches(text, text, shortest, count, probability)
@@ -216,7 +216,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         return [Branch(0, tokens, confidence_of(len(tokens)))] if tokens else []
 
     def _after_a_change(self, state: _State, request: RequestView, limit: DraftLimit) -> Draft | None:
-        if state.copying is None or limit.min_chance > RESYNC[0]:
+        if state.copying is None or limit.min_probability > RESYNC[0]:
             return None
         tokens = state.copying.after_a_change(request.tokens)[: min(limit.max_tokens, self._longest)]
         estimates = confidence_of(len(tokens))

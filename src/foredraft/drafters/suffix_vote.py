@@ -51,14 +51,14 @@ class Matches:
 
 
 def longest_matches(
-    index: SuffixIndex, text: SuffixIndex, shortest: int, limit: int, min_chance: float = 0.0
+    index: SuffixIndex, text: SuffixIndex, shortest: int, limit: int, min_probability: float = 0.0
 ) -> Matches | None:
     """The newest occurrences in `index` of the end of `text`, at the deepest level of grams that has any.
 
     At most `limit` occurrences are looked at, and none that matches fewer than `shortest` tokens is kept.
-    None also if no vote about them could be as likely right as `min_chance`, which is seen before anything
-    is measured.
-    `index` may be `text`; otherwise it is one of past outputs, and its levels must be among the text's.
+    None also if no vote about them could be as likely right as `min_probability`, which is seen before
+    anything is measured. `index` may be `text`; otherwise it is one of past outputs, and its levels must be
+    among the text's.
     """
     levels, past = index.levels, index is not text
     for level in reversed(range(len(levels))):
@@ -68,7 +68,7 @@ def longest_matches(
         found = index.occurrences(level, text, limit)
         if found:
             deeper = levels[level + 1] if level + 1 < len(levels) else REACH
-            if min_chance and _unanimous(len(found), past)[deeper - 1] < min_chance:
+            if min_probability and _unanimous(len(found), past)[deeper - 1] < min_probability:
                 return None
             tail, least = text.tail(), max(width, shortest)
             lengths = [index.common(end, tail) for end in found]

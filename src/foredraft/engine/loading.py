@@ -52,7 +52,7 @@ class Kept:
 def load_parts(
     model: str | Path | None, parts: int, options: EngineOptions
 ) -> tuple[list[Model], LoadOptions]:
-    """(a model of its own for each of so many engines, the options, checked). They share the weights, and
+    """(a model for each of `parts` engines, the options, checked). They share the weights, and
     each has the sequences that the options say. Raises ConfigError, ModelError, CapacityError,
     MissingDependencyError.
     """

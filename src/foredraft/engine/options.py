@@ -130,7 +130,7 @@ def _folder(name: str, value: object) -> Path:
         raise _wrong(name, value, "the path of a folder, or None for the user's cache directory")
     try:
         folder = Path(path).expanduser()
-    except RuntimeError:  # how pathlib says that there is no such user
+    except RuntimeError:  # pathlib's error for a user that does not exist
         raise _wrong(name, value, "a path whose home directory (~) exists") from None
     if folder.exists() and not folder.is_dir():
         raise _wrong(name, value, "a folder; this is a file")

@@ -47,7 +47,7 @@ class PromptRows:
         share by rows.
         """
         if rows < self._most and ms <= FORWARD_MS:
-            return  # the end of a prompt, which says nothing of more rows
+            return  # the end of a prompt: no measure of more rows
         fitting = PREFILL_ROWS if ms <= 0 else int(rows * FORWARD_MS / ms)
         self._most = min(max(fitting, MIN_ROWS), PREFILL_ROWS)
 

@@ -210,7 +210,7 @@ def fitted(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> lis
 def _system_placed(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = []
     waiting: list[str] = []
-    asked = any(message["role"] == "user" for message in messages)  # some put the system message into those
+    asked = any(message["role"] == "user" for message in messages)  # some put the system message there
     for place, message in enumerate(messages):
         fits = traits.system == "anywhere" or (traits.system == "first" and place == 0 and asked)
         if message["role"] == "system" and not fits:

@@ -24,7 +24,7 @@ REQUIRED = frozenset({2, 4, 8, 16})
 draft that is verified, which may be in a busy moment."""
 
 LONG_S = 2.0
-"""Expected seconds of required forwards from which on the user is told."""
+"""Expected seconds of required forwards from which `notice` gets a line."""
 
 BASELINE_SIZES = (1, 1, 1)
 """All that is measured where a stored profile has the rest."""
@@ -56,7 +56,7 @@ def measure_costs(
     of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
     others look dear. A plain forward counts when another one came before it; what the first one after another
     size takes longer is in the rounds as well, as a run has it. The sequence is empty again afterwards.
-    `notice` is told where that takes long.
+    `notice` gets a line where that takes long.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]

@@ -1,6 +1,6 @@
 """How likely each draft token is to be accepted, learnt from what the target wrote.
 
-A table of Beta counts says how often a drafter was right, by the length of its match and by its own
+A table of Beta counts holds how often a drafter was right, by the length of its match and by its own
 confidence: drafters know different things, and none is taken at its word. One online logistic regression
 corrects that by what another draft proposes at the same place and by the tokens themselves (hashed sparse
 features, McMahan et al. 2013; step sizes by AdaGrad, Duchi et al. 2011, eq. 1).
@@ -194,7 +194,7 @@ class Acceptance:
         return 1.0 / (1.0 + exp(-bias - of_own * own - of_other * other))
 
     def score(self, request: int, tokens: Sequence[int]) -> list[tuple[str, int, int]]:
-        """Learn from the tokens that the target wrote. Only a token whose ancestors are right says anything.
+        """Learn from the tokens that the target wrote. Only tokens whose ancestors are right count.
 
         Returns for each candidate its source, how many of its tokens were right, and 1 if one was wrong.
         """

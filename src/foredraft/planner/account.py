@@ -19,7 +19,7 @@ START = 0.25
 """Plain rounds that a request may lose at its beginning."""
 
 RESERVE = 0.25
-"""Plain rounds that an attempt leaves in the budget, before a draft was seen that says what it needs."""
+"""Plain rounds that an attempt leaves in the budget, before any draft showed what it needs."""
 
 MAX_BUDGET = 16.0
 """Plain rounds that are saved up at most: what changes in a text is not paid for by what was won long ago."""

@@ -1,7 +1,7 @@
 """`auto`: draft where, and as far as, this run's own measurements show that it pays.
 
-The contract of a planner, without arithmetic: `account` decides who attempts a draft, `acceptance` how likely
-its tokens are, `cost` what they cost, `decide` which of them are verified.
+The contract of a planner, without arithmetic: `account` decides which requests attempt a draft, `acceptance`
+how likely its tokens are, `cost` what they cost, `decide` which of them are verified.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class AutoPlanner:
         self._recompute.forget(request.id)
         self._draft_models.stop(request)
 
-    # --- who attempts a draft ----------------------------------------------------------------------------
+    # --- which requests attempt a draft -----------------------------------------------------------------
 
     def limits(
         self, requests: Sequence[RequestView], load: Load
@@ -111,7 +111,7 @@ class AutoPlanner:
         unlearnt = RATE * len(self._unlearnt)
         self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
-        self._attempting = self._who_attempts(requests)
+        self._attempting = self._attempts(requests)
         self._reason = Reason.BACK_OFF
         if not self._attempting and not self._costly:
             return {}
@@ -130,7 +130,7 @@ class AutoPlanner:
                 limits[name] = [cheap if it.id in self._attempting else None for it in requests]
         return limits if any(any(row) for row in limits.values()) else {}
 
-    def _who_attempts(self, requests: Sequence[RequestView]) -> frozenset[int]:
+    def _attempts(self, requests: Sequence[RequestView]) -> frozenset[int]:
         """The requests that attempt a draft, which is taken from the budget."""
         cost = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
         found = []

@@ -204,7 +204,7 @@ class DraftModels:
         return cost
 
     def scored(self, name: str, right: int, wrong: int) -> None:
-        """Of a draft's tokens whose ancestors were right, so many were right and wrong themselves."""
+        """Of a draft's tokens whose ancestors were right, `right` were right and `wrong` (0 or 1) wrong."""
         drafter = self._drafters.setdefault(name, _Drafter())
         drafter.right = FORGET * drafter.right + right
         drafter.tried = FORGET * drafter.tried + right + wrong

@@ -94,7 +94,7 @@ def test_of_two_equally_long_matches_the_more_frequent_is_surer() -> None:
 def test_a_least_chance_drops_only_what_is_below_it(text: list[int], least: float) -> None:
     index = SuffixIndex((1, 2, 4, 8, 16), text)
     free = longest_matches(index, index, shortest=1, limit=16)
-    gated = longest_matches(index, index, shortest=1, limit=16, min_chance=least)
+    gated = longest_matches(index, index, shortest=1, limit=16, min_probability=least)
     if gated is None and free is not None:
         found = vote([free], 1)
         assert found is None or found.confidence[0] < least + 1e-9

@@ -95,7 +95,7 @@ class TranslatingDrafter:
         if twin.shared or limit.max_tokens < 1:
             return limit
         steps = max(1, round(limit.max_tokens * twin.ratio)) + len(twin.pending)
-        return DraftLimit(steps, limit.min_survival, limit.min_chance)
+        return DraftLimit(steps, limit.min_survival, limit.min_probability)
 
     def _translate(self, twin: Twin, draft: Draft, most: int) -> Draft | None:
         made = self._by_token(draft) if twin.shared else self._by_text(twin, draft)

@@ -6,7 +6,7 @@ makes cells valid and of the scope, the CRC-32 of the cells, and the CRC-32 of e
 What describes the cells comes last, so that it is appended to them where they are: cells of a long context
 are gigabytes, and copying them would delay the decoding. A file that lost its end has no tail.
 
-The name says of which model and scope a file is. A file of such a name in this folder is ours: one that
+A file's name identifies its model and scope. A file with such a name in this folder is Foredraft's: one that
 cannot be used is removed.
 """
 
@@ -51,7 +51,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says about the cells in it. `checksum` is their CRC-32."""
+    """The header of a file: what its cells are. `checksum` is their CRC-32."""
 
     identity: Identity
     tokens: Tokens
