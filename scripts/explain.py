@@ -13,7 +13,7 @@ from pathlib import Path
 
 from foredraft import Engine
 from foredraft.bench.curves import find_curve
-from foredraft.bench.record import as_trace, recording, trace_set
+from foredraft.bench.record import as_trace, trace_set
 from foredraft.bench.replay import Replay
 from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
 from foredraft.types import Reason, SamplingParams
@@ -37,7 +37,7 @@ def main() -> None:
     args = arguments.parse_args()
     prompt = [{"role": "user", "content": args.prompt}]
     with Engine.load(args.model, speculate="off", remember=False) as engine:
-        completion = engine.generate(prompt, recording(SamplingParams(max_tokens=args.tokens)))
+        completion = engine.generate(prompt, SamplingParams(max_tokens=args.tokens))
         pieces = [engine.model.tokenizer.token_bytes(token) for token in completion.tokens]
         trace = as_trace(engine.encode(prompt), completion, name="explained")
         traces = trace_set(engine, [trace])

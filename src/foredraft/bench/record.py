@@ -1,4 +1,4 @@
-"""Recording traces: real answers, with what a replay needs to know of the target's own mind."""
+"""Recording traces: real answers as token ids, from which a replay needs no model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from pathlib import Path
 from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 from foredraft.bench.trace_file import TraceFile, check_vocabulary
 from foredraft.engine.engine import Engine
-from foredraft.types import Completion, SamplingParams
-
-SUCCESSORS = 4
-"""The target's likeliest tokens that are kept for each position: what `recycle` learns from."""
-
-
-def recording(params: SamplingParams) -> SamplingParams:
-    """The same sampling, with the log-probabilities that a trace is made from. The text is the same."""
-    return replace(params, logprobs=max(SUCCESSORS, params.logprobs or 0))
+from foredraft.types import Completion
 
 
 def as_trace(
@@ -28,9 +20,8 @@ def as_trace(
     category: str = "",
     prediction: Sequence[int] = (),
 ) -> Trace:
-    """The trace of a completion that was generated with `recording` parameters."""
-    successors = tuple(tuple(token for token, _ in entry.top[:SUCCESSORS]) for entry in completion.logprobs)
-    return Trace(name, category, tuple(prompt), completion.tokens, tuple(prediction), successors)
+    """The trace of a completion."""
+    return Trace(name, category, tuple(prompt), completion.tokens, tuple(prediction))
 
 
 def trace_set(engine: Engine, traces: Sequence[Trace]) -> TraceSet:

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class TraceRecorder:
     """Writes every complete answer of the engines it watches into one trace file. A context manager.
 
-    The tokens are taken as they are, so the model computes nothing in addition, and `successors` are not
-    in the traces. At `most_bytes` the recording ends. Whatever fails is logged once, and requests go on.
+    The tokens are taken as they are, so the model computes nothing in addition. At `most_bytes` the recording
+    ends. Whatever fails is logged once, and requests go on.
     """
 
     def __init__(self, path: Path, *, most_bytes: int = LARGEST_FILE) -> None:

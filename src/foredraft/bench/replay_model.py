@@ -20,7 +20,7 @@ from foredraft.templates.traits import TemplateTraits
 from foredraft.types import MAX_DRAFT_TOKENS, Capabilities, Logits, Message, ModelInfo, Rollback, Rows
 
 LIKELIEST = 8.0
-"""Logit of the recorded token; the recorded successors follow it, one apart, and all others are at 0."""
+"""Logit of the recorded token; all others are at 0."""
 
 MAX_ROWS = MAX_DRAFT_TOKENS + 1
 MAX_BATCH = 4096
@@ -203,14 +203,9 @@ class ReplayModel:
             right = at < 0 or (at < len(output) and token == output[at])
             reached.append(at + 1 if right else _LOST)
             if i >= silent and 0 <= reached[i] < len(output):
-                self._answer(logits[i - silent], first + i - silent, trace, reached[i])
-
-    def _answer(self, logits: Logits, row: int, trace: Trace, at: int) -> None:
-        likely = trace.successors[at] if trace.successors else ()
-        ranked = [token for token in likely if token != trace.output[at]]
-        for rank, token in enumerate((trace.output[at], *ranked)):
-            logits[token] = LIKELIEST - rank
-            self._set.append((row, token))
+                answer = output[reached[i]]
+                logits[i - silent, answer] = LIKELIEST
+                self._set.append((first + i - silent, answer))
 
     def length(self, seq: int) -> int:
         return len(self._cells.get(seq, ()))

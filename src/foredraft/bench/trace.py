@@ -1,9 +1,9 @@
 """Traces: recorded real outputs, from which any policy can be replayed without the model.
 
-One JSON object a line: `id`, `category`, `prompt` and `output` (token ids), and what else a drafter may use:
-`prediction` (token ids of the text the client expected), `successors` (for each output token the target's
-likeliest tokens at that position, best first). The first line is a header: format, model and vocabulary. So a
-trace is added by writing a line, and a line that was cut short by a crash is the last one.
+One JSON object a line: `id`, `category`, `prompt` and `output` (token ids), and `prediction` (token ids of
+the text the client expected) where there was one. Other fields are ignored. The first line is a header:
+format, model and vocabulary. So a trace is added by writing a line, and a line that was cut short by a crash
+is the last one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ _log = logging.getLogger(__name__)
 class Trace:
     """One recorded request. `output` begins with the first token after the prompt and ends with the last one
     that was generated, an end-of-sequence token included.
-
-    `successors[i]` are the target's likeliest tokens where `output[i]` was chosen, best first; empty where
-    they were not recorded.
     """
 
     id: str
@@ -42,7 +39,6 @@ class Trace:
     prompt: tuple[int, ...]
     output: tuple[int, ...]
     prediction: tuple[int, ...] = ()
-    successors: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +148,6 @@ def _as_row(trace: Trace) -> dict[str, Any]:
     }
     if trace.prediction:
         row["prediction"] = trace.prediction
-    if trace.successors:
-        row["successors"] = trace.successors
     return row
 
 
@@ -186,5 +180,4 @@ def _from_row(path: Path, number: int, row: dict[str, Any], vocab_size: int) -> 
         tokens("prompt", row["prompt"]),
         tokens("output", row["output"]),
         tokens("prediction", row.get("prediction", [])),
-        tuple(tokens("successors", ranked) for ranked in row.get("successors", [])),
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft.bench.record import append_traces, as_trace, recording, trace_set
+from foredraft.bench.record import append_traces, as_trace, trace_set
 from foredraft.bench.report_files import check_file
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.cli.bench_bar import answers_bar
@@ -50,14 +49,13 @@ def record_answers(plan: Plan, path: Path, console: Console) -> tuple[int, Keybo
 
 def _answer(plan: Plan, engine: Engine, traces: list[Trace], console: Console) -> None:
     """Add traces as they are recorded, with a progress bar."""
-    params = recording(replace(plan.params, logprobs=None))
     with answers_bar(console) as bar:
         task = bar.add_task("recording", total=len(plan.cases))
         for case in plan.cases:
             bar.update(task, description=escape(case.id))
             prompt = engine.encode([{"role": "user", "content": case.turns[0]}])
             try:
-                completion = engine.generate(prompt, params)
+                completion = engine.generate(prompt, plan.params)
             except ContextLengthError as error:
                 console.print(f"Left out {case.id}: {error.message}", highlight=False, markup=False)
                 continue

@@ -126,7 +126,7 @@ def run(words: tuple[str, ...], **options: Any) -> int:  # fmt: skip
         if asked.compare and params.seed is None:
             params = replace(params, seed=secrets.randbits(32))
         if asked.record is not None:
-            params = _recording(params, asked.record)
+            _check_record(asked.record)
         completion = _answer(engine, asked, params, errors)
         if asked.record is not None and not completion.error:
             _record(engine, asked.prompt, completion, asked.prediction, asked.record)
@@ -193,15 +193,11 @@ def _answer(engine: Engine, asked: _Asked, params: SamplingParams, errors: Conso
     return _stream(engine, asked, params, errors)
 
 
-def _recording(params: SamplingParams, path: Path) -> SamplingParams:
-    """Sampling with the log-probabilities that a trace needs. Raises ConfigError if the file cannot be
-    written, before anything is generated.
-    """
-    from foredraft.bench.record import recording
+def _check_record(path: Path) -> None:
+    """Raises ConfigError if the trace file cannot be written, before anything is generated."""
     from foredraft.bench.report_files import check_file
 
     check_file(path)
-    return recording(params)
 
 
 def _record(engine: Engine, prompt: Prompt, completion: Completion, prediction: str, path: Path) -> None:

@@ -1,13 +1,11 @@
 """`recycle`: token recycling (Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696).
 
-The target's logits rank more candidates than the one that is committed, and rows of rejected draft tokens are
-computed and discarded. Both tell what tends to follow a token. As in the paper they are kept in an adjacency
-table from a token to its last likely successors, and a draft follows the table from the text's last token:
-the best successor each time, or, if the model verifies trees, the most promising branches.
+As in the paper an adjacency table keeps a token's last successors, and a draft follows the table from the
+text's last token: the best successor each time, or, if the model verifies trees, the most promising branches.
 
-Two additions improved the drafts for replayed answers (lab/notes): a context of two tokens, which
-is looked up before the context of one, and the text itself, prompt included, which ranks above successors
-that only the logits suggested.
+Two differences from the paper improved the drafts for replayed answers (lab/notes): the table learns from the
+text, prompt included, and not from the target's logits; and a context of two tokens is looked up before the
+context of one.
 
 The table is shared by the requests of a scope while the process lives. Nothing is written to disk. Memory:
 one table of at most 8 MB for all requests and scopes (recycle_table.py), and three numbers a request.
@@ -23,7 +21,7 @@ from typing import NamedTuple
 
 from foredraft.config import read_options
 from foredraft.drafters.base import HistoryDrafter
-from foredraft.drafters.recycle_table import MOST_SUCCESSORS, Row, SuccessorTable
+from foredraft.drafters.recycle_table import Row, SuccessorTable
 from foredraft.drafters.scope_key import ScopeKey, ScopeKeys
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, RequestView
@@ -31,6 +29,9 @@ from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
 NAME = "recycle"
 SUCCESSORS = 4
+MOST_SUCCESSORS = 15
+"""Maximum of the options `k` and `width`."""
+
 LONGEST = 16
 WIDTH = 3
 MIN_SURVIVAL = 0.3
@@ -44,13 +45,13 @@ earlier token would still be in the table.
 BULK = 256
 """From this many new tokens on numpy is faster than learning them one by one."""
 
-# Probability that the first successor is right, by how often in a row it had followed (0: from logits only).
+# Probability that the first successor is right, by how often in a row it had followed: once to MOST_COUNTED.
 # Measured on greedy answers of a 135M model to prompts of six kinds; the planner calibrates it.
-_AFTER_ONE = (0.12, 0.12, 0.16, 0.18, 0.20, 0.20, 0.20, 0.20)
-_AFTER_ONE_OWN = (0.30, 0.24, 0.40, 0.57, 0.70, 0.76, 0.80, 0.84)
-_AFTER_TWO = (0.12, 0.17, 0.30, 0.38, 0.40, 0.45, 0.48, 0.53)
-_AFTER_TWO_AGREED = (0.36, 0.36, 0.50, 0.55, 0.60, 0.65, 0.70, 0.77)
-_AFTER_TWO_OWN = (0.60, 0.58, 0.84, 0.93, 0.965, 0.985, 0.99, 0.995)
+_AFTER_ONE = (0.12, 0.16, 0.18, 0.20, 0.20, 0.20, 0.20)
+_AFTER_ONE_OWN = (0.24, 0.40, 0.57, 0.70, 0.76, 0.80, 0.84)
+_AFTER_TWO = (0.17, 0.30, 0.38, 0.40, 0.45, 0.48, 0.53)
+_AFTER_TWO_AGREED = (0.36, 0.50, 0.55, 0.60, 0.65, 0.70, 0.77)
+_AFTER_TWO_OWN = (0.58, 0.84, 0.93, 0.965, 0.985, 0.99, 0.995)
 # The same for each further successor if those before it were wrong.
 _NEXT = {1: (0.09, 0.07, 0.05), 2: (0.18, 0.12, 0.08)}
 _NEXT_OWN = {1: (0.16, 0.11, 0.07), 2: (0.45, 0.27, 0.18)}
@@ -85,8 +86,7 @@ class _Reading:
 class RecycleDrafter(HistoryDrafter[_Reading]):
     """Drafts at most `longest` tokens: a chain, or with `width` > 1 a tree in which a token has at most that
     many children. A draft ends where its survival falls below `min_survival`, but not before one token, and
-    after a token of `end_tokens`. `k` successors are kept for each context; a chain only follows the first,
-    so for chains only the target's first choice is requested.
+    after a token of `end_tokens`. `k` successors are kept for each context; a chain follows the first.
 
     Features: `match_length`, the context length of the first token (1 or 2); `count`, how often in a row it
     had followed there; `own`, 1 if it did so last in this request.
@@ -156,14 +156,14 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         find, scope, number = self._table.find, state.scope, state.number
         pair = find(before, last, scope, number) if before >= 0 else None
         if pair is not None and pair.own:
-            return _Guess(pair, 2, _AFTER_TWO_OWN[pair.times])
+            return _Guess(pair, 2, _AFTER_TWO_OWN[pair.times - 1])
         single = find(-1, last, scope, number)
         if pair is not None:
             agreed = single is not None and single.tokens[0] == pair.tokens[0]
-            return _Guess(pair, 2, (_AFTER_TWO_AGREED if agreed else _AFTER_TWO)[pair.times])
+            return _Guess(pair, 2, (_AFTER_TWO_AGREED if agreed else _AFTER_TWO)[pair.times - 1])
         if single is None:
             return None
-        return _Guess(single, 1, (_AFTER_ONE_OWN if single.own else _AFTER_ONE)[single.times])
+        return _Guess(single, 1, (_AFTER_ONE_OWN if single.own else _AFTER_ONE)[single.times - 1])
 
     def _chain(
         self, state: _Reading, last: int, guess: _Guess | None, most: int, least: float

@@ -1,14 +1,11 @@
-"""The table of `recycle`: the likely next tokens after one token, or after two, best first.
+"""The table of `recycle`: the tokens that followed one token, or two, newest first.
 
 One table of constant size serves all scopes. A context (the last token, or the last two) is hashed to a row;
 the row contains its key, so that collisions are detected, and the key includes a secret of the scope, so that
 no scope gets successors learned from another's text (scope_key.py). Of two contexts in one row the newer
 stays.
 
-A row's tokens come from two sources. *Text*, the tokens that followed the context, newest first, comes before
-*opinions*, the target's likeliest tokens there: the second newest token that followed is right more often
-than the runner-up of the logits (lab/notes). A row also stores how often in a row its first token
-followed, and the request that wrote it last.
+A row also stores how often in a row its first token followed, and the request that wrote it last.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import numpy.typing as npt
 from foredraft.drafters.scope_key import ScopeKey
 
 MAX_BYTES = 8_000_000
-MOST_SUCCESSORS = 15
 MOST_COUNTED = 7
 
 _MASK = (1 << 64) - 1
@@ -32,9 +28,7 @@ _SINGLE = 0xD6E8FEB86659FD93
 """Odd numbers without structure. The key of (a, b) is ((a + 1)·PAIR + b + 1)·SINGLE; a is -1 for b alone."""
 
 _EMPTY = -1
-_KNOWN = 15  # of a row's note: how many of its tokens are text
-_TIMES = 4  # and, from this bit on, how often the first of them followed, and from the next on, the request
-_REQUEST = 8
+_REQUEST = 3  # of a row's note: from this bit on the request, below it how often the first token followed
 _REQUESTS = (1 << (31 - _REQUEST)) - 1
 
 Ids = npt.NDArray[np.int32]
@@ -42,8 +36,8 @@ Keys = npt.NDArray[np.uint64]
 
 
 class Row(NamedTuple):
-    """The entry of a context. `tokens`: its successors, best first. `times`: how often in a row the first one
-    followed, 0 for an opinion, at most MOST_COUNTED. `own`: the same request wrote it last.
+    """The entry of a context. `tokens`: what followed it, newest first. `times`: how often in a row the first
+    one followed, 1 to MOST_COUNTED. `own`: the same request wrote it last.
     """
 
     tokens: list[int]
@@ -55,7 +49,7 @@ class SuccessorTable:
     """`k` successors for each of a power of two of contexts. Memory: 12 + 4k bytes a row, at most
     `max_bytes`, used as it fills.
 
-    `request` is a number that identifies the writing request; only its lowest 23 bits count.
+    `request` is a number that identifies the writing request; only its lowest 28 bits count.
     """
 
     def __init__(self, k: int, max_bytes: int = MAX_BYTES) -> None:
@@ -83,7 +77,7 @@ class SuccessorTable:
             return None
         note = self._notes[slot]
         tokens = [token for token in self._read(slot) if token != _EMPTY]
-        return Row(tokens, note >> _TIMES & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
+        return Row(tokens, note & MOST_COUNTED, note >> _REQUEST == request & _REQUESTS)
 
     def follow(self, text: Sequence[int], start: int, scope: ScopeKey, request: int) -> None:
         """Learn the successors in `text` from position `start` on, one by one."""
@@ -95,41 +89,18 @@ class SuccessorTable:
 
     def _follow(self, before: int, last: int, token: int, scope: ScopeKey, request: int) -> None:
         slot, key = self._place(before, last, scope)
-        row, known, times = [_EMPTY] * self.k, 0, 0
+        row, times = [_EMPTY] * self.k, 0
         if self._keys[slot] == key:
-            row, note = self._read(slot), self._notes[slot]
-            known = note & _KNOWN
+            row = self._read(slot)
             if row[0] == token:
-                times = min(note >> _TIMES & MOST_COUNTED, MOST_COUNTED - 1)
-            place = row.index(token) if token in row else self.k - 1
-            del row[place]
-            known -= place < known
+                times = min(self._notes[slot] & MOST_COUNTED, MOST_COUNTED - 1)
+            del row[row.index(token) if token in row else self.k - 1]
             row.insert(0, token)
         else:
             self._keys[slot] = key
             row[0] = token
         self._write(slot, row)
-        self._notes[slot] = (request & _REQUESTS) << _REQUEST | (times + 1) << _TIMES | known + 1
-
-    def opine(self, before: int, last: int, successors: Sequence[int], scope: ScopeKey, request: int) -> None:
-        """Learn the target's likeliest `successors` of a context, best first. They are stored after the row's
-        text and before older opinions; a row with another context's text is not changed.
-        """
-        slot, key = self._place(before, last, scope)
-        known, row = self._notes[slot] & _KNOWN, []
-        if self._keys[slot] == key:
-            if known == self.k:
-                return
-            row = self._read(slot)
-        elif known:
-            return
-        else:
-            self._keys[slot] = key
-        if not known:
-            self._notes[slot] = (request & _REQUESTS) << _REQUEST
-        text, opinions = row[:known], dict.fromkeys([*successors, *row[known:]])
-        new = text + [token for token in opinions if token not in text and token != _EMPTY]
-        self._write(slot, (new + [_EMPTY] * self.k)[: self.k])
+        self._notes[slot] = (request & _REQUESTS) << _REQUEST | times + 1
 
     def _place(self, before: int, last: int, scope: ScopeKey) -> tuple[int, int]:
         """The row of a context, and the key that identifies the context there."""
@@ -162,19 +133,13 @@ class SuccessorTable:
         stored = contexts + np.uint64(scope.secret)
         same = self._key_array[slots] == stored
         old = np.where(same[:, None], self._cell_array[slots], np.int32(_EMPTY))
-        was_text = np.arange(self.k) < np.where(same, self._note_array[slots] & _KNOWN, 0)[:, None]
         repeated = (old[:, :, None] == newest[:, None, :]).any(axis=2)
         old[repeated] = _EMPTY
         merged = np.concatenate([newest, old], axis=1)
         order = np.argsort(merged == _EMPTY, axis=1, kind="stable")[:, : self.k]
-        known = (newest != _EMPTY).sum(axis=1) + (was_text & (old != _EMPTY)).sum(axis=1)
         self._key_array[slots] = stored
         self._cell_array[slots] = np.take_along_axis(merged, order, axis=1)
-        self._note_array[slots] = (
-            (request & _REQUESTS) << _REQUEST
-            | np.minimum(times, MOST_COUNTED) << _TIMES
-            | np.minimum(known, self.k)
-        )
+        self._note_array[slots] = (request & _REQUESTS) << _REQUEST | np.minimum(times, MOST_COUNTED)
 
 
 def _latest(keys: Keys, tokens: npt.NDArray[np.int64], k: int) -> tuple[Keys, Ids, npt.NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foredraft.bench.record import append_traces, as_trace, recording, trace_set
+from foredraft.bench.record import append_traces, as_trace, trace_set
 from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError
@@ -21,7 +21,7 @@ TRACES = TraceSet(
     "abc",
     (19,),
     [
-        Trace("a", "code", (1, 2, 3), (4, 5), (4, 5), ((4, 7), (5,))),
+        Trace("a", "code", (1, 2, 3), (4, 5), (4, 5)),
         Trace("b", "", (3,), (1, 1, 19)),
     ],
 )
@@ -81,15 +81,20 @@ def test_a_missing_and_a_damaged_file(tmp_path: Path) -> None:
         read_traces(path)
 
 
-def test_recording_keeps_the_text_and_what_the_target_thought() -> None:
+def test_fields_that_are_no_longer_written_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    write_traces(path, replace(TRACES, traces=[]))
+    row = {"id": "b", "prompt": [3], "output": [1, 1, 19], "successors": [[1, 4], [1], [19, 2]]}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    assert read_traces(path).traces == TRACES.traces[1:]
+
+
+def test_a_completion_becomes_a_trace() -> None:
     with Engine(FakeModel()) as engine:
-        params = SamplingParams(max_tokens=12, ignore_eos=True)
-        plain = engine.generate([5, 6], params)
-        recorded = engine.generate([5, 6], recording(params))
-        assert recorded.tokens == plain.tokens
-        trace = as_trace([5, 6], recorded, name="x", category="fake")
-        assert trace.output == plain.tokens
-        assert [ranked[0] for ranked in trace.successors] == list(plain.tokens), "greedy: the likeliest"
+        completion = engine.generate([5, 6], SamplingParams(max_tokens=12, ignore_eos=True))
+        trace = as_trace([5, 6], completion, name="x", category="fake", prediction=[7])
+        assert trace == Trace("x", "fake", (5, 6), completion.tokens, (7,))
         made = trace_set(engine, [trace])
         assert made.vocab_size == engine.model.info.vocab_size
 
