@@ -88,7 +88,7 @@ class AutoPlanner:
         self._unlearnt: list[Round] = []
 
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
-        self._accounts[request.id] = Account()
+        self._accounts.setdefault(request.id, Account())  # a preempted request starts again
         self._drafters = drafters
         self._costly = [it.name for it in drafters if self._draft_models.costly(it.name)]
 
