@@ -68,10 +68,10 @@ def test_a_state_is_kept_and_put_back_as_a_whole(folder: Make) -> None:
 @pytest.mark.parametrize("architecture", ["bloom", "kimi_linear"])
 def test_trees_are_refused(folder: Make, architecture: str) -> None:
     model = load(folder(architecture))
-    with pytest.raises(BackendError, match="chains only"):
+    with pytest.raises(BackendError, match="only verifies chains"):
         model.forward([Rows(0, 0, (30, 31, 32), 3, (-1, 0, 0))])
     prefill(model, 0, TEXT)
-    with pytest.raises(BackendError, match="chains only"):
+    with pytest.raises(BackendError, match="only verifies chains"):
         model.keep_path(0, 3, (0, 2))
 
 
