@@ -47,7 +47,8 @@ class _Kept(NamedTuple):
     candidates: Sequence[tuple[Candidate, ...]]
     reasons: Sequence[Reason | None]
     gains: Sequence[float | None]
-    done: dict[int, tuple[str | None, int, int, int, int]]
+    done: dict[int, tuple[str | None, int, int, int, int]] | None
+    """None where no drafter was called: `measured` has its outcomes."""
     measured: Round
 
 
@@ -79,7 +80,7 @@ class Decisions:
 
     def reason(self) -> Reason | None:
         """Why nothing was drafted in the last round; None if something was, or there was none."""
-        if not self._kept or any(length for _, length, _, _, _ in self._kept[-1].done.values()):
+        if not self._kept or any(done[1] for done in (self._kept[-1].done or {}).values()):
             return None
         return next((reason for reason in self._kept[-1].reasons if reason), None)
 
@@ -98,33 +99,29 @@ class Decisions:
         """
         self._rounds += 1
         reasons = [choice.reason for choice in plan.choices]
-        for i, (choice, draft) in enumerate(zip(plan.choices, drafts, strict=True)):
-            if choice.draft is not None and draft is None:
-                reasons[i] = Reason.NO_CELLS
-        asked: Sequence[Sequence[str]] = ()
         if plan.limits:
-            asked, reasons = _asked(plan.limits, reasons)
-        kept = _Kept(
-            self._rounds,
-            requests,
-            asked,
-            [_candidates(its, choice) for its, choice in zip(plan.candidates, plan.choices, strict=False)],
-            reasons,
-            [choice.estimate.gain if choice.estimate else None for choice in plan.choices],
-            {
-                request: _done(outcome.draft, outcome.accepted, len(outcome.tokens))
-                for request, outcome in measured.outcomes
-            },
-            replace(measured, outcomes=()),
-        )
-        self._count(kept, plan)
+            kept = self._called(requests, plan, drafts, measured, reasons)
+        else:  # most rounds: nothing that is costly to keep, or to look at
+            kept = _Kept(self._rounds, requests, (), (), reasons, (), None, measured)
         self._kept.append(kept)
         for listener in list(self._listeners):
             self._notify(listener, kept)
 
-    def _count(self, kept: _Kept, plan: Plan) -> None:
-        """Add to the totals."""
-        for source, length, _, accepted, _ in kept.done.values():
+    def _called(
+        self,
+        requests: Sequence[int],
+        plan: Plan,
+        drafts: Sequence[Draft | None],
+        measured: Round,
+        reasons: list[Reason | None],
+    ) -> _Kept:
+        """A round in which drafters were called, without its drafts."""
+        for i, (choice, draft) in enumerate(zip(plan.choices, drafts, strict=True)):
+            if choice.draft is not None and draft is None:
+                reasons[i] = Reason.NO_CELLS
+        asked, reasons = _asked(plan.limits, reasons)
+        done = _done(measured)
+        for source, length, _, accepted, _ in done.values():
             if source is not None:
                 total = self._totals[source]
                 total[0] += 1
@@ -132,6 +129,16 @@ class Decisions:
                 total[2] += accepted
         for name, ms in plan.draft_ms.items():
             self._totals[name][3] += ms
+        return _Kept(
+            self._rounds,
+            requests,
+            asked,
+            [_candidates(its, choice) for its, choice in zip(plan.candidates, plan.choices, strict=True)],
+            reasons,
+            [choice.estimate.gain if choice.estimate else None for choice in plan.choices],
+            done,
+            replace(measured, outcomes=()),
+        )
 
     def _notify(self, listener: Listener, kept: _Kept) -> None:
         try:
@@ -166,14 +173,21 @@ def _candidates(drafts: Sequence[Draft], choice: Choice) -> tuple[Candidate, ...
     )
 
 
-def _done(draft: Draft | None, accepted: int, committed: int) -> tuple[str | None, int, int, int, int]:
-    if draft is None:
-        return None, 0, 0, 0, committed
-    return draft.source, len(draft), width_of(draft.parents), accepted, committed
+def _done(measured: Round) -> dict[int, tuple[str | None, int, int, int, int]]:
+    """What became of each request: source, length and width of the draft, accepted and committed tokens."""
+    found: dict[int, tuple[str | None, int, int, int, int]] = {}
+    for request, outcome in measured.outcomes:
+        draft, committed = outcome.draft, len(outcome.tokens)
+        if draft is None:
+            found[request] = None, 0, 0, 0, committed
+        else:
+            found[request] = draft.source, len(draft), width_of(draft.parents), outcome.accepted, committed
+    return found
 
 
 def _record(kept: _Kept) -> RoundRecord:
     measured = kept.measured
+    done = _done(measured) if kept.done is None else kept.done
     return RoundRecord(
         number=kept.number,
         rows=measured.rows,
@@ -184,12 +198,14 @@ def _record(kept: _Kept) -> RoundRecord:
         forward_ms=measured.forward_ms,
         sample_ms=measured.sample_ms,
         late_ms=measured.late_ms,
-        choices=tuple(_request(kept, place, request) for place, request in enumerate(kept.requests)),
+        choices=tuple(_request(kept, done, place, request) for place, request in enumerate(kept.requests)),
     )
 
 
-def _request(kept: _Kept, place: int, request: int) -> RequestRecord:
-    source, length, width, accepted, committed = kept.done.get(request, (None, 0, 0, 0, 0))
+def _request(
+    kept: _Kept, done: Mapping[int, tuple[str | None, int, int, int, int]], place: int, request: int
+) -> RequestRecord:
+    source, length, width, accepted, committed = done.get(request, (None, 0, 0, 0, 0))
     reason = None if length else kept.reasons[place]
     return RequestRecord(
         request=request,
@@ -197,8 +213,8 @@ def _request(kept: _Kept, place: int, request: int) -> RequestRecord:
         candidates=kept.candidates[place] if kept.candidates else (),
         source=source,
         length=length,
-        gain=kept.gains[place],
-        reason=reason if request in kept.done else Reason.FAILED,
+        gain=kept.gains[place] if kept.gains else None,
+        reason=reason if request in done else Reason.FAILED,
         accepted=accepted,
         committed=committed,
         width=width,

@@ -12,6 +12,8 @@ is covered by the budget or by `decide.OVERDRAFT`, so no request loses more than
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 RATE = 0.03
 """Share of its time that a request may lose."""
 
@@ -54,21 +56,24 @@ class Account:
         self.misses = 0
         self.tried_match = 0.0
 
-    def attempts(self, cost: float, match_length: int, budget: float) -> bool:
-        """Whether the request attempts a draft in the round that begins; an attempt costs `cost` plain
-        rounds.
+    def attempts(self, cost: float, budget: float, match_length: Callable[[], int]) -> bool:
+        """Whether the request attempts a draft in the round that begins.
 
-        `match_length`: tokens of the text's end that repeat earlier text.
+        An attempt costs `cost` plain rounds and `budget` is there for it. `match_length` gives the tokens of
+        the text's end that repeat earlier text; it takes time, so it is called only if that decides.
         """
         if cost <= SMALL and budget >= 0.0:
             return True
         self.wait -= 1
-        if match_length >= REPEATED and match_length > GROWN * self.tried_match:
-            if budget >= cost + self.needed:
-                self.tried_match = match_length
-                return True
+        if budget < cost + self.needed:
             return False
-        return self.wait <= 0 and budget >= cost + max(self.needed, RESERVE)
+        if self.wait <= 0 and budget >= cost + RESERVE:
+            return True
+        match = match_length()
+        if match >= REPEATED and match > GROWN * self.tried_match:
+            self.tried_match = match
+            return True
+        return False
 
     def settle(self, tokens: int, cost: float) -> None:
         """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from statistics import median
 
@@ -135,7 +136,7 @@ class AutoPlanner:
         cost = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
         found = []
         for request in requests:
-            if self._accounts[request.id].attempts(cost, self._match_length(request), self._budget):
+            if self._accounts[request.id].attempts(cost, self._budget, partial(self._match_length, request)):
                 self._budget -= cost
                 found.append(request.id)
         return frozenset(found)

@@ -16,7 +16,7 @@ def attempts(account: Account, rounds: int, budget: float = RICH, match_length: 
     """The rounds with an attempt, every one of which finds nothing."""
     found = []
     for number in range(rounds):
-        if account.attempts(COST, match_length, budget):
+        if account.attempts(COST, budget, lambda: match_length):
             account.miss()
             found.append(number)
     return found
@@ -79,6 +79,6 @@ def test_a_repetition_is_a_reason_to_attempt_at_once_and_again_when_it_has_grown
 def test_an_attempt_that_costs_next_to_nothing_is_made_in_every_round_that_the_budget_allows() -> None:
     account = Account()
     for _ in range(50):
-        assert account.attempts(0.001, 0, 0.0)
+        assert account.attempts(0.001, 0.0, lambda: 0)
         account.miss()
-    assert not account.attempts(0.001, 0, -0.1)
+    assert not account.attempts(0.001, -0.1, lambda: 0)
