@@ -176,7 +176,8 @@ class Drafter(Protocol):
 
     For every request: `start`, then any number of `draft` and `observe`, then `stop`. A drafter may also have
     `match_length(request) -> int`, in O(1) for each new token: how many tokens at the end of the request's
-    text repeat earlier text. A planner attempts a draft sooner where that is long.
+    text repeat earlier text. A planner attempts a draft sooner where that is long. It is called before
+    `observe` for tokens that `request.tokens` already has.
     """
 
     @property

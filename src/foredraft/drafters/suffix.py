@@ -44,7 +44,7 @@ SHORTEST_MATCH = 1
 CANDIDATES = 16
 MIN_SURVIVAL = 0.3
 """Minimum survival of a draft by a named drafter, which is verified completely: drafting ends below it.
-`auto` requests longer drafts (assembly.py) and cuts them by the cost of verification.
+`auto` requests longer drafts (engine/speculation.py) and cuts them by the cost of verification.
 """
 
 OWN_LEVELS = (1, 2, 4, 8, 16)

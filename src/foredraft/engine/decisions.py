@@ -30,6 +30,8 @@ class Plan(NamedTuple):
     limits: Limits = MappingProxyType({})
     candidates: Sequence[Sequence[Draft]] = ()
     draft_ms: Mapping[str, float] = MappingProxyType({})
+    planned: bool = True
+    """Whether there were drafters to plan for."""
 
     @property
     def drafts(self) -> list[Draft | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from time import perf_counter
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -38,7 +39,7 @@ class Drafters:
         self._vocab_size = vocab_size
         self._trees = trees
         self._clock = clock
-        self._unobserved: dict[int, tuple[RequestView, list[Outcome]]] = {}
+        self._unobserved: dict[int, tuple[RequestView, Outcome]] = {}
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -58,7 +59,7 @@ class Drafters:
         def match_length(request: RequestView) -> int:
             if own is None or drafter.name not in self._drafters:
                 return 0
-            return self._guard(drafter, own, request) or 0
+            return self._guard(drafter, _whole, own, request) or 0
 
         return match_length
 
@@ -67,18 +68,21 @@ class Drafters:
             self._guard(drafter, drafter.start, view)
 
     def observe(self, view: RequestView, outcome: Outcome) -> None:
-        """A round is over. Drafters observe it before they draft again: several rounds at once cost less."""
-        self._unobserved.setdefault(view.id, (view, []))[1].append(outcome)
+        """A round is over. Drafters observe it before they draft again; several rounds come as one change."""
+        if not self._drafters:
+            return
+        if view.id in self._unobserved:
+            kept = min(self._unobserved[view.id][1].kept, outcome.kept)
+            outcome = Outcome(kept, ())  # its tokens are those of the text from `kept` on
+        self._unobserved[view.id] = view, outcome
 
     def _catch_up(self, request: int) -> None:
-        """Have all drafters observe what happened to a request, as one change."""
+        """Have all drafters observe what happened to a request."""
         if request not in self._unobserved:
             return
-        view, outcomes = self._unobserved.pop(request)
-        outcome = outcomes[0]
-        if len(outcomes) > 1:
-            kept = min(outcome.kept for outcome in outcomes)
-            outcome = Outcome(kept, tuple(view.tokens[kept:]))
+        view, outcome = self._unobserved.pop(request)
+        if not outcome.tokens:
+            outcome = Outcome(outcome.kept, tuple(view.tokens[outcome.kept :]))
         for drafter in self._all():
             self._guard(drafter, drafter.observe, view, outcome)
 
@@ -122,12 +126,18 @@ class Drafters:
         for (i, limit), draft in zip(asked, drafts, strict=True):
             if draft is None:
                 continue
-            self._check(draft, limit)
+            self._check(draft, limit, drafter.name)
             useful = requests[i].sampler.prune(draft)
             if useful is not None:
                 candidates[i].append(useful)
 
-    def _check(self, draft: Draft, limit: DraftLimit) -> None:
+    def _check(self, draft: Draft, limit: DraftLimit, name: str) -> None:
+        if draft.source != name:
+            raise ValueError(f"drafted in the name of {draft.source!r}")
+        if len(draft.confidence) > len(draft) or (draft.probs is not None and len(draft.probs) != len(draft)):
+            raise ValueError("has more confidences than tokens, or not as many distributions")
+        if not all(isfinite(it) for it in (*draft.confidence, *draft.features.values())):
+            raise ValueError("has confidences or features that are no finite numbers")
         if not 0 < len(draft) <= limit.max_tokens:
             raise ValueError(f"drafted {len(draft)} tokens of at most {limit.max_tokens}")
         if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
@@ -162,3 +172,11 @@ class Drafters:
             drafter.close()
         except Exception:
             logger.exception("Drafter %s could not even be closed", drafter.name)
+
+
+def _whole(match_length: Callable[[RequestView], int], request: RequestView) -> int:
+    """What a drafter's `match_length` gives. Raises TypeError where that is no whole number."""
+    length = match_length(request)
+    if not isinstance(length, int):
+        raise TypeError(f"match_length gave {length!r}, which is no whole number")
+    return length

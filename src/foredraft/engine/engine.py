@@ -302,8 +302,8 @@ class Engine:
 
     def _start(self, request: Request) -> None:
         setup = self._runner.setup
+        setup.planner.start(request.view, setup.drafters.proposers())  # first: it cannot be interrupted long
         setup.drafters.start(request.view)
-        setup.planner.start(request.view, setup.drafters.proposers())
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = request.finished_at or perf_counter()

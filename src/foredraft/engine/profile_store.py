@@ -28,6 +28,9 @@ what the planner learnt had another form."""
 LARGEST_FILE = 16_000_000
 """Bytes. A profile has some thousands: a larger file is something else."""
 
+LARGEST_FORWARD = 1 << 14
+"""Rows."""
+
 LARGEST_MS = 1e7
 """Nothing that is timed here takes hours."""
 
@@ -263,6 +266,8 @@ def _key(value: object) -> ProfileKey:
 
 def _sizes(value: object) -> dict[int, float]:
     sizes = {_count(rows, least=1): _ms(ms) for rows, ms in _items(value)}
+    if max(sizes, default=0) > LARGEST_FORWARD:
+        raise _UnusableError(f"holds the cost of {max(sizes)} rows, more than a forward has")
     if 1 not in sizes or not all(sizes.values()):
         raise _UnusableError("holds a curve without V(1), or with a forward that took no time")
     return sizes

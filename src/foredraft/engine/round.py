@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from foredraft.engine.commit import accept, finish_prefill
 from foredraft.engine.decisions import Decisions, Plan
-from foredraft.engine.drafting import Limits
 from foredraft.engine.request import Request
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.speculation import Setup
 from foredraft.engine.stats import PlainRounds
 from foredraft.errors import ForedraftError, OutOfKVError
 from foredraft.protocols import Model
-from foredraft.types import Choice, Draft, Event, Load, Logits, Outcome, Round, Rows
+from foredraft.types import Choice, Draft, DraftLimit, Event, Load, Logits, Outcome, Reason, Round, Rows
 
 MAX_RECOMPUTED = 16
 """Rows of a request to be computed again (`Model.owed`) above which nothing is drafted for it. Rejections add
@@ -77,29 +76,29 @@ class RoundRunner:
         """What to verify for each request."""
         drafters, planner = self.setup.drafters, self.setup.planner
         if not drafters or not decoding:
-            return Plan([Choice(None)] * len(decoding))
+            return Plan([Choice(None)] * len(decoding), planned=False)
         views = [request.view for request in decoding]
-        limits = planner.limits(views, load)
+        rooms = self._rooms(decoding, load)
+        able = [view for view, room in zip(views, rooms, strict=True) if room > 0]
+        if not able:
+            return Plan([Choice(None, Reason.NO_ROOM)] * len(views))
+        limits = planner.limits(able, load)
         if not limits:
             return Plan(planner.choose(views, [()] * len(views), load))
-        limits = self._fitting(limits, decoding, load)
+        limits = {name: _within(row, rooms) for name, row in limits.items()}
         candidates, draft_ms = drafters.draft(decoding, limits)
         return Plan(planner.choose(views, candidates, load), limits, candidates, draft_ms)
 
-    def _fitting(self, limits: Limits, decoding: Sequence[Request], load: Load) -> Limits:
-        """The planner's limits, within what each request and the forward have room for."""
+    def _rooms(self, decoding: Sequence[Request], load: Load) -> list[int]:
+        """The most draft tokens that each request and the forward have room for."""
         rows = self._model.capabilities.max_rows - 1
         most = self._model.capabilities.max_batch
         reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
         spare = max(0, most - reserved - len(decoding)) // len(decoding)
-        room = [
+        return [
             0 if self._model.owed(request.seq) > MAX_RECOMPUTED else min(request.room, rows, spare)
             for request in decoding
         ]
-        return {
-            name: [limit and limit.within(most) for limit, most in zip(row, room, strict=True)]
-            for name, row in limits.items()
-        }
 
     def _forward(
         self, decoding: Sequence[Request], drafts: Sequence[Draft | None], prefill: Prefill
@@ -168,7 +167,7 @@ class RoundRunner:
             request.stats.spent(measured, 1 / len(both))
         if not done.prompt_rows:
             self.plain_rounds.compare(measured, [request.stats.speedup for request, _ in both])
-        if self.setup.drafters:
+        if plan.planned:
             for request, outcome in both:
                 self.setup.drafters.observe(request.view, outcome)
             self.setup.planner.observe([measured])
@@ -193,6 +192,15 @@ class _Done(NamedTuple):
         """The requests that can go on, and their outcomes."""
         both = zip(self.decoding, self.outcomes, strict=True)
         return [(request, outcome) for request, outcome in both if outcome is not None]
+
+
+def _within(row: Sequence[DraftLimit | None], rooms: Sequence[int]) -> list[DraftLimit | None]:
+    """The limits of the requests with room, in their places among all, and within that room."""
+    limits, found = iter(row), list[DraftLimit | None]()
+    for room in rooms:
+        limit = next(limits) if room > 0 else DraftLimit(0)
+        found.append(limit and limit.within(room))
+    return found
 
 
 def _batch(decoding: Sequence[Request], drafts: Sequence[Draft | None], prefill: Prefill) -> list[Rows]:

@@ -1,7 +1,7 @@
 """A few forwards of different sizes when a model is loaded: they warm caches up and seed the cost curve.
 
 The curve V(n) has steps (docs/how-it-works.md): on a CPU 2 rows may cost as much as 3, and 4 hardly more. A
-planner that only knows V(1) and V(2) would conclude from a dear second row that drafting never pays, and
+planner that only knows V(1) and V(2) would conclude from a expensive second row that drafting never pays, and
 never find out otherwise.
 """
 
@@ -26,8 +26,8 @@ draft that is verified, which may be in a busy moment."""
 LONG_S = 2.0
 """Expected seconds of required forwards from which `notice` gets a line."""
 
-BASELINE_SIZES = (1, 1, 1)
-"""All that is measured where a stored profile has the rest."""
+BASELINE_SIZES = (1, 1, 1, 4)
+"""All that is measured where a stored profile has the rest: V(1), and a size that checks the profile."""
 
 _PRIOR = {2: 1.4, 4: 2.4, 8: 4.2, 16: 7.8}
 """V(n)/V(1) of a processor, for an estimate of what the required sizes take."""
@@ -54,9 +54,9 @@ def measure_costs(
 
     Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
     of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
-    others look dear. A plain forward counts when another one came before it; what the first one after another
-    size takes longer is in the rounds as well, as a run has it. The sequence is empty again afterwards.
-    `notice` gets a line where that takes long.
+    others look expensive. A plain forward counts when another one came before it; what the first one after
+    another size takes longer is in the rounds as well, as a run has it. The sequence is empty again
+    afterwards. `notice` gets a line where that takes long.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]

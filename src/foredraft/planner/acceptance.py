@@ -290,12 +290,11 @@ class Acceptance:
 def _entries(state: Mapping[str, object], name: str, count: int) -> list[tuple[str, list[float]]]:
     """The items of one of the state's objects whose values are `count` finite numbers of a likely size."""
     found, entries = [], state.get(name)
-    parts = {"counts": 3, "mixes": 2, "weights": 1}[name]
+    parts, largest = {"counts": (3, FORGET_AT), "mixes": (2, 8.0), "weights": (1, 20.0)}[name]
     for key, value in entries.items() if isinstance(entries, Mapping) else ():
         numbers = value if isinstance(value, list) else [value]
         right = len(numbers) == count and all(
-            isinstance(it, int | float) and not isinstance(it, bool) and abs(it) <= FORGET_AT
-            for it in numbers
+            isinstance(it, int | float) and not isinstance(it, bool) and abs(it) <= largest for it in numbers
         )
         places = key.rsplit("|", parts - 1)[-(parts - 1) or 0 :]
         if (

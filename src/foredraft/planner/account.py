@@ -3,11 +3,13 @@
 A request may lose `RATE` of its time and `START` of a plain round. What its drafts win is added to that
 budget; what its drafts and its attempts cost is taken from it. No draft risks more than is there (`decide`),
 and an attempt leaves what the last draft needed. After attempts that found nothing the request waits 1, 2, 4
-… `MAX_WAIT` rounds before the next, unless the end of its text repeats earlier text.
+… `MAX_WAIT` rounds (from the third on) before the next, unless the end of its text repeats earlier text.
 
 The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss
-is covered by the budget or by `decide.OVERDRAFT`, so no request loses more than `RATE` of its time + `START`
-+ `OVERDRAFT`, which is 3 % and half a plain round.
+is covered by the budget or by `decide.OVERDRAFT`. So a request that decodes alone loses at most `RATE` of its
+time + `START` + `OVERDRAFT`, which is 3 % and half a plain round; requests that share forwards share their
+budgets, and lose together no more than the sum. Not in it: a draft model's reading of a text, and the first
+attempt of a drafter that was never measured.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class Account:
         if self.wait <= 0 and budget >= cost + RESERVE:
             return True
         match = match_length()
+        if match < self.tried_match:  # that repetition has ended
+            self.tried_match = 0.0
         if match >= REPEATED and match > GROWN * self.tried_match:
             self.tried_match = match
             return True

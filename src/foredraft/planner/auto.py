@@ -47,8 +47,10 @@ from foredraft.types import (
 ATTEMPT_PRIOR_MS = 0.3
 """What an attempt takes for one request, before any was measured: drafting, choosing and learning."""
 
-STALL = 8.0
-"""Times its rolling median that an attempt may take; more is the machine's, and in no account."""
+LARGE = 0.1
+"""Plain rounds above which what a round without an attempt takes beside its forward is charged whole. The
+engine's own time, measured at 0.1 ms, counts as half of `RATE` at most: a request could not change it.
+"""
 
 ATTEMPTS = 15
 """Attempts of the rolling median of what one takes."""
@@ -80,24 +82,27 @@ class AutoPlanner:
         self._drafters: Sequence[Proposer] = ()
         self._attempts_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
         self._attempt_ms = ATTEMPT_PRIOR_MS
-        self._late_ms, self._late = 0.0, False
+        self._late_ms, self._attempted = 0.0, False
         self._costly: list[str] = []
         self._proposed: dict[str, int] = {}
         self._attempting: frozenset[int] = frozenset()
         self._budget = self._overdraft = 0.0
         self._reason = Reason.MEASURING
         self._unlearnt: list[Round] = []
+        self._chosen_at: dict[int, int] = {}
+        """Length of each request's text when its candidates were weighed."""
 
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
-        self._accounts.setdefault(request.id, Account())  # a preempted request starts again
+        self._accounts[request.id] = Account()
         self._drafters = drafters
         self._costly = [it.name for it in drafters if self._draft_models.costly(it.name)]
 
     def stop(self, request: RequestView) -> None:
         self._learn_all()
-        debt = min(0.0, self._accounts.pop(request.id).budget)
+        debt = min(0.0, self._accounts.pop(request.id, Account()).budget)
         for account in self._accounts.values():  # what it borrowed of them
             account.budget += debt / len(self._accounts)
+        self._chosen_at.pop(request.id, None)
         self.acceptance.forget(request.id)
         self._merger.forget(request.id)
         self._recompute.forget(request.id)
@@ -180,6 +185,7 @@ class AutoPlanner:
             return None
         deviations = caution(load.decoding)
         least = max(0.005, 0.25 * self.cost.row_cost() / self.cost.per_request)
+        self._chosen_at[request.id] = len(request.tokens)
         chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
         cost = self.cost.costs(max(map(len, chains)) + 1, load.owed)
         best: Draft | Tree
@@ -274,9 +280,12 @@ class AutoPlanner:
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         self.cost.focus(measured.load.depth, measured.load.decoding)
         added = self.cost.learn(measured)
-        if self._late:
+        beside_ms = measured.plan_ms
+        if self._attempted:
             self._late_ms = measured.late_ms
-        self._late = bool(measured.draft_ms)
+        else:
+            beside_ms += measured.late_ms
+        self._attempted = bool(measured.draft_ms)
         if not measured.outcomes or not self.cost.known:
             return
         share, row_cost = self.cost.per_request, self.cost.row_cost()
@@ -284,8 +293,9 @@ class AutoPlanner:
             spent = self._attempt_costs(measured)
             self._costly = [it.name for it in self._drafters if self._draft_models.costly(it.name)]
         else:
-            beside = measured.plan_ms / (self.cost.baseline_ms * share * len(measured.outcomes))
-            spent = dict.fromkeys((request for request, _ in measured.outcomes), min(beside, RATE / 2))
+            beside = beside_ms / max(self.cost.baseline_ms * share * len(measured.outcomes), 1e-9)
+            fixed = beside if beside > LARGE else min(beside, RATE / 2)
+            spent = dict.fromkeys((request for request, _ in measured.outcomes), fixed)
         plain, one_more = self.cost.costs(2)
         one_more -= plain
         for request, outcome in measured.outcomes:
@@ -303,6 +313,10 @@ class AutoPlanner:
 
     def _score(self, request: int, outcome: Outcome) -> bool:
         """Learn from what became of a request's candidates. Returns whether one began right."""
+        if self._chosen_at.pop(request, None) != outcome.kept:  # preempted, and read again, meanwhile
+            self.acceptance.forget(request)
+            self._merger.forget(request)
+            return False
         self._merger.score(request, outcome.tokens)
         scores = self.acceptance.score(request, outcome.tokens)
         for source, right, wrong in scores:
@@ -311,7 +325,10 @@ class AutoPlanner:
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
         """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""
-        baseline, costs = self.cost.baseline_ms, dict.fromkeys((it for it, _ in measured.outcomes), 0.0)
+        baseline, costs = (
+            max(self.cost.baseline_ms, 1e-9),
+            dict.fromkeys((it for it, _ in measured.outcomes), 0.0),
+        )
         attempting = [request for request in costs if request in self._attempting]
         cheap_ms = measured.plan_ms + self._late_ms
         for name, ms in measured.draft_ms.items():
@@ -330,7 +347,7 @@ class AutoPlanner:
             self._attempts_ms.append(each)
             self._attempt_ms = median(self._attempts_ms)
             for request in attempting:
-                costs[request] += min(each, STALL * self._attempt_ms) / baseline
+                costs[request] += each / baseline
         return {request: cost / self.cost.per_request for request, cost in costs.items()}
 
     # --- what is kept between runs -----------------------------------------------------------------------

@@ -5,10 +5,10 @@ slow down alike; so a forward is compared with plain ones of the same few rounds
 size. V(n) depends on the context depth, as every row reads the whole KV cache (measured, 135M Q4_0 on a
 processor: V(16) is 4.1 at 64 tokens, 8.6 at 4,000), and on the batch size.
 
-**What was not measured in this process is a prior, never a fact.** A size that looks too dear is not used,
-and so never measured again. So a stored value, and one measured long ago, counts only where it is cheaper
-than a curve through the others; what was measured at another depth or batch size counts as two measurements;
-and fewer than `FEW` measurements never make drafts look dearer than before.
+**What was not measured in this process is a prior, never a fact.** A size that looks too expensive is not
+used, and so never measured again. So a stored value, and one measured long ago, counts only where it is
+cheaper than a curve through the others; what was measured at another depth or batch size counts as two
+measurements; and fewer than `FEW` measurements never make drafts look more expensive than before.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BEYOND = 0.5
 flattens would not be found otherwise; where it does not, one draft shows it."""
 
 FEW = 4
-"""Measurements of all sizes from which they may make drafts look dearer than they did before; and of one size
-from which it may be dearer than a larger one."""
+"""Measurements of all sizes from which they may make drafts look more expensive than they did before; and of
+one size from which it may cost more than a larger one."""
 
 WINDOW = 15
 """Measurements in a rolling median."""
@@ -42,8 +42,8 @@ ODD_FACTOR = 3.0
 outnumber the others."""
 
 TOLERANCE = 1.4
-"""How much dearer than a larger forward a smaller one may be. Kernels that compute four rows at once make 8
-rows cheaper than 7 (measured: 2.85 and 3.56, Q4_0 on a processor); a larger fall is an error."""
+"""How much more expensive than a larger forward a smaller one may be. Kernels that compute four rows at once
+make 8 rows cheaper than 7 (measured: 2.85 and 3.56, Q4_0 on a processor); a larger fall is an error."""
 
 NEAR_ROUNDS = 4
 """Rounds within which two forwards are compared. A stall that begins in between spoils no more than these."""
@@ -349,7 +349,7 @@ class CostCurve:
 
         Whether the forward after that goes back is not known. Charged at once, and to a plain forward that
         follows a drafted one as well, it comes out the same: after a change only going on with another size
-        is dearer.
+        is more expensive.
         """
         passes = self.passes(count, extra_rows)
         if passes is not None:
@@ -373,7 +373,7 @@ class CostCurve:
         costs, change = list(by_rows[plain : plain + count]), self.size_change
         if change:
             costs = [cost + change for cost in costs]
-            costs[0] -= change * ((before == plain) + (plain > 1))
+            costs[0] = max(0.5 * by_rows[plain], costs[0] - change * ((before == plain) + (plain > 1)))
             if plain < before < plain + count:
                 costs[before - plain] -= change
         return costs
@@ -395,7 +395,9 @@ class CostCurve:
         added = [0.0, *self._pass_curve.upto(count, now)[1:count]]
         sizes = [plain * size for size in range(2, count + 1)]
         even = [max(base, by_rows[rows]) if rows <= _LARGEST else inf for rows in sizes]
-        return Passes(base, base - change * (self._last_rows == plain), change, added, [base, *even])
+        return Passes(
+            base, max(0.5 * base, base - change * (self._last_rows == plain)), change, added, [base, *even]
+        )
 
     def forward_cost(self, rows: int, lengths: Sequence[int] = ()) -> float:
         """A forward of `rows` rows, drafts of these lengths among them, after one of another size."""
@@ -455,7 +457,9 @@ class CostCurve:
         if rows > 1:
             change, sure = self.size_change * (rows == before), not measured.outcomes
             self._learn_size(rows, ms, change, lengths, sure=sure)
-        cost = self.forward_cost(rows, lengths) + self.size_change * ((rows != before) - (rows > 1))
+        change = self.size_change * ((rows != before) - (rows > 1))
+        cost = self.forward_cost(rows, lengths)
+        cost = max(0.5 * cost, cost + change)  # a change of size that cost more was a stall
         if rows == 1 or (measured.outcomes and not lengths):
             self._plain.append((self.rounds, ms / cost))
             self._learn_size_change(ms, ms / cost, before)
@@ -463,7 +467,7 @@ class CostCurve:
             return 0.0
         self._single_ms.append(ms / cost)
         self._baseline_ms = None
-        return self._added(lengths, before, ms / self.baseline_ms)
+        return self._added(lengths, before, ms / max(self.baseline_ms, 1e-9))
 
     def _added(self, lengths: Sequence[int], before: int, measured: float) -> float:
         """What drafts of these lengths added to a forward that cost `measured` after one of `before` rows."""
@@ -480,7 +484,7 @@ class CostCurve:
         near = [single for at, single in self._plain if self.rounds - at <= NEAR_ROUNDS]
         if not near:
             return
-        cost = ms / median(near) + change
+        cost = ms / max(median(near), 1e-9) + change
         passes = self.passes(max(lengths) + 1) if lengths else None
         if self._pass_curve is None or passes is None:
             self._curve.learn(rows, cost, self.rounds, sure=sure)

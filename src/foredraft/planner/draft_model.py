@@ -88,11 +88,14 @@ class _Drafter:
 
     def reading_cost(self, request: RequestView) -> float:
         """Of what it has to read; 0 before any reading was measured."""
-        chunks = self.behind(request)
-        if not chunks or not self.chunks:
+        return self.behind(request) * self.chunk_cost
+
+    @property
+    def chunk_cost(self) -> float:
+        """Of reading one chunk; 0 before any reading was measured."""
+        if not self.chunks:
             return 0.0
-        token_cost = self.token_cost
-        return chunks * median(max(0.0, cost - n * token_cost) / read for cost, n, read in self.chunks)
+        return median(max(0.0, cost - n * self.token_cost) / read for cost, n, read in self.chunks)
 
 
 class DraftModels:
@@ -117,9 +120,11 @@ class DraftModels:
             limits = self._probe(drafter, requests, budgets, curve.per_request)
         else:
             drafter.wait, drafter.misses = 1, 0
-            share = drafter.token_cost / curve.per_request
-            # One more token pays while its survival, at the rate reached, buys more than its own cost.
-            least = min(0.9, rate * share)
+            count = len(requests) * length
+            added = (curve.costs(count + 1)[-1] - curve.costs(1)[0]) / count
+            share = (drafter.token_cost + max(added, 0.0)) / curve.per_request
+            # One more token pays while its survival, at the rate reached, buys more than drafting it.
+            least = min(0.9, rate * drafter.token_cost / curve.per_request)
             limits = []
             for request, budget in zip(requests, budgets, strict=True):
                 most = min(length, int((max(budget, 0.0) + OVERDRAFT / 2) / max(share, 1e-9)))
@@ -134,15 +139,17 @@ class DraftModels:
 
     def _best_length(self, drafter: _Drafter, requests: int, curve: CostCurve) -> tuple[int, float]:
         """(tokens to draft for each request, the rate relative to plain decoding); (0, 1) where none pays."""
-        if not drafter.attempts:
+        if not drafter.tokens:  # what a token costs is not known
             return 0, 1.0
         acceptance, token_cost = drafter.right / drafter.tried, drafter.token_cost
+        passes = curve.passes(MAX_DRAFT_TOKENS + 1)
         cost = curve.costs(requests * MAX_DRAFT_TOKENS + 1)
         best, length, survival, expected = MARGIN, 0, 1.0, 1.0
         for depth in range(1, MAX_DRAFT_TOKENS + 1):
             survival *= acceptance
             expected += survival
-            rate = expected * cost[0] / (cost[requests * depth] + requests * depth * token_cost)
+            forward = cost[requests * depth] if passes is None else passes.cost([depth] * requests)
+            rate = expected * cost[0] / (forward + requests * depth * token_cost)
             if rate > best:
                 best, length = rate, depth
             if survival < _NEGLIGIBLE:
@@ -150,7 +157,7 @@ class DraftModels:
         return length, best
 
     def _probe(
-        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], turn: float
+        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], share: float
     ) -> list[DraftLimit | None]:
         """Try it for the request that costs least to read, if its account allows and the back-off is over."""
         limits: list[DraftLimit | None] = [None] * len(requests)
@@ -159,8 +166,8 @@ class DraftModels:
             return limits
         costs = [drafter.reading_cost(request) for request in requests]
         i = costs.index(min(costs))
-        tokens = 1 if drafter.attempts else PROBE_TOKENS
-        if drafter.attempts and (costs[i] + drafter.token_cost) / turn + RESERVE > budgets[i]:
+        tokens = 1 if drafter.tokens else PROBE_TOKENS
+        if drafter.attempts and (costs[i] + median(drafter.attempts)) / share + RESERVE > budgets[i]:
             return limits
         drafter.misses += 1
         drafter.wait = min(2**drafter.misses, MAX_WAIT)
@@ -194,9 +201,10 @@ class DraftModels:
                 chunks += max(1, -(-(length - drafter.read.get(request, 0)) // CHUNK))
             drafter.read[request] = length
         if chunks and cost > CHEAP:
+            drafting = tokens * drafter.token_cost
+            reading = drafter.chunk_cost * chunks if drafter.chunks else cost - drafting
             drafter.chunks.append((cost, tokens, chunks))
-            drafter.attempts.append(max(tokens, 1) * drafter.token_cost)
-            return min(cost, tokens * drafter.token_cost)
+            return max(drafting, cost - max(reading, 0.0))
         drafter.attempts.append(cost / max(requests, 1))
         if tokens:
             drafter.tokens.append(cost / tokens)

@@ -141,7 +141,7 @@ def test_auto_pays_for_every_round_and_static_settings_do_not() -> None:
     curve = Curve("c", POINTS, attempt_ms=AttemptCost({}, round=0.2))
     [row] = replay(NOISE, curve, "auto").rows
     assert row.rounds == 100
-    assert row.attempts == pytest.approx(100 * 0.02)
+    assert row.attempts == pytest.approx(99 * 0.02), "in the last one no draft has room"
     dear = replace(curve, attempt_ms=AttemptCost({}, other=0.5, round=0.2))
     [both] = replay(NOISE, dear, "auto").rows
     assert 100 * 0.02 < both.attempts < 100 * 0.02 + 0.5 * 100 * 0.05, "few rounds have an attempt"

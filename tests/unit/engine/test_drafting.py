@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from foredraft.engine.drafting import Drafters
@@ -173,3 +174,31 @@ def test_each_drafter_s_time_is_its_own_and_what_it_observes_before_is_part_of_i
     _, spent = drafters.draft([request], {"first": [LIMIT], "second": [LIMIT]})
     assert spent == {"first": 5000.0, "second": 1000.0}
     assert {name: stats.ms for name, stats in request.stats.drafters().items()} == spent
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft((4,), "another"),
+        Draft((4,), "odd", confidence=(0.9, 0.9)),
+        Draft((4,), "odd", confidence=(float("nan"),)),
+        Draft((4,), "odd", features={"match_length": float("nan")}),
+        Draft((4,), "odd", features=None),  # type: ignore[arg-type]
+        Draft((4, 5), "odd", probs=(np.ones(16) / 16,)),
+    ],
+    ids=["source", "confidences", "no number", "features", "no features", "distributions"],
+)
+def test_one_whose_draft_is_malformed_is_dropped(draft: Draft) -> None:
+    odd = ScriptedDrafter(lambda history: draft, name="odd")
+    drafters, _, request = started(odd)
+    assert drafters.draft([request], {"odd": [LIMIT]})[0] == [[]]
+    assert not drafters
+    assert "odd failed" in drafters.notes[0]
+
+
+def test_a_match_length_that_is_no_number_drops_its_drafter() -> None:
+    odd = ScriptedDrafter(lambda history: None)
+    odd.match_length = lambda request: "4"  # type: ignore[attr-defined]
+    drafters, view, _ = started(odd)
+    assert drafters.proposers()[0].match_length(view) == 0
+    assert not drafters
