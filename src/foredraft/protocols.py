@@ -115,7 +115,7 @@ class Model(Protocol):
         """
         ...
 
-    def owed(self, seq: int) -> int:
+    def to_recompute(self, seq: int) -> int:
         """Of the sequence's cells, those that its next forward computes again before its own rows; always 0
         but after a truncation by more than `rollback_bound` rows of a model with `Rollback.SNAPSHOT`.
         """

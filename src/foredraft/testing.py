@@ -199,7 +199,7 @@ class FakeModel:
     def length(self, seq: int) -> int:
         return len(self._cache.get(seq, ()))
 
-    def owed(self, seq: int) -> int:  # noqa: ARG002
+    def to_recompute(self, seq: int) -> int:  # noqa: ARG002
         return 0
 
     @property

@@ -57,7 +57,9 @@ class Rollback(StrEnum):
 
     TRUNCATE = "truncate"  # any length, for free
     BOUNDED = "bounded"  # the last `Capabilities.rollback_bound` rows, for free and once
-    SNAPSHOT = "snapshot"  # as BOUNDED; a longer rollback recomputes the cells it keeps (`Model.owed`)
+    SNAPSHOT = (
+        "snapshot"  # as BOUNDED; a longer rollback recomputes the cells it keeps (`Model.to_recompute`)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,14 +460,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the forward of a round carries beside drafts. `owed`: rows of the requests decoding that are
-    computed again.
+    """What the forward of a round carries beside drafts. `to_recompute`: rows of the requests decoding that
+    are computed again.
     """
 
     decoding: int
     prefill_rows: int
     depth: int  # the largest KV length of the requests decoding, in tokens
-    owed: int = 0
+    to_recompute: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def test_a_rejection_leaves_what_was_accepted(model: Model) -> None:
         model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT))])
         model.truncate(0, len(TEXT) + kept)
         free = len(DRAFT) - kept <= model.capabilities.rollback_bound
-        assert (model.length(0), model.owed(0)) == (len(TEXT) + kept, 0 if free else kept)
+        assert (model.length(0), model.to_recompute(0)) == (len(TEXT) + kept, 0 if free else kept)
         held = [*TEXT, *DRAFT[:kept]]
         assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*held, *OTHER])), kept
         assert same(model, prefill(model, 0, TEXT), fresh(model, SPARE, [*held, *OTHER, *TEXT])), kept

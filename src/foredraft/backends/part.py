@@ -49,8 +49,8 @@ class Part:
     def truncate(self, seq: int, length: int) -> None:
         self._whole.truncate(self._at(seq), length)
 
-    def owed(self, seq: int) -> int:
-        return self._whole.owed(self._at(seq))
+    def to_recompute(self, seq: int) -> int:
+        return self._whole.to_recompute(self._at(seq))
 
     def reachable(self, seq: int, length: int) -> int:
         return self._whole.reachable(self._at(seq), length)

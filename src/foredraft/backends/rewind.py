@@ -3,8 +3,8 @@
 Attention keeps a cell for every token, so tokens are removed by dropping cells. A recurrent state (Mamba,
 gated delta nets, short convolutions) has absorbed rejected tokens and cannot be reverted. So the state is
 copied before a forward that verifies a draft. After a rejection the copy is restored, and the accepted tokens
-are *owed*: the sequence's next forward recomputes them before its own rows, so that a rejection needs no
-additional forward. For the costs and the reasons for this order see docs/exactness.md.
+are to be recomputed: the sequence's next forward recomputes them before its own rows, so that a rejection
+needs no additional forward. For the costs and the reasons for this order see docs/exactness.md.
 
 The state is also copied shortly before the end of a prompt: the next prompt of a conversation often omits
 what followed (a model's reasoning), and would otherwise have to be recomputed from its beginning.
@@ -54,14 +54,14 @@ class Rewindable(Model, Protocol):
 
 @dataclass(slots=True)
 class _Trail:
-    """A sequence since its checkpoint, when it had `start` cells. `tokens` were computed since; `owed` are
-    still to be recomputed, and while there are any the model itself is at the checkpoint.
+    """A sequence since its checkpoint, when it had `start` cells. `tokens` were computed since;
+    `to_recompute` are still to be recomputed, and while there are any the model itself is at the checkpoint.
     """
 
     start: int
     checkpoint: object
     tokens: list[int] = field(default_factory=list)
-    owed: list[int] = field(default_factory=list)
+    to_recompute: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class RewindingModel:
 
     def _forward(self, batch: Sequence[Rows]) -> Logits:
         for rows in batch:
-            if self._needs_checkpoint(rows) and not self.owed(rows.seq):
+            if self._needs_checkpoint(rows) and not self.to_recompute(rows.seq):
                 self._set_checkpoint(rows.seq)
         before = [self._model.length(rows.seq) for rows in batch]
         try:
@@ -138,7 +138,7 @@ class RewindingModel:
             self._compute_first(rows, count - BEFORE_THE_END)
             start = rows.start + count - BEFORE_THE_END
             rows = replace(rows, start=start, tokens=rows.tokens[-BEFORE_THE_END:])
-        elif not filling or self.owed(rows.seq) or not rows.start:
+        elif not filling or self.to_recompute(rows.seq) or not rows.start:
             return rows
         former = self._marks.get(rows.seq)
         copy = self._model.checkpoint(rows.seq, former.checkpoint if former else None)
@@ -147,12 +147,12 @@ class RewindingModel:
 
     def _compute_first(self, rows: Rows, count: int) -> None:
         """Compute the first rows such that all of them can be removed again."""
-        if not self.owed(rows.seq):
+        if not self.to_recompute(rows.seq):
             self._set_checkpoint(rows.seq)
         trail = self._trails[rows.seq]
         head = replace(rows, tokens=rows.tokens[:count], logits=0)
         self._model.forward([self._with_owed(head)])
-        trail.tokens, trail.owed = [*trail.owed, *head.tokens], []
+        trail.tokens, trail.to_recompute = [*trail.to_recompute, *head.tokens], []
 
     def _needs_checkpoint(self, rows: Rows) -> bool:
         """Whether more of these rows may be rejected than the model can remove by itself."""
@@ -165,51 +165,54 @@ class RewindingModel:
         self._trails[seq] = _Trail(start, self._unused[seq] if start else None)
 
     def _with_owed(self, rows: Rows) -> Rows:
-        if not self.owed(rows.seq):
+        if not self.to_recompute(rows.seq):
             return rows
-        owed = self._trails[rows.seq].owed
-        return replace(rows, start=rows.start - len(owed), tokens=[*owed, *rows.tokens])
+        to_recompute = self._trails[rows.seq].to_recompute
+        return replace(rows, start=rows.start - len(to_recompute), tokens=[*to_recompute, *rows.tokens])
 
     def _record(self, rows: Rows) -> None:
-        """Record that the rows, and the owed tokens before them, were computed."""
+        """Record that the rows, and the tokens to recompute before them, were computed."""
         if not self._needs_checkpoint(rows):
             self._trails.pop(rows.seq, None)
             return
         trail = self._trails[rows.seq]
-        trail.tokens = [*trail.owed, *rows.tokens]
-        trail.owed = []
+        trail.tokens = [*trail.to_recompute, *rows.tokens]
+        trail.to_recompute = []
 
     def _make_room(self, batch: Sequence[Rows]) -> None:
-        """Recompute owed tokens separately if they do not fit beside the rows."""
+        """Recompute tokens to recompute separately if they do not fit beside the rows."""
         for rows in batch:
             count = len(rows.tokens)
-            if count <= self.capabilities.max_rows < count + self.owed(rows.seq):
+            if count <= self.capabilities.max_rows < count + self.to_recompute(rows.seq):
                 self._recompute(rows.seq)
-        if sum(len(rows.tokens) + self.owed(rows.seq) for rows in batch) > self.capabilities.max_batch:
+        if (
+            sum(len(rows.tokens) + self.to_recompute(rows.seq) for rows in batch)
+            > self.capabilities.max_batch
+        ):
             for rows in batch:
                 self._recompute(rows.seq)
 
     def _recompute(self, seq: int) -> None:
-        """Recompute the owed tokens now, in a separate forward."""
+        """Recompute the tokens to recompute now, in a separate forward."""
         trail = self._trails.get(seq)
-        if trail is None or not trail.owed:
+        if trail is None or not trail.to_recompute:
             return
         most = min(self.capabilities.max_rows, self.capabilities.max_batch)
         try:
-            for first in range(0, len(trail.owed), most):
-                rows = trail.owed[first : first + most]
+            for first in range(0, len(trail.to_recompute), most):
+                rows = trail.to_recompute[first : first + most]
                 self._model.forward([Rows(seq, trail.start + first, rows, 0)])
         except BaseException:
-            self._forget(seq)  # a part may have been computed, so the owed tokens are unknown
+            self._forget(seq)  # a part may have been computed, so the tokens to recompute are unknown
             raise
-        trail.tokens, trail.owed = trail.owed, []
+        trail.tokens, trail.to_recompute = trail.to_recompute, []
 
     def length(self, seq: int) -> int:
-        return self._model.length(seq) + self.owed(seq)
+        return self._model.length(seq) + self.to_recompute(seq)
 
-    def owed(self, seq: int) -> int:
+    def to_recompute(self, seq: int) -> int:
         trail = self._trails.get(seq)
-        return len(trail.owed) if trail else 0
+        return len(trail.to_recompute) if trail else 0
 
     def truncate(self, seq: int, length: int) -> None:
         held = self.length(seq)
@@ -219,7 +222,7 @@ class RewindingModel:
             self.release(seq)
             return
         trail, mark = self._trails.get(seq), self._marks.get(seq)
-        if length > held or (not self.owed(seq) and held - length <= self._model.spare(seq)):
+        if length > held or (not self.to_recompute(seq) and held - length <= self._model.spare(seq)):
             self._model.truncate(seq, length)
             if trail is not None:
                 del trail.tokens[max(0, length - trail.start) :]
@@ -245,14 +248,14 @@ class RewindingModel:
         return mark.length if mark is not None and mark.length <= length else 0
 
     def _rewind(self, seq: int, trail: _Trail, length: int) -> None:
-        kept = (trail.owed or trail.tokens)[: length - trail.start]
-        if not trail.owed:
+        kept = (trail.to_recompute or trail.tokens)[: length - trail.start]
+        if not trail.to_recompute:
             if trail.start:
                 self._trails.pop(seq)  # if this fails there is no checkpoint left
                 self._model.rewind(seq, trail.checkpoint, trail.start)
             else:
                 self._model.release(seq)
-        self._trails[seq] = _Trail(trail.start, trail.checkpoint, owed=kept)
+        self._trails[seq] = _Trail(trail.start, trail.checkpoint, to_recompute=kept)
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         if list(path) != list(range(len(path))):

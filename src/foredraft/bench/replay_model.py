@@ -210,7 +210,7 @@ class ReplayModel:
     def length(self, seq: int) -> int:
         return len(self._cells.get(seq, ()))
 
-    def owed(self, seq: int) -> int:  # noqa: ARG002
+    def to_recompute(self, seq: int) -> int:  # noqa: ARG002
         return 0
 
     def truncate(self, seq: int, length: int) -> None:

@@ -17,8 +17,8 @@ from foredraft.protocols import Model
 from foredraft.types import Choice, Draft, DraftLimit, Event, Load, Logits, Outcome, Reason, Round, Rows
 
 MAX_RECOMPUTED = 16
-"""Rows of a request to be computed again (`Model.owed`) above which nothing is drafted for it. Rejections add
-to them, and have them computed once more each; a plain round ends that (docs/exactness.md).
+"""Rows of a request to be computed again (`Model.to_recompute`) above which nothing is drafted for it.
+Rejections add to them, and have them computed once more each; a plain round ends that (docs/exactness.md).
 """
 
 Prefill = Sequence[tuple[Request, int]]
@@ -96,7 +96,7 @@ class RoundRunner:
         reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
         spare = max(0, most - reserved - len(decoding)) // len(decoding)
         return [
-            0 if self._model.owed(request.seq) > MAX_RECOMPUTED else min(request.room, rows, spare)
+            0 if self._model.to_recompute(request.seq) > MAX_RECOMPUTED else min(request.room, rows, spare)
             for request in decoding
         ]
 

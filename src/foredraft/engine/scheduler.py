@@ -155,15 +155,15 @@ class Scheduler:
 
     def load(self, decoding: list[Request]) -> Load:
         """What the next forward carries, with all that decodes in it."""
-        depth = owed = 0
+        depth = to_recompute = 0
         for request in decoding:
             depth = max(depth, request.computed)
-            owed += self._model.owed(request.seq)
+            to_recompute += self._model.to_recompute(request.seq)
         if len(decoding) == len(self.running):
-            return Load(len(decoding), 0, depth, owed)
+            return Load(len(decoding), 0, depth, to_recompute)
         pending = sum(request.pending for request in self.running if not request.decoding)
         most = self.prompt_rows.most(self._model.capabilities.max_batch, decoding=bool(decoding))
-        return Load(len(decoding), min(pending, most), depth, owed)
+        return Load(len(decoding), min(pending, most), depth, to_recompute)
 
     def find(self, request_id: int) -> Request | None:
         """The request of that id, or None if it is over."""

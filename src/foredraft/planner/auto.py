@@ -187,7 +187,7 @@ class AutoPlanner:
         least = max(0.005, 0.25 * self.cost.row_cost() / self.cost.per_request)
         self._chosen_at[request.id] = len(request.tokens)
         chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
-        cost = self.cost.costs(max(map(len, chains)) + 1, load.owed)
+        cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
         best: Draft | Tree
         if self._trees and may_merge(request, drafts):
             best = self._merger.merge(request.id, drafts, chains, deviations)
@@ -218,7 +218,7 @@ class AutoPlanner:
         """Tokens of the candidate that the request's budget covers after this round's attempt."""
         share = self.cost.per_request
         later = self._later(request, survival) or [0.0] * (len(survival) + 1)
-        most = self.cost.bounds(len(survival) + 1, load.owed)
+        most = self.cost.bounds(len(survival) + 1, load.to_recompute)
         extra = [(it - cost[0] + more) / share for it, more in zip(cost, later, strict=False)]
         bound = [(it - cost[0] + more) / share for it, more in zip(most, later, strict=False)]
         paying = best.paying(extra) if isinstance(best, Tree) else chain_paying(survival, extra)
@@ -249,10 +249,10 @@ class AutoPlanner:
             later = [self._later(it, its) or [] for it, its in zip(requests, survivals, strict=True)]
 
         def beside(rows: int) -> list[int]:
-            passes = self.cost.passes(max(map(len, survivals)) + 1, load.owed + taken + rows)
+            passes = self.cost.passes(max(map(len, survivals)) + 1, load.to_recompute + taken + rows)
             if passes is not None:
                 return lengths_in_passes(survivals, load.decoding, passes, later, margin=MARGIN)
-            count, extra = sum(map(len, survivals)) + 1, load.owed + taken + rows
+            count, extra = sum(map(len, survivals)) + 1, load.to_recompute + taken + rows
             cost, bound = self.cost.costs(count, extra), self.cost.bounds(count, extra)
             covered = cost[0] + self.cost.per_request * (self._budget + self._overdraft)
             most = bisect_right(bound, covered, lo=1) - 1

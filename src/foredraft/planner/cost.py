@@ -450,7 +450,7 @@ class CostCurve:
         lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         self.focus(load.depth, load.decoding)
         self.rounds += bool(measured.outcomes)
-        if load.prefill_rows or load.owed:
+        if load.prefill_rows or load.to_recompute:
             self._last_rows, self._first_ms = 0, None
             return self._added(lengths, 0, 0.0)
         before, self._last_rows = self._last_rows, rows

@@ -156,7 +156,7 @@ def test_a_llama_cpp_that_goes_on_from_a_wrong_state_is_not_trusted(
     prefill(model, 0, TEXT)
     model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT))])
     model.truncate(0, len(TEXT) + 10)
-    assert model.owed(0) == 10
+    assert model.to_recompute(0) == 10
     model.close()
 
 

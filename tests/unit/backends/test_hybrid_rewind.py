@@ -54,16 +54,16 @@ def test_a_rejection_leaves_what_was_accepted(kept: int, bound: int) -> None:
     model, inner = verified(bound)
     model.truncate(0, len(TEXT) + kept)
     rejected = len(DRAFT) - kept
-    assert model.owed(0) == (kept if rejected > bound else 0)
+    assert model.to_recompute(0) == (kept if rejected > bound else 0)
     assert inner.rewinds == (1 if rejected > bound else 0)
     goes_on(model, 0, [*TEXT, *DRAFT[:kept]])
-    assert model.owed(0) == 0
+    assert model.to_recompute(0) == 0
 
 
 def test_all_of_the_draft_can_be_taken_back() -> None:
     model, _ = verified()
     model.truncate(0, len(TEXT))
-    assert model.owed(0) == 0
+    assert model.to_recompute(0) == 0
     goes_on(model, 0, TEXT)
 
 
@@ -93,10 +93,10 @@ def test_what_is_owed_can_be_rejected_again() -> None:
         model.forward([Rows(0, len(held), OTHER[:4], 4)])
         held += OTHER[:kept]
         model.truncate(0, len(held))
-    assert model.owed(0) == 2 + 1 + 3
+    assert model.to_recompute(0) == 2 + 1 + 3
     assert inner.copies == 1, "the state is the one that was copied first"
     model.truncate(0, len(held) - 2)
-    assert model.owed(0) == 2 + 1 + 1
+    assert model.to_recompute(0) == 2 + 1 + 1
     goes_on(model, 0, held[:-2])
 
 
@@ -104,7 +104,7 @@ def test_what_was_accepted_is_kept_when_the_next_draft_is_right() -> None:
     model, _ = verified()
     model.truncate(0, len(TEXT) + 2)
     model.forward([Rows(0, len(TEXT) + 2, OTHER[:4], 4)])
-    assert model.owed(0) == 0
+    assert model.to_recompute(0) == 0
     goes_on(model, 0, [*TEXT, *DRAFT[:2], *OTHER[:4]])
 
 
@@ -115,7 +115,7 @@ def test_sequences_are_taken_back_each_for_itself() -> None:
     model.forward([Rows(0, len(TEXT), DRAFT, 6), Rows(1, len(OTHER), DRAFT[:4], 4)])
     model.truncate(0, len(TEXT) + 1)
     model.truncate(1, len(OTHER) + 2)
-    assert (model.owed(0), model.owed(1)) == (1, 0)
+    assert (model.to_recompute(0), model.to_recompute(1)) == (1, 0)
     batch = [Rows(1, len(OTHER) + 2, TEXT[:3], 1), Rows(0, len(TEXT) + 1, TEXT[:2], 2)]
     logits = model.forward(batch).copy()
     assert np.array_equal(logits[0], fresh(model, SPARE, [*OTHER, *DRAFT[:2], *TEXT[:3]]))
@@ -167,7 +167,7 @@ def test_a_model_may_be_emptied_at_any_time() -> None:
     model, _ = verified()
     model.truncate(0, len(TEXT) + 2)
     model.truncate(0, 0)
-    assert (model.length(0), model.owed(0)) == (0, 0)
+    assert (model.length(0), model.to_recompute(0)) == (0, 0)
     goes_on(model, 0, [])
 
 
@@ -187,7 +187,7 @@ def test_a_full_cache_changes_nothing() -> None:
     model.truncate(0, len(TEXT) + 2)
     with pytest.raises(OutOfKVError):
         model.forward([Rows(0, len(TEXT) + 2, OTHER[:5], 5)])
-    assert (model.length(0), model.owed(0)) == (len(TEXT) + 2, 2)
+    assert (model.length(0), model.to_recompute(0)) == (len(TEXT) + 2, 2)
     row = prefill(model, 0, OTHER[:4])
     assert np.array_equal(row, fresh(model, SPARE, [*TEXT, *DRAFT[:2], *OTHER[:4]]))
 
@@ -225,7 +225,7 @@ def test_after_a_forward_that_failed_halfway_nothing_is_owed() -> None:
     inner.fails = True
     with pytest.raises(BackendError):
         model.forward([Rows(0, len(TEXT) + 2, OTHER, 1)])
-    assert (model.length(0), model.owed(0)) == (inner.length(0), 0)
+    assert (model.length(0), model.to_recompute(0)) == (inner.length(0), 0)
 
 
 # --- snapshots and copies ------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_snapshot_has_what_was_owed() -> None:
     model, _ = verified()
     model.truncate(0, len(TEXT) + 3)
     snapshot = model.snapshot(0)
-    assert model.owed(0) == 0
+    assert model.to_recompute(0) == 0
     model.truncate(0, len(TEXT) + 1)  # as far as without the snapshot
     goes_on(model, 0, [*TEXT, DRAFT[0]])
     model.restore(1, snapshot)
@@ -364,18 +364,18 @@ def test_speculation_changes_nothing(bound: int, temperature: float, concurrent:
 
 def test_nothing_is_drafted_while_much_is_owed() -> None:
     inner = FakeRecurrentModel(VOCAB, logits=markov_logits(VOCAB))
-    owed: list[tuple[int, bool]] = []
+    recomputed: list[tuple[int, bool]] = []
 
     class Watched(RewindingModel):
         def forward(self, batch: Sequence[Rows]) -> Logits:
-            owed.extend((self.owed(rows.seq), rows.logits > 1) for rows in batch)
+            recomputed.extend((self.to_recompute(rows.seq), rows.logits > 1) for rows in batch)
             return super().forward(batch)
 
     engine = Engine(Watched(inner), drafters=[ScriptedDrafter(guesses(2, 0.8))])
     engine.generate([1, 2, 3], params=SamplingParams(max_tokens=400, ignore_eos=True))
     engine.close()
-    drafted = [count for count, draft in owed if draft]
-    plain = [count for count, draft in owed if not draft]
+    drafted = [count for count, draft in recomputed if draft]
+    plain = [count for count, draft in recomputed if not draft]
     assert max(drafted) <= MAX_RECOMPUTED < max(plain)
     assert max(plain) <= MAX_RECOMPUTED + 9, "a plain round computes them all"
 

@@ -261,7 +261,7 @@ class LlamaCppModel:
     def length(self, seq: int) -> int:
         return self._lengths[seq]
 
-    def owed(self, seq: int) -> int:  # noqa: ARG002
+    def to_recompute(self, seq: int) -> int:  # noqa: ARG002
         return 0
 
     def truncate(self, seq: int, length: int) -> None:

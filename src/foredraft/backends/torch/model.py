@@ -135,7 +135,7 @@ class TorchModel:
     def reachable(self, seq: int, length: int) -> int:
         return min(length, self.length(seq))
 
-    def owed(self, seq: int) -> int:  # noqa: ARG002
+    def to_recompute(self, seq: int) -> int:  # noqa: ARG002
         return 0
 
     def truncate(self, seq: int, length: int) -> None:

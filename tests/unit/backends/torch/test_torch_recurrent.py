@@ -59,7 +59,7 @@ def test_a_rejection_at_every_place_leaves_what_was_accepted(
         model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT)), Rows(1, len(OTHER), DRAFT[::-1], len(DRAFT))])
         model.truncate(0, len(TEXT) + kept)
         model.truncate(1, len(OTHER) + other)
-        assert model.owed(0) == (kept if len(DRAFT) - kept > bound else 0)
+        assert model.to_recompute(0) == (kept if len(DRAFT) - kept > bound else 0)
         rows = model.forward([Rows(1, model.length(1), OTHER, 1), Rows(0, model.length(0), OTHER, 1)]).copy()
         held = [*OTHER, *DRAFT[::-1][:other], *OTHER], [*TEXT, *DRAFT[:kept], *OTHER]
         for row, tokens in zip(rows, held, strict=True):
@@ -74,7 +74,7 @@ def test_rows_can_be_taken_back_one_after_the_other(folder: Make) -> None:
     model.forward([Rows(0, len(TEXT), DRAFT, len(DRAFT))])
     for kept in range(len(DRAFT) - 1, 0, -1):
         model.truncate(0, len(TEXT) + kept)
-        assert model.owed(0) == 0
+        assert model.to_recompute(0) == 0
     assert same(model, prefill(model, 0, OTHER), fresh(model, SPARE, [*TEXT, *DRAFT[:1], *OTHER]))
 
 
