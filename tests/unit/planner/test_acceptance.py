@@ -99,6 +99,18 @@ def test_a_trees_path_is_scored() -> None:
     assert model.score(1, [2, 3, 4]) == [("a", 2, 0)]
 
 
+def test_of_siblings_the_accepted_one_was_right_and_the_others_wrong() -> None:
+    model = Acceptance()
+    tree = Draft((1, 2, 3, 4), "a", (-1, -1, 0, 1), confidence=(0.55, 0.2, 0.75, 0.9))
+    for _ in range(200):
+        model.survivals(1, [tree], 5)
+        model.score(1, [2, 4])
+    [found] = model.survivals(2, [tree], 5)
+    assert found[0] < 0.1
+    assert found[1] > 0.9
+    assert found[3] > 0.85 * found[1]
+
+
 def test_caution_lowers_probabilities_and_grows_with_the_batch() -> None:
     model = Acceptance()
     assert first(model, draft(7), deviations=caution(1)) < first(model, draft(7))
