@@ -160,7 +160,7 @@ def test_a_tree_pays_when_it_commits_more_than_it_costs() -> None:
     assert list(tree.tokens) == [1, 2, 3, 4]
     assert tree.paying([0.0, 0.1, 0.2, 0.3, 0.4]) == pytest.approx([0.5, 0.8, 0.8, 0.8])
     assert tree.paying([0.0, 0.1, 0.2, 1.3, 1.4]) == pytest.approx([0.5, 0.8, 0.25, 0.35])
-    assert tree.paying([0.0, 2.5]) == [0.0], "nothing is so deep"
+    assert tree.paying([0.0, 2.5, 2.5, 2.5, 2.5]) == [0.0] * 4, "nothing is so deep"
 
 
 # --- learning ------------------------------------------------------------------------------------------
