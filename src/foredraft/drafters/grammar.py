@@ -20,14 +20,15 @@ NAME = "grammar"
 
 @dataclass(slots=True)
 class _Followed:
-    """A request's constraint and the answer's position in it. `state` is None if the history violates the
-    constraint.
+    """A request's constraint and the answer's position in it, after `size` tokens, of which `observed` were
+    observed. `state` is None if the history violates the constraint.
     """
 
     constraint: Constraint
     prompt_length: int
     state: GrammarState | None
     size: int
+    observed: int
 
 
 class GrammarDrafter(HistoryDrafter[_Followed | None]):
@@ -45,8 +46,9 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
         if constraint is None or self._compiler is None:
             return None
         start = self._compiler(constraint)
-        followed = _Followed(constraint, request.prompt_length, start, request.prompt_length)
+        followed = _Followed(constraint, request.prompt_length, start, request.prompt_length, 0)
         self._advance(followed, request)
+        followed.observed = followed.size
         return followed
 
     def _advance(self, followed: _Followed, request: RequestView) -> None:
@@ -69,10 +71,21 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
         constraint = request.params.constraint
         if state is None and constraint is None:
             return
-        if state and state.constraint == constraint and state.prompt_length == request.prompt_length:
-            super().observe(request, outcome)
-        else:  # the conversation's next turn
+        same = state is not None and state.constraint == constraint
+        if state and same and state.prompt_length == request.prompt_length and state.observed == outcome.kept:
+            self._advance(state, request)  # from where `match_length` left off
+            state.observed = state.size
+        else:  # text was removed, or the conversation's next turn
             self._states[request.id] = self.build(request)
+
+    def match_length(self, request: RequestView) -> int:
+        """`MAX_DRAFT_TOKENS` where tokens are forced, which is as good as the longest repetition; else 0."""
+        followed = self._states.get(request.id)
+        if followed is None or followed.size > len(request.tokens):
+            return 0
+        if followed.size < len(request.tokens):
+            self._advance(followed, request)
+        return MAX_DRAFT_TOKENS if followed.state is not None and followed.state.forced() else 0
 
     def propose(self, state: _Followed | None, request: RequestView, limit: DraftLimit) -> Draft | None:  # noqa: ARG002
         if state is None or state.state is None:

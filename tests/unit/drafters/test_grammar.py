@@ -9,7 +9,7 @@ from foredraft.drafters.grammar import GrammarDrafter, create
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, GrammarState, RequestView
 from foredraft.testing import drafter_context
-from foredraft.types import Constraint, SamplingParams
+from foredraft.types import Constraint, Outcome, SamplingParams
 
 CHOICE = Constraint("regex", "The (answer is (yes|no)|question) here")
 PROMPT = list(b"? ")
@@ -131,3 +131,26 @@ def test_a_context_without_constraints_is_enough() -> None:
     request = started(drafter, CHOICE)
     commit(drafter, request, list(b"The "))
     assert draft(drafter, request) is None
+
+
+def test_forced_tokens_count_as_a_long_match_before_they_are_observed() -> None:
+    drafter = new()
+    request = started(drafter, CHOICE)
+    assert isinstance(drafter, GrammarDrafter)
+    assert drafter.match_length(request) > 32
+    request.tokens.extend(b"The ")
+    assert drafter.match_length(request) == 0
+    drafter.observe(request, Outcome(len(PROMPT), tuple(b"The ")))
+    commit(drafter, request, list(b"a"))
+    assert drafter.match_length(request) > 32
+    assert drafted(drafter, request) == b"nswer is "
+
+
+def test_text_that_is_removed_after_a_look_at_its_end_is_forgotten() -> None:
+    drafter = new()
+    request = started(drafter, CHOICE, b"The answer is")
+    assert isinstance(drafter, GrammarDrafter)
+    request.tokens.extend(b" n")
+    drafter.match_length(request)
+    commit(drafter, request, list(b"The q"), kept=len(PROMPT))
+    assert drafted(drafter, request) == b"uestion here"

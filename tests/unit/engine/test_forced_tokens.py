@@ -72,7 +72,7 @@ def test_beside_cheap_drafters_it_is_drafted_at_once() -> None:
 
 
 @pytest.mark.parametrize("ms", [0.4, *(pytest.param(ms, marks=nightly) for ms in (0.2, 0.3, 0.5))])
-def test_beside_dear_drafters_most_of_it_is_drafted(ms: float) -> None:
-    """Attempts that found nothing are followed by a back-off, in which some forced tokens pass."""
+def test_beside_expensive_drafters_nearly_all_of_it_is_drafted(ms: float) -> None:
+    """Attempts back off in the free text; that tokens are forced is a reason to attempt at once."""
     found, best = answers(ms)[-1], answers(0.0)[-1]
-    assert found.drafters["grammar"].accepted > 0.5 * best.drafters["grammar"].accepted
+    assert found.drafters["grammar"].accepted > 0.9 * best.drafters["grammar"].accepted
