@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import signal
 import ssl
@@ -133,3 +134,13 @@ def model_path() -> Path:
     if path is None:
         pytest.skip("the default model (make test installs it) is not installed")
     return path
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """The loggers of `foredraft serve` as they were, afterwards."""
+    names = ("foredraft.requests", "foredraft.server", "uvicorn")
+    before = [(it := logging.getLogger(name), it.level, it.propagate, [*it.handlers]) for name in names]
+    yield
+    for it, level, propagate, handlers in before:
+        it.level, it.propagate, it.handlers = level, propagate, handlers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,17 +25,6 @@ def test_a_settings_file_of_the_former_name_is_not_passed_over(
     assert "Rename the file: mv foretoken.toml foredraft.toml" in capsys.readouterr().err
 
 
-@pytest.fixture
-def loggers() -> Iterator[None]:
-    """The loggers as they were, afterwards."""
-    names = ("foredraft.requests", "foredraft.server", "uvicorn")
-    before = [(log := logging.getLogger(name), log.level, log.propagate, [*log.handlers]) for name in names]
-    yield
-    for log, level, propagate, handlers in before:
-        log.level, log.propagate, log.handlers = level, propagate, handlers
-
-
-@pytest.mark.usefixtures("loggers")
 @pytest.mark.parametrize(
     ("flags", "written"),
     [([], True), (["--log-format", "json"], True), (["--log-format", "off"], False), (["--quiet"], False)],
@@ -64,7 +52,6 @@ def test_a_line_for_each_request_unless_it_is_to_be_quiet(
         assert [json.loads(line)["time"] for line in said.splitlines()]
 
 
-@pytest.mark.usefixtures("loggers")
 def test_a_model_answers_to_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ServerSettings] = []
     monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
@@ -81,7 +68,6 @@ def test_a_model_answers_to_what_was_typed(tmp_path: Path, monkeypatch: pytest.M
     assert settings.find_model("./other.gguf") == "mine", "the settings file's names come first"
 
 
-@pytest.mark.usefixtures("loggers")
 def test_a_file_with_spaces_in_its_name_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ServerSettings] = []
     monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
