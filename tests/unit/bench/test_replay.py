@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from foredraft.bench.attempt_cost import FREE
@@ -12,27 +10,11 @@ from foredraft.bench.replay import replay
 from foredraft.bench.replay_model import ReplayModel
 from foredraft.bench.replay_report import replay_report
 from foredraft.bench.results import loops
-from foredraft.bench.trace import Trace, TraceSet, shipped_traces
+from foredraft.bench.trace import TraceSet, shipped_traces
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError
 from foredraft.types import SamplingParams
-
-FLAT = Curve("flat", {1: 1.0, 64: 2.0})
-
-
-def traces(*pairs: tuple[list[int], list[int]], vocab_size: int = 50) -> TraceSet:
-    return TraceSet(
-        "test",
-        vocab_size,
-        "h",
-        (),
-        [Trace(str(i), "c", tuple(a), tuple(b)) for i, (a, b) in enumerate(pairs)],
-    )
-
-
-def noise(count: int, seed: int, vocab_size: int = 50) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(vocab_size) for _ in range(count)]
+from replay_cases import FLAT, noise, traces
 
 
 def test_off_takes_as_long_as_plain_decoding() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foredraft.bench.attempt_cost import AttemptCost
 from foredraft.bench.curves import Curve, find_curve
-from foredraft.bench.trace import Trace, TraceSet, shipped_traces
+from foredraft.bench.trace import Trace, shipped_traces
 from foredraft.config import parse_speculation
 from foredraft.planner.records import Candidate, RequestRecord, RoundRecord
 from foredraft.registry import check_speculation
@@ -19,23 +19,7 @@ from lab import grid
 from lab.bounds import clairvoyant_cost, copyable, hindsight_cost
 from lab.calibration import Bin, Calibration, scored
 from lab.replay import bounded_replay
-
-FLAT = Curve("flat", {1: 1.0, 64: 2.0})
-
-
-def traces(*pairs: tuple[list[int], list[int]], vocab_size: int = 50) -> TraceSet:
-    return TraceSet(
-        "test",
-        vocab_size,
-        "h",
-        (),
-        [Trace(str(i), "c", tuple(a), tuple(b)) for i, (a, b) in enumerate(pairs)],
-    )
-
-
-def noise(count: int, seed: int, vocab_size: int = 50) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(vocab_size) for _ in range(count)]
+from replay_cases import FLAT, noise, traces
 
 
 def test_the_bounds_bound_a_replay() -> None:
