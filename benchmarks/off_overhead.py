@@ -12,11 +12,11 @@ import json
 from time import perf_counter
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from common import parser, run_benchmark
 from foredraft import Engine, SamplingParams
+from foredraft.backends.llamacpp.binding import lib
 
 PROMPT = "Explain how a steam engine works, from the fire to the wheels."
 

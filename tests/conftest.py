@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import ssl
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -75,15 +74,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Close what llama_cpp leaves open, which Python would complain about when it ends."""
-    utilities = sys.modules.get("llama_cpp._utils")
-    for name in ("outnull_file", "errnull_file"):
-        file = getattr(utilities, name, None)
-        if file is not None:
-            file.close()
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import pytest
+
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
 
 ABORTED = 2
 """What `llama_decode` returns of a forward that was ended in its middle."""
@@ -20,7 +22,7 @@ def press_in_a_forward(patch: pytest.MonkeyPatch) -> list[int]:
     """From now on the first forward that asks whether it shall go on finds Ctrl-C pressed, and goes on when
     that was heard. Returns what every `llama_decode` returned, filled as they come.
     """
-    made, decode = lib.ggml_abort_callback, lib.llama_decode
+    made, decode = abi.ggml_abort_callback, lib.llama_decode
     statuses: list[int] = []
     pressed: list[bool] = []
 
@@ -44,6 +46,6 @@ def press_in_a_forward(patch: pytest.MonkeyPatch) -> list[int]:
         statuses[-1] = int(decode(context, batch))
         return statuses[-1]
 
-    patch.setattr(lib, "ggml_abort_callback", wrapped)
+    patch.setattr(abi, "ggml_abort_callback", wrapped)
     patch.setattr(lib, "llama_decode", watched)
     return statuses

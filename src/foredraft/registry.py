@@ -31,7 +31,7 @@ DRAFTERS = "foredraft.drafters"
 BACKENDS = "foredraft.backends"
 EXTRAS = {
     "huggingface_hub": "hub",
-    "llama_cpp": "llamacpp",
+    "xllamacpp": "llamacpp",
     "matplotlib": "bench",
     "torch": "torch",
     "transformers": "torch",
@@ -97,7 +97,7 @@ def backend_for(path: Path) -> Backend:
         except MissingDependencyError:
             missing.append(name)
     if missing:
-        raise missing_dependency("llama_cpp", f"Loading {path.name}")
+        raise missing_dependency("xllamacpp", f"Loading {path.name}")
     raise ModelFormatError(
         f"{path} is not a model that any installed backend can read.",
         hint="Foredraft reads GGUF files, and folders with config.json and *.safetensors; 'foredraft doctor' "

@@ -249,7 +249,7 @@ def test_a_bad_constraint_is_refused_when_the_request_comes_in() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("xllamacpp")
     from gguf_factory import tiny_llama
 
     folder = tmp_path_factory.mktemp("tiny")

@@ -80,7 +80,7 @@ def test_the_sampled_rules_take_translated_drafts(way: str, rule: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("xllamacpp")
     from gguf_factory import tiny_llama
 
     folder = tmp_path_factory.mktemp("tiny")

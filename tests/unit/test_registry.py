@@ -138,8 +138,8 @@ def test_a_file_no_backend_reads(tmp_path: Path) -> None:
 
 
 def test_the_line_that_installs_what_is_missing() -> None:
-    error = registry.missing_dependency("llama_cpp", "Running a GGUF model")
+    error = registry.missing_dependency("xllamacpp", "Running a GGUF model")
     assert (
-        error.message == "Running a GGUF model needs the Python package 'llama_cpp', which is not installed."
+        error.message == "Running a GGUF model needs the Python package 'xllamacpp', which is not installed."
     )
     assert error.hint == f"Install it with: {add_extra('llamacpp')}"

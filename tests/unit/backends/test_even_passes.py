@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
 import gguf_factory
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.backends.llamacpp.passes import RECENT, Passes, count_passes
 from foredraft.types import Rows

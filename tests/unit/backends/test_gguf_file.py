@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,13 +15,10 @@ from foredraft.backends.llamacpp import gguf_native
 from foredraft.backends.llamacpp.gguf_file import is_gguf, read_gguf
 from foredraft.backends.llamacpp.gguf_native import Array, Tensor
 from foredraft.errors import (
-    BackendError,
     ForedraftError,
-    MissingDependencyError,
     ModelFormatError,
     ModelNotFoundError,
 )
-from foredraft.installation import add_extra
 from foredraft.library import default_model
 from foredraft.library.type_share import TypeShare
 
@@ -240,20 +236,6 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("ModelFormatError", "")
-
-
-def test_without_llama_cpp(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gguf_native._library.cache_clear()
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependencyError, match=re.escape(add_extra("llamacpp"))):
-        read_gguf(tiny)
-
-
-def test_a_library_without_the_functions(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gguf_native._library.cache_clear()
-    monkeypatch.setattr(gguf_native, "_ggml", lambda _llama: object())
-    with pytest.raises(BackendError, match=r"cannot read GGUF headers"):
-        read_gguf(tiny)
 
 
 @pytest.mark.model

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
 import gguf_hybrids
 from drafter_cases import drafted_from
 from foredraft.backends.llamacpp import recurrent
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.loading import load_model
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.backends.rewind import RewindingModel

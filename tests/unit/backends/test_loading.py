@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import psutil
 import pytest
@@ -22,6 +21,7 @@ import gguf_parts
 import gguf_tokenizer
 from foredraft.backends import cpu
 from foredraft.backends.llamacpp import BACKEND, kernels, loading
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.kv_types import KV_TYPES
 from foredraft.config import DEFAULT_CONTEXT, ModelOptions
 from foredraft.errors import (

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
 import gguf_factory
 from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.config import ModelOptions
 from foredraft.protocols import Model
 from foredraft.types import Rows

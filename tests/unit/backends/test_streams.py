@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ import gguf_factory
 import gguf_hybrids
 from foredraft import Engine, SamplingParams
 from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.backends.llamacpp.passes import count_passes
 from foredraft.backends.llamacpp.streams import MOST_BYTES, Streams

@@ -2,80 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import llama_cpp
 import pytest
 
-from foredraft.backends.llamacpp import system
+from foredraft.backends.llamacpp import abi, binding, system
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.system import FLAGS, Device, llama_cpp_facts
-from foredraft.errors import BackendError, MissingDependencyError
-from foredraft.installation import add_extra
 
 
 def test_the_installed_llama_cpp() -> None:
     facts = llama_cpp_facts()
-    assert facts.version == llama_cpp.__version__
-    assert facts.gpu_offload is bool(llama_cpp.llama_supports_gpu_offload())
+    assert abi.VERSION in facts.name
+    assert facts.path == str(binding.library().path)
+    assert facts.gpu_offload is bool(lib.llama_supports_gpu_offload())
     assert set(facts.features) <= set(FLAGS.values())
-    printed = llama_cpp.llama_print_system_info().decode()
+    printed = (lib.llama_print_system_info() or b"").decode()
     assert all(f"{name} = 1" in printed for name in facts.features)
     assert bool(facts.devices) <= facts.gpu_offload
-
-
-def test_without_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        llama_cpp_facts()
-    assert caught.value.hint == f"Install it with: {add_extra('llamacpp')}"
-
-
-class Unloadable:
-    """A package whose native library is missing or of another machine."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "llama_cpp":
-            raise self._error
-
-
-@pytest.mark.parametrize(
-    "error",
-    [RuntimeError("no shared library"), OSError("invalid ELF header"), ImportError("undefined symbol")],
-)
-def test_a_llama_cpp_that_does_not_load(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.delitem(sys.modules, "llama_cpp")
-    monkeypatch.setattr(sys, "meta_path", [Unloadable(error), *sys.meta_path])
-    with pytest.raises(BackendError, match=str(error)) as caught:
-        llama_cpp_facts()
-    assert caught.value.hint is not None
-    assert "pip install --force-reinstall" in caught.value.hint
 
 
 # --- devices -------------------------------------------------------------------------------------------
 
 
-class Function:
-    """A ctypes function: it can be called and given a signature."""
+def devices(monkeypatch: pytest.MonkeyPatch, kinds: list[int]) -> None:
+    """One device of each kind (ggml_backend_dev_type)."""
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._call(*arguments)
-
-
-def ggml(kinds: list[int]) -> Any:
-    """A library with one device of each kind (ggml_backend_dev_type)."""
-
-    def memory(device: int, free: Any, total: Any) -> None:
-        free._obj.value, total._obj.value = 1, 8_000_000_000 + device
+    def memory(device: int, free: object, total: object) -> None:
+        ctypes.cast(total, ctypes.POINTER(ctypes.c_size_t))[0] = 8_000_000_000 + device  # type: ignore[arg-type]
 
     functions = {
         "count": lambda: len(kinds),
@@ -85,17 +41,18 @@ def ggml(kinds: list[int]) -> Any:
         "description": lambda device: b"GPU \xff",
         "memory": memory,
     }
-    return SimpleNamespace(**{f"ggml_backend_dev_{name}": Function(call) for name, call in functions.items()})
+    for name, call in functions.items():
+        monkeypatch.setattr(lib, f"ggml_backend_dev_{name}", call)
 
 
-def test_gpus_are_listed_and_nothing_else() -> None:
-    found = system._devices(ggml([0, 1, 2, 3]))
-    assert found == (Device("dev1", "GPU \ufffd", 8_000_000_001), Device("dev2", "GPU \ufffd", 8_000_000_002))
-    assert system._devices(ggml([])) == ()
-
-
-def test_a_library_that_cannot_be_asked() -> None:
-    assert system._devices(SimpleNamespace()) == ()
+def test_gpus_are_listed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices(monkeypatch, [0, 1, 2, 3])
+    assert list(system._gpus()) == [
+        Device("dev1", "GPU \ufffd", 8_000_000_001),
+        Device("dev2", "GPU \ufffd", 8_000_000_002),
+    ]
+    devices(monkeypatch, [])
+    assert list(system._gpus()) == []
 
 
 # --- the processor -------------------------------------------------------------------------------------

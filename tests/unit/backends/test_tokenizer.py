@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gguf_factory
 from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foredraft.config import ModelOptions
 from foredraft.engine.prompt import encode_prompt

@@ -370,9 +370,9 @@ sys.exit(code)
         (("--version",), {"numpy", "rich", "jinja2"}),
         (("--help",), {"numpy", "rich", "jinja2"}),
         (("nonesuch",), {"numpy", "rich", "jinja2"}),
-        (("run", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
-        (("chat", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
-        (("models", "--help"), {"jinja2", "llama_cpp", "foredraft.bench", "foredraft.engine.engine"}),
+        (("run", "--help"), {"jinja2", "xllamacpp", "foredraft.bench", "foredraft.engine.engine"}),
+        (("chat", "--help"), {"jinja2", "xllamacpp", "foredraft.bench", "foredraft.engine.engine"}),
+        (("models", "--help"), {"jinja2", "xllamacpp", "foredraft.bench", "foredraft.engine.engine"}),
     ],
 )
 def test_what_needs_no_model_starts_without_engine(arguments: tuple[str, ...], needless: set[str]) -> None:

@@ -201,7 +201,7 @@ def test_a_gguf_needs_no_torch(tiny: Path) -> None:
 
 
 def test_safetensors_need_no_llama_cpp(folder: Path) -> None:
-    ran = without("llama_cpp", "doctor", folder, "-t", 1)
+    ran = without("xllamacpp", "doctor", folder, "-t", 1)
     assert ran.returncode == 0, ran.stderr
     assert add_extra("llamacpp") in ran.stdout
     assert "This model can run." in ran.stdout

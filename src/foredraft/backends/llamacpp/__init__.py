@@ -1,4 +1,4 @@
-"""GGUF models through llama.cpp's low-level API. Importing this package does not import llama_cpp."""
+"""GGUF models through llama.cpp's C API. Importing this package does not load llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from foredraft.config import ModelOptions
 from foredraft.errors import ConfigError
 from foredraft.protocols import Model
-from foredraft.registry import missing_dependency
 
 MAGIC = b"GGUF"
 
@@ -34,12 +33,8 @@ class LlamaCppBackend:
                 f"dtype={options.dtype!r} only applies to safetensors; a GGUF file has its own format.",
                 hint="Remove it. 'foredraft models quantize' writes a GGUF in another format.",
             )
-        try:
-            from foredraft.backends.llamacpp.loading import load_model
-        except ModuleNotFoundError as error:
-            if error.name != "llama_cpp":
-                raise
-            raise missing_dependency("llama_cpp", f"Loading {path.name}") from None
+        from foredraft.backends.llamacpp.loading import load_model
+
         return load_model(path, options)
 
 

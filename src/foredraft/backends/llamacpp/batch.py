@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.types import Rows
 
 

@@ -76,7 +76,7 @@ def read_gguf(path: Path) -> GGUFSummary:
 
     Raises ModelNotFoundError if it or one of its parts is missing, ModelFormatError if a file is not GGUF,
     has a damaged header or an impossible value in it, or is truncated, MissingDependencyError without
-    llama-cpp-python. A file with only a vocabulary is accepted.
+    llama.cpp. A file with only a vocabulary is accepted.
     """
     files = model_files(path)
     for file in files:

@@ -1,4 +1,4 @@
-"""The GGUF functions of the bundled ggml library (`gguf.h`), through ctypes.
+"""The headers of GGUF files, read with the functions of `gguf.h`.
 
 They read a header with 50,000 tokens and as many merges in about 10 ms. In a test with 7,800 headers with
 damaged bytes and 150 truncated ones, each was read or refused, and none crashed. Every getter aborts the
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from foredraft import installation
-from foredraft.errors import BackendError, ModelFormatError
-from foredraft.registry import missing_dependency
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.log import capture
+from foredraft.errors import ModelFormatError
 
 Value: TypeAlias = str | int | float | bool
 
@@ -83,21 +83,18 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Read an existing file. Raises ModelFormatError if it is not a GGUF file or its header is damaged."""
-    lib = _library()
-    from foredraft.backends.llamacpp.log import capture  # imports llama_cpp, which may be missing
-
     with capture() as log:
-        handle = lib.gguf_init_from_file(os.fsencode(path), _InitParams(no_alloc=True, ctx=None))
+        handle = lib.gguf_init_from_file(os.fsencode(path), abi.gguf_init_params(no_alloc=True, ctx=None))
     if not handle:
         raise ModelFormatError(
             f"{path} is not a GGUF file, or its header is damaged{_reason(log)}.",
             hint="If it was downloaded, the download may be incomplete: repeat it.",
         )
     try:
-        metadata = dict(_read_key(lib, handle, key) for key in range(lib.gguf_get_n_kv(handle)))
+        metadata = dict(_read_key(handle, key) for key in range(lib.gguf_get_n_kv(handle)))
         start = lib.gguf_get_data_offset(handle)
         count = lib.gguf_get_n_tensors(handle)
-        tensors = tuple(_read_tensor(lib, handle, index, start) for index in range(count))
+        tensors = tuple(_read_tensor(handle, index, start) for index in range(count))
         return Header(lib.gguf_get_version(handle), metadata, tensors, start)
     finally:
         lib.gguf_free(handle)
@@ -108,89 +105,19 @@ def _reason(log: list[str]) -> str:
     return f": {lines[0].rstrip('.')}" if lines else ""
 
 
-class _InitParams(ctypes.Structure):
-    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
-
-
-def _llama() -> Any:
-    try:
-        from llama_cpp import llama_cpp
-    except ImportError as exc:
-        raise missing_dependency("llama_cpp", "Reading GGUF files") from exc
-    return llama_cpp
-
-
-@cache
-def _library() -> Any:
-    """The loaded library with the signatures of the functions used here (ggml/include/gguf.h)."""
-    llama = _llama()
-    handle, text, size, i32, i64 = (
-        ctypes.c_void_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-        ctypes.c_int32,
-        ctypes.c_int64,
-    )
-    signatures: dict[str, tuple[type[Any], tuple[type[Any], ...]]] = {
-        "gguf_init_from_file": (handle, (text, _InitParams)),
-        "gguf_free": (ctypes.c_int, (handle,)),
-        "gguf_get_version": (ctypes.c_uint32, (handle,)),
-        "gguf_get_data_offset": (size, (handle,)),
-        "gguf_get_n_kv": (i64, (handle,)),
-        "gguf_get_key": (text, (handle, i64)),
-        "gguf_get_kv_type": (i32, (handle, i64)),
-        "gguf_get_val_str": (text, (handle, i64)),
-        "gguf_get_val_data": (ctypes.c_void_p, (handle, i64)),
-        "gguf_get_arr_type": (i32, (handle, i64)),
-        "gguf_get_arr_n": (size, (handle, i64)),
-        "gguf_get_arr_data": (ctypes.c_void_p, (handle, i64)),
-        "gguf_get_arr_str": (text, (handle, i64, size)),
-        "gguf_get_n_tensors": (i64, (handle,)),
-        "gguf_get_tensor_name": (text, (handle, i64)),
-        "gguf_get_tensor_type": (i32, (handle, i64)),
-        "gguf_get_tensor_ne": (ctypes.POINTER(ctypes.c_int64), (handle, i64)),
-        "gguf_get_tensor_offset": (size, (handle, i64)),
-        "gguf_get_tensor_size": (size, (handle, i64)),
-        "ggml_type_name": (text, (i32,)),
-    }
-    try:
-        lib = _ggml(llama)
-        for name, (result, arguments) in signatures.items():
-            function = getattr(lib, name)
-            function.restype, function.argtypes = result, list(arguments)
-    except (AttributeError, OSError) as exc:
-        raise BackendError(
-            f"The installed llama-cpp-python cannot read GGUF headers: {exc}.",
-            hint="Foredraft needs llama-cpp-python 0.3.36 or later: "
-            + installation.add("--upgrade", "llama-cpp-python"),
-        ) from exc
-    return lib
-
-
-def _ggml(llama: Any) -> Any:
-    """The ggml that llama.cpp itself uses. If a library does not export the symbols of the libraries it is
-    linked to (Windows), open that one; elsewhere this could load a second copy with its own log.
-    """
-    if hasattr(llama._lib, "gguf_init_from_file"):
-        return llama._lib
-    from llama_cpp._ctypes_extensions import load_shared_library
-
-    return load_shared_library("ggml-base", Path(llama.__file__).parent / "lib")
-
-
-def _read_key(lib: Any, handle: int, key: int) -> tuple[str, Value | Array]:
+def _read_key(handle: int, key: int) -> tuple[str, Value | Array]:
     name = _text(lib.gguf_get_key(handle, key))
     kind = lib.gguf_get_kv_type(handle, key)
     if kind == _STRING:
         return name, _text(lib.gguf_get_val_str(handle, key))
     if kind == _ARRAY:
-        return name, _read_array(lib, handle, key)
+        return name, _read_array(handle, key)
     ctype = _SCALARS[kind][1]
     value: Value = ctype.from_address(lib.gguf_get_val_data(handle, key)).value
     return name, value
 
 
-def _read_array(lib: Any, handle: int, key: int) -> Array:
+def _read_array(handle: int, key: int) -> Array:
     kind, length = lib.gguf_get_arr_type(handle, key), lib.gguf_get_arr_n(handle, key)
     count = min(length, ARRAY_HEAD)
     if kind == _STRING:
@@ -202,7 +129,7 @@ def _read_array(lib: Any, handle: int, key: int) -> Array:
     return Array(name, length, tuple((ctype * count).from_address(lib.gguf_get_arr_data(handle, key))))
 
 
-def _read_tensor(lib: Any, handle: int, index: int, start: int) -> Tensor:
+def _read_tensor(handle: int, index: int, start: int) -> Tensor:
     lengths = lib.gguf_get_tensor_ne(handle, index)[:_MAX_DIMS]
     while len(lengths) > 1 and lengths[-1] == 1:
         lengths.pop()
@@ -215,5 +142,5 @@ def _read_tensor(lib: Any, handle: int, index: int, start: int) -> Tensor:
     )
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace")
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", errors="replace")

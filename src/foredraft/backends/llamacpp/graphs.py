@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
+from foredraft.backends.llamacpp import binding
 
 MOST_GRAPHS = 16
 """Graphs kept for each sequence: one for each number of rows, if all of them are used in turns. Each takes a
@@ -43,7 +43,7 @@ class _Native:
 @cache
 def _native() -> _Native | None:
     """The native functions; None if llama.cpp was built without them."""
-    library, pointer = lib._lib, ctypes.c_void_p
+    library, pointer = binding.library().handle, ctypes.c_void_p
     try:
         native = _Native(
             library.foredraft_graph_new, library.foredraft_graph_swap, library.foredraft_graph_free

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import llama_cpp.llama_cpp as lib
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ def interruptible(context: Any, work: Callable[[], T]) -> T:
             raise KeyboardInterrupt
         return work()
 
-    asked = lib.ggml_abort_callback(lambda _data: stop.is_set())
+    asked = abi.ggml_abort_callback(lambda _data: stop.is_set())
     lib.llama_set_abort_callback(context, asked, None)
     try:
         with ThreadPoolExecutor(1, "foredraft-llama.cpp") as threads:
@@ -54,7 +55,7 @@ def interruptible(context: Any, work: Callable[[], T]) -> T:
                 raise
             return running.result()
     finally:
-        lib.llama_set_abort_callback(context, lib.ggml_abort_callback(), None)
+        lib.llama_set_abort_callback(context, abi.ggml_abort_callback(), None)
 
 
 def join(threads: ThreadPoolExecutor) -> None:

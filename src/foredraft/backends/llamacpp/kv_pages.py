@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llama_cpp._ggml as ggml
+from foredraft.backends.llamacpp.binding import lib
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
         yield made
         return
     with _lock:
-        kind = _function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        kind = lib.ggml_backend_cpu_buffer_type()
         slots = ctypes.cast(kind, ctypes.POINTER(ctypes.c_void_p))
         original = slots[_ALLOCATE]
         allocate, mine = _Allocate(original or 0), threading.get_ident()
@@ -61,7 +61,7 @@ def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
         def listening(of: int, size: int) -> int | None:
             buffer: int | None = allocate(of, size)
             if buffer and threading.get_ident() == mine:
-                base = _function("ggml_backend_buffer_get_base", ctypes.c_void_p, ctypes.c_void_p)(buffer)
+                base = lib.ggml_backend_buffer_get_base(buffer)
                 made.append(Buffer(base, size, len(log)))
             return buffer
 
@@ -106,9 +106,3 @@ def _madvise() -> Any:
     function = ctypes.CDLL(None).madvise
     function.restype, function.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return function
-
-
-@cache
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    address = ctypes.cast(getattr(ggml.libggml, name), ctypes.c_void_p).value
-    return ctypes.CFUNCTYPE(result, *arguments)(address or 0)

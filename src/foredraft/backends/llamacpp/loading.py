@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-import llama_cpp.llama_cpp as lib
-
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import amx, graphs, kernels, kv_pages, log, trial
+from foredraft.backends.llamacpp import abi, binding, graphs, kernels, kv_pages, log, trial
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -70,7 +68,7 @@ class ContextSettings:
     """Memory of the context, not part of its settings: see `ModelInfo`."""
 
     def key(self) -> str:
-        built = (llama_cpp.__version__, lib.llama_print_system_info(), self.device)
+        built = (binding.library().key, lib.llama_print_system_info(), self.device)
         chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
@@ -83,8 +81,6 @@ def _besides() -> Iterator[str]:
         yield f"Foredraft's kernels {own}"
     if graphs.built_in():
         yield "graphs kept"
-    if amx.in_use():
-        yield "AMX"
 
 
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
@@ -192,10 +188,10 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
     """Load the weights; also returns their part of `ModelInfo.memory`."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
-    params.use_extra_bufts = not as_they_lie and amx.admit(path)
-    params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else lib.LLAMA_LOAD_MODE_NONE
+    params.use_extra_bufts = not as_they_lie
+    params.load_mode = abi.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else abi.LLAMA_LOAD_MODE_NONE
     progress = _Progress(options.progress)
-    callback = lib.llama_progress_callback(progress.report)
+    callback = abi.llama_progress_callback(progress.report)
     params.progress_callback = callback
     with log.capture() as lines:
         weights = lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -222,7 +218,7 @@ def _load_error(path: Path, reason: str) -> ForedraftError:
     if "unknown model architecture" in reason:
         return UnsupportedModelError(
             f"{path.name} has an architecture that this llama.cpp does not support ({reason}).",
-            hint="A newer version may: " + installation.add("--upgrade", "llama-cpp-python"),
+            hint="A newer version may: " + installation.add("--upgrade", "foredraft"),
         )
     summary = read_gguf(path)  # raises ModelFormatError itself when the file is truncated
     if summary.is_vocab_only:
@@ -236,7 +232,7 @@ def _load_error(path: Path, reason: str) -> ForedraftError:
         )
     return ModelFormatError(
         f"llama.cpp cannot load {path.name}: {reason}.",
-        hint="The file may be damaged: download it again, or try a newer llama-cpp-python.",
+        hint="The file may be damaged: download it again, or try a newer Foredraft.",
     )
 
 
@@ -375,7 +371,7 @@ def describe(
         trained_context=int(lib.llama_model_n_ctx_train(weights)),
         parameters=int(lib.llama_model_n_params(weights)),
         size_bytes=int(lib.llama_model_size(weights)),
-        backend=f"llama.cpp ({', '.join((f'llama-cpp-python {llama_cpp.__version__}', *_besides()))})",
+        backend=", ".join((binding.library().name, *_besides())),
         device=settings.device,
         quantization=(lib.llama_ftype_name(lib.llama_model_ftype(weights)) or b"").decode(),
         settings={

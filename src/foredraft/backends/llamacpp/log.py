@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import llama_cpp.llama_cpp as lib
-
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.errors import printable
 
 logger = logging.getLogger("foredraft.llamacpp")
@@ -44,7 +44,7 @@ def _receive(level: int, text: bytes | None, _user_data: ctypes.c_void_p) -> Non
 def install() -> None:
     """Route llama.cpp's log through `logging` (debug level). Idempotent."""
     if not _installed:
-        callback = lib.llama_log_callback(_receive)
+        callback = abi.ggml_log_callback(_receive)
         _installed.append(callback)
         lib.llama_log_set(callback, ctypes.c_void_p(None))
         lib.llama_backend_init()

@@ -2,7 +2,7 @@
 
 llama.cpp keeps a few versions of a recurrent state (`n_rs_seq`), one for each of the last rows of the last
 forward. A rollback to before the first of these rows, or past a row that followed a rollback, reports success
-but continues from a wrong state (seen in llama-cpp-python 0.3.36). So `spare` counts the rows that can be
+but continues from a wrong state (seen in build 11549). So `spare` counts the rows that can be
 rolled back.
 """
 
@@ -14,13 +14,13 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, cast
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from foredraft.backends.bounds import check_batch
+from foredraft.backends.llamacpp import abi
 from foredraft.backends.llamacpp.batch import Batch
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.graphs import Graphs
-from foredraft.backends.llamacpp.own_thread import OwnThread
 from foredraft.backends.llamacpp.passes import Passes, count_passes
 from foredraft.backends.llamacpp.streams import Streams
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
@@ -31,8 +31,8 @@ UNTILED_ROWS = 63
 """Maximum rows of one sequence with row-by-row attention for any KV types (docs/exactness.md)."""
 
 _NO_SLOT = 1
-_ALL = lib.LLAMA_STATE_SEQ_FLAGS_NONE
-_RECURRENT = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_ALL = abi.LLAMA_STATE_SEQ_FLAGS_NONE
+_RECURRENT = abi.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 def is_recurrent(weights: Any) -> bool:
@@ -84,7 +84,6 @@ class LlamaCppModel:
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
-        self._thread = OwnThread()
         self._passes = Passes(int(lib.llama_n_ubatch(context)))
         self._ms = self._bytes_a_cell = 0.0
 
@@ -192,7 +191,7 @@ class LlamaCppModel:
         self._graphs.use((even, *shape), self._batch.native.n_tokens)
         began = perf_counter()
         try:
-            status = self._thread.run(lambda: lib.llama_decode(context, self._batch.native))
+            status = lib.llama_decode(context, self._batch.native)
         except BaseException:
             for rows in batch:
                 self._forget(rows.seq, self._lengths[rows.seq])
@@ -359,7 +358,6 @@ class LlamaCppModel:
 
     def close(self) -> None:
         if self._open_context is not None:
-            self._thread.close()
             self._views.clear()
             self._batch.free()
             self.tokenizer.close()

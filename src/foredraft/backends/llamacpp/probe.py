@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from foredraft.backends import probe
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.interruptible import interruptible
 from foredraft.backends.llamacpp.model import UNTILED_ROWS
 from foredraft.backends.probe import ROWS, M

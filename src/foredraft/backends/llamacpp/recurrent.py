@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from foredraft.backends.llamacpp.own_thread import apart
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
 
 MOST = 16
 """Longer rejections are rare, and then few accepted tokens have to be recomputed."""
@@ -72,8 +72,8 @@ def takes_back_rightly(weights: Any, context: Any) -> bool:
 
 def _decode(context: Any, tokens: list[int]) -> bool:
     """Append the tokens to the first sequence. Returns whether it succeeded."""
-    array = (lib.llama_token * len(tokens))(*tokens)
-    return apart(lambda: bool(lib.llama_decode(context, lib.llama_batch_get_one(array, len(tokens))) == 0))
+    array = (abi.llama_token * len(tokens))(*tokens)
+    return bool(lib.llama_decode(context, lib.llama_batch_get_one(array, len(tokens))) == 0)
 
 
 def _state_bytes(weights: Any, context: Any) -> int:
@@ -83,4 +83,4 @@ def _state_bytes(weights: Any, context: Any) -> int:
     token = max(0, int(lib.llama_vocab_bos(lib.llama_model_get_vocab(weights))))
     if not _decode(context, [token]):
         return 0
-    return int(lib.llama_state_seq_get_size_ext(context, 0, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY))
+    return int(lib.llama_state_seq_get_size_ext(context, 0, abi.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY))

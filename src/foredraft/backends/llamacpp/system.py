@@ -1,6 +1,6 @@
 """Facts about llama.cpp and the machine for `foredraft doctor`.
 
-Importing this module does not import llama_cpp; calling its functions does.
+Importing this module does not load llama.cpp; calling its functions does.
 """
 
 from __future__ import annotations
@@ -8,15 +8,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from foredraft import cpu_info, installation
-from foredraft.errors import BackendError
-from foredraft.registry import missing_dependency
-
-if TYPE_CHECKING:
-    from foredraft.backends.llamacpp.amx import Amx
+from foredraft import cpu_info
+from foredraft.backends.llamacpp import binding, graphs, kernels, log
+from foredraft.backends.llamacpp.binding import lib
 
 FLAGS = {
     "f16c": "F16C",
@@ -48,69 +45,43 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """The installed llama.cpp: `gpu_offload` is whether it was built to use a GPU, `features` the processor
-    features it was built with (among `FLAGS`), `kernels` a description of Foredraft's kernels in it, and
-    `amx` whether AMX is used (None: not available). `build` is the command that builds it with all of them.
+    """The llama.cpp library in use: `name` and `path`; `gpu_offload` is whether it was built to use a GPU,
+    `features` the processor features it was built with (among `FLAGS`), `kernels` a description of
+    Foredraft's kernels that work in it.
     """
 
-    version: str
+    name: str
+    path: str
     gpu_offload: bool
     features: tuple[str, ...]
     devices: tuple[Device, ...]
-    amx: Amx | None = None
     kernels: str = ""
-    build: str = ""
 
 
 def llama_cpp_facts() -> LlamaCpp:
-    """Query the installed llama.cpp. Raises MissingDependencyError, or BackendError if it does not load."""
-    try:
-        import llama_cpp
-        from llama_cpp import llama_cpp as lib
-
-        from foredraft.backends.llamacpp import amx, graphs, kernels, log
-    except ModuleNotFoundError as exc:
-        raise missing_dependency("llama_cpp", "Running GGUF models") from exc
-    except (ImportError, OSError, RuntimeError) as exc:
-        raise BackendError(
-            f"llama-cpp-python is installed but cannot be loaded: {exc}.",
-            hint="Rebuild it: " + installation.add("--force-reinstall", "--no-cache-dir", "llama-cpp-python"),
-        ) from exc
+    """Query llama.cpp. Raises MissingDependencyError, or BackendError if it does not load."""
+    library = binding.library()
     log.install()
-    built_with = set(re.findall(r"(\w+) = 1\b", lib.llama_print_system_info().decode()))
+    built_with = set(re.findall(r"(\w+) = 1\b", (lib.llama_print_system_info() or b"").decode()))
     return LlamaCpp(
-        version=llama_cpp.__version__,
+        name=library.name,
+        path=str(library.path),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
         features=tuple(name for name in FLAGS.values() if name in built_with),
-        devices=_devices(lib._lib),
-        amx=amx.settled(),
+        devices=tuple(_gpus()),
         kernels=", ".join(filter(None, (kernels.describe(), graphs.describe()))),
-        build=kernels.build_command(),
     )
 
 
-def _devices(library: Any) -> tuple[Device, ...]:
-    """The GPUs known to ggml (ggml-backend.h). Empty if the library cannot be queried."""
-    handle, size = ctypes.c_void_p, ctypes.c_size_t
-    try:
-        count = library.ggml_backend_dev_count
-        device_at, kind = library.ggml_backend_dev_get, library.ggml_backend_dev_type
-        name, description = library.ggml_backend_dev_name, library.ggml_backend_dev_description
-        memory = library.ggml_backend_dev_memory
-    except AttributeError:
-        return ()
-    count.restype, device_at.restype, device_at.argtypes = size, handle, [size]
-    kind.restype, kind.argtypes = ctypes.c_int, [handle]
-    name.restype, name.argtypes = ctypes.c_char_p, [handle]
-    description.restype, description.argtypes = ctypes.c_char_p, [handle]
-    memory.restype, memory.argtypes = None, [handle, ctypes.POINTER(size), ctypes.POINTER(size)]
-    found: list[Device] = []
-    for device in map(device_at, range(count())):
-        if kind(device) in _GPU_TYPES:
-            free, total = size(), size()
-            memory(device, ctypes.byref(free), ctypes.byref(total))
-            found.append(Device(_text(name(device)), _text(description(device)), total.value))
-    return tuple(found)
+def _gpus() -> Iterator[Device]:
+    """The GPUs known to ggml."""
+    for device in map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count())):
+        if lib.ggml_backend_dev_type(device) not in _GPU_TYPES:
+            continue
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        described = _text(lib.ggml_backend_dev_description(device))
+        yield Device(_text(lib.ggml_backend_dev_name(device)), described, total.value)
 
 
 def processor_features() -> tuple[str, ...] | None:

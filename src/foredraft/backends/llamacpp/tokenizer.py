@@ -10,8 +10,8 @@ from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.deep_stack import with_room_for
 from foredraft.errors import BackendError, RequestError
 from foredraft.templates.chat import ChatTemplate
@@ -28,7 +28,7 @@ for seconds.
 
 _one_long_text = Lock()
 
-_ON_REQUEST = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+_ON_REQUEST = abi.LLAMA_TOKEN_ATTR_CONTROL | abi.LLAMA_TOKEN_ATTR_UNKNOWN
 """Kinds of tokens that are only recognised in a text on request."""
 
 
@@ -92,7 +92,7 @@ class LlamaCppTokenizer:
     def _split(self, text: str, *, special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")
         capacity = len(raw) + 2
-        tokens = (lib.llama_token * capacity)()
+        tokens = (abi.llama_token * capacity)()
         with _one_long_text if len(raw) > LONG else nullcontext():
             count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, capacity, False, special)  # noqa: FBT003 - C
         if count < 0:
@@ -107,8 +107,8 @@ class LlamaCppTokenizer:
         found = {self._text(token): kind for token, kind in attributes.items() if kind & _ON_REQUEST}
         return ControlTexts(
             found,
-            lstrip=[text for text, kind in found.items() if kind & lib.LLAMA_TOKEN_ATTR_LSTRIP],
-            rstrip=[text for text, kind in found.items() if kind & lib.LLAMA_TOKEN_ATTR_RSTRIP],
+            lstrip=[text for text, kind in found.items() if kind & abi.LLAMA_TOKEN_ATTR_LSTRIP],
+            rstrip=[text for text, kind in found.items() if kind & abi.LLAMA_TOKEN_ATTR_RSTRIP],
         )
 
     def _text(self, token: int) -> str:

@@ -16,6 +16,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+from foredraft.backends.llamacpp import binding
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary
 from foredraft.config import ModelOptions
 from foredraft.errors import (
@@ -80,7 +81,12 @@ def _try(summary: GGUFSummary, options: ModelOptions) -> str:
     try:
         with start_children() as children:
             children.call(
-                _FUNCTION, str(summary.path), options.kv_type, options.flash_attention, seconds=seconds
+                _FUNCTION,
+                str(summary.path),
+                str(binding.chosen() or ""),
+                options.kv_type,
+                options.flash_attention,
+                seconds=seconds,
             )
     except ModelFormatError as error:
         return error.message.rstrip(".")
@@ -107,9 +113,7 @@ def _last_words(error: ChildDiedError) -> str:
 
 def _identity(summary: GGUFSummary, options: ModelOptions) -> str:
     """Identifies the files, the version of llama.cpp, and the options."""
-    import llama_cpp  # imported only when needed
-
-    digest = hashlib.sha256(f"{_VERSION}|{llama_cpp.__version__}".encode())
+    digest = hashlib.sha256(f"{_VERSION}|{binding.library().key}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
     for file, length in zip(summary.files, summary.header_bytes, strict=True):
         found = file.stat()

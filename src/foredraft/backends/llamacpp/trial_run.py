@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
+from foredraft.backends.llamacpp import abi, binding
+from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.loading import open_weights
 from foredraft.config import ModelOptions
 from foredraft.errors import BackendError, ForedraftError, ModelFormatError
@@ -26,16 +25,18 @@ def _say(message: bytes) -> None:
     sys.stderr.flush()
 
 
-_said = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_say)
+_said = abi.ggml_abort_callback_t(_say)
 
 
-def open_model(path: str, kv_type: str, flash_attention: Any) -> None:
+def open_model(path: str, library: str, kv_type: str, flash_attention: Any) -> None:
     """Load the file as `loading` does, and use everything in it: each token, all bytes, one row and several.
+    `library`: the llama.cpp that the user named, or empty.
 
     Errors that are refused with a message will be raised again by loading. Raises ModelFormatError for faults
     that only appear in use.
     """
-    lib._lib.ggml_set_abort_callback(_said)  # without a callback a debugger would be started
+    binding.choose(Path(library) if library else None)
+    lib.ggml_set_abort_callback(_said)  # without a callback a debugger would be started
     options = ModelOptions(
         context_at_most=_CONTEXT,
         sequences=2,
