@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -82,6 +83,8 @@ def test_everything_of_a_request_is_counted() -> None:
     assert found[("foredraft_spec_decode_num_accepted_tokens_total", "suffix", "m")] == 2
     assert found[("foredraft_spec_decode_num_accepted_tokens_per_pos_total", "m", "1")] == 1
     assert found[("foredraft_round_seconds_total", "m", "verify")] == 2.0
+    assert found[("foredraft_speedup_round_seconds_total", "m")] == pytest.approx(2.001)
+    assert found[("foredraft_speedup_plain_seconds_total", "m")] == pytest.approx(1.5 * 2.001)
     assert found[("foredraft_inter_token_latency_seconds_count", "m")] == 3
     assert PAUSE_S <= found[("foredraft_inter_token_latency_seconds_sum", "m")] < 20 * PAUSE_S
     assert found[("foredraft_time_to_first_token_seconds_count", "m")] == 1
@@ -96,10 +99,36 @@ def test_tokens_that_come_together_share_the_wait_for_them() -> None:
     assert facts["inter_token_p50_ms"] == facts["inter_token_p99_ms"] == 100
 
 
+def test_a_request_without_an_estimated_speedup_is_not_compared() -> None:
+    metrics = Metrics()
+
+    async def unknown() -> AsyncGenerator[Sequence[Event], None]:
+        yield [replace(END, speculation=replace(STATS, estimated_speedup=None))]
+
+    run(metrics, unknown())
+    found = values(metrics.exposition().decode())
+    assert found[("foredraft_round_seconds_total", "m", "verify")] == 2.0
+    assert ("foredraft_speedup_round_seconds_total", "m") not in found
+
+
+def test_tokens_are_counted_as_they_come() -> None:
+    metrics = Metrics()
+
+    async def half() -> float:
+        answer = metrics.watch("m", events())
+        await anext(answer)
+        found = values(metrics.exposition().decode())
+        await answer.aclose()
+        return found[("foredraft_generation_tokens_total", "m")]
+
+    assert asyncio.run(half()) == 1
+
+
 def test_a_request_that_was_left_is_aborted() -> None:
     metrics = Metrics()
     run(metrics, events(finished=False))
     found = values(metrics.exposition().decode())
+    assert found[("foredraft_generation_tokens_total", "m")] == 4
     assert found[("foredraft_requests_total", "abort", "m")] == 1
     assert found[("foredraft_num_requests", "m")] == 0
 
@@ -132,6 +161,7 @@ def test_metrics_of_a_running_server() -> None:
     assert found[("foredraft_generation_tokens_total", "fake")] > 0
     assert found[("foredraft_num_requests_running", "fake")] == 0
     assert found[("foredraft_kv_cache_tokens", "fake")] == 0
+    assert found[("foredraft_kv_cache_capacity_tokens", "fake")] == 4 * 4096
     assert sum(value for name, value in found.items() if name[0] == "foredraft_requests_total") == 1
 
 

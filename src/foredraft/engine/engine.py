@@ -263,6 +263,11 @@ class Engine:
         return self._scheduler.cache.kept_tokens
 
     @property
+    def kv_capacity(self) -> int:
+        """Tokens that the KV cache can hold: of all sequences together."""
+        return self.model.capabilities.sequences * self.model.info.context_length
+
+    @property
     def preemptions(self) -> int:
         """How often a request was preempted because the KV cache was full, since the engine was made."""
         return self._scheduler.preemptions

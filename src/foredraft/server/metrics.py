@@ -92,6 +92,7 @@ class Metrics:
                 ("num_requests_waiting", "Requests in the queue"),
                 ("kv_cache_tokens", "Tokens of running requests in the KV cache"),
                 ("prefix_cache_tokens", "Tokens of finished requests in the KV cache"),
+                ("kv_cache_capacity_tokens", "Tokens that the KV cache can hold, of all sequences"),
                 ("preemptions", "Requests preempted because the KV cache was full"),
             )
         }
@@ -105,7 +106,7 @@ class Metrics:
         self._requests = counter("requests", "Requests by finish reason", [*model, "finished_reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
-        self._generated = counter("generation_tokens", "Tokens generated", model)
+        self._generated = counter("generation_tokens", "Tokens generated, as they come", model)
         self._drafts = counter("spec_decode_num_drafts", "Drafts verified", drafter)
         self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens verified", drafter)
         self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", drafter)
@@ -114,6 +115,12 @@ class Metrics:
         )
         self._rounds = counter("rounds", "Target forwards that decoded", model)
         self._time = counter("round_seconds", "Time of rounds by part", [*model, "part"])
+        self._compared = counter(
+            "speedup_round_seconds", "Time of rounds, of requests with an estimated speedup", model
+        )
+        self._plain = counter(
+            "speedup_plain_seconds", "Estimated time of plain rounds for the tokens of those requests", model
+        )
         self._first = Histogram(
             "foredraft_time_to_first_token_seconds",
             "Time from the request to its first token",
@@ -155,7 +162,9 @@ class Metrics:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
         watch, end, entry = _Watch(perf_counter()), None, current()
-        gaps: Histogram | None = None  # looked up once, and only listed once it has a value
+        # Looked up once; gaps only listed once they have a value.
+        gaps: Histogram | None = None
+        generated = self._generated.labels(model)
         self._running.labels(model).inc()
         try:
             async with aclosing(answer):
@@ -164,6 +173,7 @@ class Metrics:
                         end = events[-1]
                     if count := sum(map(_generated, events)):
                         self._tokens[model] += count
+                        generated.inc(count)
                         for gap in watch.tokens(perf_counter(), count):
                             gaps = gaps or self._gap.labels(model)
                             gaps.observe(gap)
@@ -184,7 +194,6 @@ class Metrics:
         usage, stats = end.usage, end.speculation
         self._prompt.labels(model).inc(usage.prompt_tokens)
         self._cached.labels(model).inc(usage.cached_tokens)
-        self._generated.labels(model).inc(usage.completion_tokens)
         self._rounds.labels(model).inc(stats.rounds)
         for name, drafter in stats.drafters.items():
             self._drafts.labels(model, name).inc(drafter.drafts)
@@ -194,6 +203,10 @@ class Metrics:
             self._positions.labels(model, str(position)).inc(accepted)
         for part, ms in stats.ms.items():
             self._time.labels(model, part).inc(1e-3 * ms)
+        if stats.estimated_speedup is not None:
+            seconds = 1e-3 * sum(stats.ms.values())
+            self._compared.labels(model).inc(seconds)
+            self._plain.labels(model).inc(stats.estimated_speedup * seconds)
 
 
 def _generated(event: Event) -> bool:
@@ -253,5 +266,6 @@ def load_of(engine: Engine) -> dict[str, int]:
         "num_requests_waiting": engine.waiting_count,
         "kv_cache_tokens": engine.kv_tokens,
         "prefix_cache_tokens": engine.kept_tokens,
+        "kv_cache_capacity_tokens": engine.kv_capacity,
         "preemptions": engine.preemptions,
     }
