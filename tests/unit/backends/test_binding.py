@@ -34,7 +34,7 @@ def test_every_function_has_its_signature() -> None:
 
 def test_a_name_that_is_not_bound_is_no_attribute() -> None:
     with pytest.raises(AttributeError):
-        _ = binding.lib.llama_something
+        _ = binding.lib.unbound
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
