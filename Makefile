@@ -40,7 +40,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	@$(BIN)/python scripts/install.py demo,hub,server
+	@$(BIN)/python scripts/install.py llamacpp,hub,server
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python

@@ -55,10 +55,16 @@ class Running:
 
 
 def serve_command(
-    model: str | None, speculate: str, *, threads: int, sequences: int, context: int
+    model: str | None,
+    speculate: str,
+    *,
+    threads: int,
+    sequences: int,
+    context: int,
+    foredraft: Sequence[str] = (sys.executable, "-m", "foredraft"),
 ) -> list[str]:
     """`foredraft serve` on a free port. Past outputs are neither read nor kept, requests not logged."""
-    command = [sys.executable, "-m", "foredraft", "serve", *([model] if model else []), "--port", "0"]
+    command = [*foredraft, "serve", *([model] if model else []), "--port", "0"]
     command += ["--speculate", speculate, "-t", str(threads), "-np", str(sequences), "--ctx", str(context)]
     return [*command, "--no-remember", "--log-format", "off"]
 

@@ -1,8 +1,9 @@
 """Foredraft's server beside llama.cpp's, as the package xllamacpp embeds it, on the same prompts in one
 run.
 
-Sides: `foredraft serve` with `--speculate off` and with `auto`; the peer without speculation and with each
-of its n-gram types at its defaults. The same GGUF, threads, slots and context length for all; flash
+Sides: `foredraft serve` with `--speculate off` and with `auto`; with `--bare` the same without Foredraft's
+kernels, and with `--installation NAME=PYTHON` that of another Python; the peer without speculation and with
+each of its n-gram types at its defaults. The same GGUF, threads, slots and context length for all; flash
 attention and KV types are each tool's defaults; temperature 0. Each side is a process of its own, all of
 them wait while one answers, in an order that turns from prompt to prompt. A side that takes processor time
 while it waits is stopped between its turns, and the table says so.
@@ -14,12 +15,10 @@ pass and level begins with new processes, so nothing was learnt from the same pr
 is on everywhere, as all have it by default; as no process sees a prompt twice, it finds only what the chat
 template puts in front of all of them.
 
-xllamacpp needs a Python of its own, with the packages that it wants; its wheels for CPUs are built for
-AVX2, so a processor that knows more (AVX-512) gives Foredraft's own build an advantage that is not
-speculation's: compare the two "off" columns.
+Both run the llama.cpp of the same wheel, so what differs between the two "off" columns are Foredraft's
+kernels and what a server adds.
 
-    python -m venv PEER && PEER/bin/pip install xllamacpp==2026.10.11549
-    python benchmarks/server_peers.py --peer-python PEER/bin/python --prompts FOLDER
+    python benchmarks/server_peers.py --prompts FOLDER --bare
 
 Writes server_peers.md and server_peers.json. Exit code 1 if Foredraft's own text differs or a request
 fails.
@@ -51,10 +50,16 @@ from server_common import (
     started,
     write_json,
 )
-from server_peers_report import AUTO, OFF, OURS, PEER_OFF, Turn, as_markdown, summaries, texts
+from server_peers_report import AUTO, PEER_OFF, Turn, as_markdown, is_ours, summaries, texts
 
 PEER_TYPES = ("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 PEER_READY = r"^peer on (http://\S+)$"
+BARE = (
+    "from foredraft.backends.llamacpp import kernels; kernels.leave_out('for comparison'); "
+    "from foredraft.cli import main; main()"
+)
+"""A command line of Foredraft that computes with llama.cpp's own kernels."""
+
 SPINNING = 0.02
 """Of a core: a waiting server that takes more is stopped between its turns."""
 
@@ -69,15 +74,34 @@ class Side:
 
 
 def all_sides(args: argparse.Namespace, model: str, slots: int) -> list[Side]:
-    """Foredraft's two, then the peer's, which are named after its types."""
+    """Foredraft's, then the peer's, which are named after its types."""
     made = []
-    for name, setting in ((OFF, "off"), (AUTO, "auto")):
-        command = serve_command(model, setting, threads=args.threads, sequences=slots, context=args.context)
-        made.append(Side(name, tuple(command), FOREDRAFT_READY))
+    for name, foredraft in foredrafts(args).items():
+        for setting in ("off", "auto"):
+            command = serve_command(
+                model,
+                setting,
+                threads=args.threads,
+                sequences=slots,
+                context=args.context,
+                foredraft=foredraft,
+            )
+            made.append(Side(f"{name} {setting}", tuple(command), FOREDRAFT_READY))
     script = str(Path(__file__).with_name("server_peer_process.py"))
     for kind in args.types:
         command = [args.peer_python, script, model, kind, str(args.threads), str(slots), str(args.context)]
         made.append(Side(PEER_OFF if kind == "none" else kind, tuple(command), PEER_READY))
+    return made
+
+
+def foredrafts(args: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """The command of each Foredraft that takes part, by its name."""
+    made: dict[str, Sequence[str]] = {"foredraft": (sys.executable, "-m", "foredraft")}
+    if args.bare:
+        made["bare"] = (sys.executable, "-c", BARE)
+    for named in args.installation:
+        name, _, python = named.partition("=")
+        made[name] = (python, "-m", "foredraft")
     return made
 
 
@@ -144,7 +168,11 @@ def one_pass(
 def arguments() -> argparse.Namespace:
     """What the command line says."""
     made = parser(__doc__)
-    made.add_argument("--peer-python", required=True, help="a Python that has xllamacpp")
+    made.add_argument("--peer-python", default=sys.executable, help="a Python that has xllamacpp")
+    made.add_argument("--bare", action="store_true", help="also Foredraft without its kernels")
+    made.add_argument(
+        "--installation", action="append", default=[], metavar="NAME=PYTHON", help="also another Foredraft"
+    )
     made.add_argument("--types", nargs="+", default=list(PEER_TYPES), help="the peer's types of speculation")
     made.add_argument("--levels", type=int, nargs="+", default=[1, 4], help="prompts at once")
     made.add_argument("--repeat", type=int, default=2, help="passes, of which the best counts")
@@ -186,7 +214,7 @@ def closing(args: argparse.Namespace, turns: Mapping[int, Sequence[Turn]], idle:
     errors = [
         answer.error for some in turns.values() for turn in some for answer in turn.answers if answer.error
     ]
-    ours = [row for row in compared if row["side"] in OURS]
+    ours = [row for row in compared if is_ours(row["side"])]
     different = sum(row["different"] + row["different_from_alone"] for row in ours)
     behind = [row for row in found if row["side"] == AUTO and (row["of_best_peer"] or 0.0) < 1.0]
     report = {"errors": errors, "idle": idle, "setting": setting, "rates": found, "texts": compared,

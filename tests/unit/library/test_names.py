@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from foredraft.errors import ModelNotFoundError
-from foredraft.installation import add_extra
 from foredraft.library import catalogue
+from foredraft.library.catalogue import install_default_model
 from foredraft.library.names import resolve
 from safetensors_factory import SHARDS, one_file, sharded, write
 
@@ -49,7 +49,7 @@ def test_names(folder: Path, name: str, file: str) -> None:
 
 
 def test_none_is_the_default(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelNotFoundError, match=re.escape(add_extra("demo"))):
+    with pytest.raises(ModelNotFoundError, match=re.escape(install_default_model())):
         resolve(None, folder)
     package = tmp_path / "another_model_package"
     package.mkdir()
