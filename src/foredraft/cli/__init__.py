@@ -14,12 +14,15 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from foredraft.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
 from foredraft.errors import ForedraftError, printable, quoted
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "run": ("foredraft.cli.run:run", "Answer one prompt."),
@@ -32,10 +35,13 @@ COMMANDS = {
     "ngram": ("foredraft.cli.ngram:ngram", "Build files for the ngram-cache drafter."),
     "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),
     "forget": ("foredraft.cli.forget:forget", "Erase stored data about past texts."),
+    "completion": ("foredraft.cli.completion:completion", "Complete commands and models in your shell."),
 }
 """Each command's import path and help line; the list of commands is printed without importing any."""
 
 DEBUG_VARIABLE = "FOREDRAFT_DEBUG"
+COMPLETE_VARIABLE = "_FOREDRAFT_COMPLETE"
+"""Set by the scripts of `foredraft completion`; its name is click's."""
 
 
 class LazyGroup(click.Group):
@@ -55,6 +61,14 @@ class LazyGroup(click.Group):
         """The list of commands in the help."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin like this; click would import them all."""
+        from click.shell_completion import CompletionItem
+
+        fitting = [(name, line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=line) for name, line in fitting]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke as click does, without writing to a standard error that Ctrl-C may have closed."""
@@ -95,6 +109,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal or pipe that is not UTF-8 shows "?" for a character it lacks, and does not fail.
             stream.reconfigure(errors="replace")
+    if COMPLETE_VARIABLE in os.environ:
+        import_module("foredraft.cli.completion")  # adds to what click knows of shells
     code = run_command(sys.argv[1:])
     if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
         _leave(code)

@@ -18,6 +18,7 @@ from foredraft.bench.workloads import load_prompts, select
 from foredraft.cli.bench_live import Plan, run_live
 from foredraft.cli.bench_record import record_answers
 from foredraft.cli.bench_replay import DEFAULT_CURVES, run_replay
+from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.options import (
     MODEL_OPTIONS,
@@ -52,7 +53,7 @@ REASONS = {
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @model_option
 @click.option(
     "--speculate",

@@ -13,6 +13,7 @@ from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
 from foredraft.cli.chat_input import ReadLine, is_interactive, open_input
 from foredraft.cli.chat_session import Conversation
 from foredraft.cli.chat_turn import Chat
+from foredraft.cli.completion import complete_models
 from foredraft.cli.help import COMMON, OUTPUT, GroupedCommand, option
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         "foredraft chat --temp 0 < questions.txt",
     ),
 )
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @model_option
 @option("--system", group=COMMON, type=Utf8(), default=None, metavar="TEXT", help="A system message.")
 @sampling_options

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from foredraft.cli import coloured, diagnosis, paths
+from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import model_option, model_options, take_model, take_model_options
@@ -103,7 +104,7 @@ class ToolCalls:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @model_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @model_options

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from foredraft import library
 from foredraft.cli import paths
+from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.models_hub import pull, search
 from foredraft.cli.models_inspect import inspect
@@ -88,7 +89,7 @@ def _model_json(model: StoredModel, default: Path | None) -> dict[str, Any]:
 
 
 @models.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_models)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def rm(names: tuple[str, ...], *, yes: bool) -> int:
     """Delete models from the models folder, by the full names that 'foredraft models list' shows.
@@ -133,7 +134,7 @@ def _terminal() -> bool:
 
 
 @models.command()
-@click.argument("source", metavar="SRC")
+@click.argument("source", metavar="SRC", shell_complete=complete_models)
 @click.argument("type_name", metavar="TYPE")
 @click.option("-o", "--output", metavar="OUT", type=click.Path(path_type=Path), help="The file to write.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")

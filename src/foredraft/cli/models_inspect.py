@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foredraft.cli import paths
+from foredraft.cli.completion import complete_models
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.render import cell
 from foredraft.cli.units import size_text
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="FILE")
+@click.argument("model", metavar="FILE", shell_complete=complete_models)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole header as JSON.")
 @click.option("--tensors", is_flag=True, help="Also list every tensor.")
 def inspect(model: str, as_json: bool, tensors: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from foredraft.aliases import LlamaOptions, PicolmOptions, choose_speculation
+from foredraft.cli.completion import complete_files, complete_models, complete_speculation
 from foredraft.cli.help import COMMON, LOADING, OTHER, PEERS, option
 from foredraft.cli.values import Number, Whole
 from foredraft.config import MOST_THREADS, Dtype, Speculation
@@ -72,13 +73,15 @@ remember_option = option(
 
 speculation_options = option_set(
     option("--speculate", group=COMMON, metavar="SPEC", default=None, show_default="auto",
+           shell_complete=complete_speculation,
            help="auto, off, or drafters: 'suffix;draft-model:model=FILE,max=8'."),
-    option("--draft", group=PEERS, metavar="FILE", default=None, help="picolm: draft model."),
+    option("--draft", group=PEERS, metavar="FILE", default=None, shell_complete=complete_models,
+           help="picolm: draft model."),
     option("-d", "draft_tokens", group=PEERS, metavar="K", type=Whole(1), default=None,
            help="picolm: tokens it drafts each round."),
     option("--spec-type", group=PEERS, metavar="A,B", default=None, help="llama.cpp: types of speculation."),
     option("--spec-draft-model", "--model-draft", "-md", "model_draft", group=PEERS, metavar="FILE",
-           default=None, help="llama.cpp: draft model."),
+           default=None, shell_complete=complete_models, help="llama.cpp: draft model."),
     option("--spec-draft-n-max", "--draft-max", "draft_n_max", group=PEERS, type=Whole(1), default=None,
            help="llama.cpp: maximum tokens to draft."),
     option("--spec-draft-n-min", "--draft-min", "draft_n_min", group=PEERS, type=Whole(0), default=None,
@@ -86,9 +89,9 @@ speculation_options = option_set(
     option("--spec-draft-p-min", "--draft-p-min", "draft_p_min", group=PEERS, type=Number(0, 1),
            default=None, help="llama.cpp: stop drafting below this probability."),
     option("--lookup-cache-static", "-lcs", group=PEERS, metavar="FILE", default=None,
-           help="llama.cpp: static file of ngram-cache."),
+           shell_complete=complete_files, help="llama.cpp: static file of ngram-cache."),
     option("--lookup-cache-dynamic", "-lcd", group=PEERS, metavar="FILE", default=None,
-           help="llama.cpp: dynamic file of ngram-cache."),
+           shell_complete=complete_files, help="llama.cpp: dynamic file of ngram-cache."),
     *(option(flag, _name(flag), group=PEERS, type=Whole(0), default=None,
              help=f"llama.cpp: {key} of {kind}.") for flag, (kind, key) in _NGRAM_FLAGS.items()),
     option("--speculative-config", group=PEERS, metavar="JSON", default=None,
@@ -96,7 +99,7 @@ speculation_options = option_set(
 )  # fmt: skip
 
 model_option = option(
-    "--model", "-m", "named", group=COMMON, metavar="MODEL", default=None,
+    "--model", "-m", "named", group=COMMON, metavar="MODEL", default=None, shell_complete=complete_models,
     show_default="the model that came with Foredraft",
     help="A GGUF file, a folder of safetensors, or the name of a model ('foredraft models list').",
 )  # fmt: skip

@@ -18,6 +18,7 @@ from foredraft.bench.cost_measure import FULL, QUICK, Measurement, Plan, measure
 from foredraft.bench.cost_plot import check_plot_file, write_plot
 from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_text
 from foredraft.cli import paths
+from foredraft.cli.completion import complete_models
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import model_option, model_options, take_model, take_model_options
 from foredraft.cli.render import stderr_console
@@ -32,7 +33,7 @@ STDOUT = "-"
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @model_option
 @click.option("--quick", is_flag=True, help="Measure one depth, fewer sizes and passes: a few seconds.")
 @click.option(

@@ -14,6 +14,7 @@ import click
 from rich.markup import escape
 
 from foredraft.cli.compare import compare
+from foredraft.cli.completion import complete_files, complete_models
 from foredraft.cli.help import COMMON, OTHER, OUTPUT, SPECULATION, GroupedCommand, option
 from foredraft.cli.loading import find_model, load_engine
 from foredraft.cli.options import (
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         "foredraft run --temp 0 --compare --prediction code.py -f edit.txt",
     ),
 )
-@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_models)
 @model_option
 @option("--prompt", "-p", "prompt_option", group=COMMON, type=Utf8(), default=None, help="The prompt.")
 @option(
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     group=COMMON,
     default=None,
     metavar="FILE",
+    shell_complete=complete_files,
     help="Read the prompt from a file; - is standard input.",
 )
 @option("--system", group=COMMON, type=Utf8(), default=None, metavar="TEXT", help="A system message.")

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from foredraft import installation
 from foredraft.cache_folder import FORMER_NAME, NAME
+from foredraft.cli.completion import complete_models
 from foredraft.cli.help import COMMON, OTHER, OUTPUT, SERVING, GroupedCommand, option
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.loading import check_drafts, find_model
@@ -52,7 +53,7 @@ KEPT_GB = 4.0
         "foredraft serve --config foredraft.toml",
     ),
 )
-@click.argument("models", nargs=-1, metavar="[MODEL]…")
+@click.argument("models", nargs=-1, metavar="[MODEL]…", shell_complete=complete_models)
 @option(
     "--model",
     "-m",
@@ -60,6 +61,7 @@ KEPT_GB = 4.0
     group=COMMON,
     metavar="MODEL",
     multiple=True,
+    shell_complete=complete_models,
     show_default="the model that came with Foredraft",
     help="A GGUF file, a folder of safetensors, or the name of a model. Repeatable.",
 )
