@@ -428,6 +428,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[s
             if text is not None:
                 (folder / "thread_siblings_list").write_text(f"{text}\n")
         monkeypatch.setattr(cpu, "_TOPOLOGY", tmp_path)
+        monkeypatch.setattr(cpu, "cpu_quota", lambda: None)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: allowed, raising=False)
 
     return pretend
@@ -456,10 +457,58 @@ def test_physical_cores_count_hyper_threads_once(
 
 def test_without_affinity_every_processor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(cpu, "cpu_quota", lambda: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert cpu.physical_cores.__wrapped__() == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert cpu.physical_cores.__wrapped__() == 1
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (8.0, 4), (4.0, 4), (2.5, 2), (1.0, 1), (0.5, 1)])
+def test_no_more_cores_than_a_quota_keeps_busy(
+    machine: Callable[[list[str | None], set[int]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    quota: float | None,
+    cores: int,
+) -> None:
+    machine(["0", "1", "2", "3"], {0, 1, 2, 3})
+    monkeypatch.setattr(cpu, "cpu_quota", lambda: quota)
+    assert cpu.physical_cores.__wrapped__() == cores
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "quota"),
+    [
+        ("0::/\n", {"cpu.max": "250000 100000"}, 2.5),
+        ("0::/\n", {"cpu.max": "max 100000"}, None),
+        ("0::/a/b\n", {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, 1.0),
+        ("0::/of/the/host\n", {"cpu.max": "200000 100000"}, 2.0),
+        (
+            "3:cpuset:/\n2:cpu,cpuacct:/a\n0::/\n",
+            {"cpu/a/cpu.cfs_quota_us": "150000", "cpu/a/cpu.cfs_period_us": "50000"},
+            3.0,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("0::/a\n", {}, None),
+        (None, {"cpu.max": "100000 100000"}, None),
+    ],
+)
+def test_the_quota_of_control_groups(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    membership: str | None,
+    files: dict[str, str],
+    quota: float | None,
+) -> None:
+    groups = tmp_path / "groups"
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(f"{text}\n")
+    if membership is not None:
+        (tmp_path / "membership").write_text(membership)
+    monkeypatch.setattr(cpu, "_GROUPS", groups)
+    monkeypatch.setattr(cpu, "_MEMBERSHIP", tmp_path / "membership")
+    assert cpu.cpu_quota() == quota
 
 
 def test_threads_are_the_physical_cores_unless_told(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
