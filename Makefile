@@ -11,6 +11,9 @@ PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --randomly-seed=
 # How long each fuzzer of `make nightly` runs.
 MINUTES ?= 60
 
+# Installing compiles Foredraft's kernels for llama.cpp: again when they have changed.
+KERNELS := hatch_build.py $(wildcard src/foredraft/backends/llamacpp/native/*.*)
+
 .PHONY: demo test nightly lint bench clean
 
 demo: $(VENV)/.demo
@@ -39,11 +42,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Foredraft needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml $(KERNELS) | $(VENV)/bin/python
 	@$(BIN)/python scripts/install.py llamacpp,hub,server
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml scripts/constraints.txt | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml scripts/constraints.txt $(KERNELS) | $(VENV)/bin/python
 	@$(BIN)/python scripts/install.py dev
 	@touch $@ $(VENV)/.demo
 

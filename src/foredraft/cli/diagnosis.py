@@ -109,7 +109,7 @@ class Machine:
 
     `features`: CPU features that llama.cpp was built with; `unused`: further features of the processor. Both
     are empty if llama.cpp cannot report them. `memory` is in bytes, 0 if unknown. `kernels` describes
-    Foredraft's kernels that are in use.
+    Foredraft's kernels that are in use, `without_kernels` says why if there are none.
     """
 
     processor: str
@@ -120,6 +120,7 @@ class Machine:
     gpu_offload: bool
     devices: tuple[Device, ...]
     kernels: str
+    without_kernels: str
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
@@ -135,6 +136,7 @@ def machine(llama: LlamaCpp | None) -> Machine:
         gpu_offload=llama.gpu_offload if llama else False,
         devices=llama.devices if llama else (),
         kernels=llama.kernels if llama else "",
+        without_kernels=llama.without_kernels if llama else "",
     )
 
 

@@ -164,7 +164,7 @@ def _check_machine(report: Report, *, needed: bool) -> None:
     llama: LlamaCpp | None = None
     problem: list[Row] = []
     try:
-        llama = llama_cpp_facts()
+        llama = llama_cpp_facts(paths.cache_dir())
     except ForedraftError as error:
         problem = report.failed(error) if needed else report.noted(error)
     machine = diagnosis.machine(llama)
@@ -183,7 +183,7 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
     if llama is None:
         return
     yield "llama.cpp", escape(f"{llama.name}, {llama.path}")
-    yield "own kernels", machine.kernels or "[yellow]not in use[/]: verifying drafts takes longer"
+    yield "own kernels", machine.kernels or f"[yellow]left out[/]: {escape(machine.without_kernels)}"
     yield "GPU offload", "yes" if machine.gpu_offload else "no: this llama.cpp was built for the CPU only"
     for device in machine.devices:
         memory = f", {size_text(device.memory_bytes)}" if device.memory_bytes else ""

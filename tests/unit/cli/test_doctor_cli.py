@@ -230,7 +230,7 @@ def test_without_llama_cpp(own_cache: Path) -> None:
 def test_a_llama_cpp_that_does_not_load(
     foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> None:
+    def broken(cache: Path) -> None:
         raise BackendError("The llama.cpp library cannot be loaded.", hint="Install it again.")
 
     monkeypatch.setattr("foredraft.backends.llamacpp.system.llama_cpp_facts", broken)
@@ -270,9 +270,9 @@ def test_own_kernels_are_named_or_said_to_be_missing() -> None:
     from foredraft.backends.llamacpp.system import LlamaCpp
 
     def rows(kernels: str) -> dict[str, str]:
-        llama = LlamaCpp("llama.cpp", "/a.so", False, (), (), kernels)
+        llama = LlamaCpp("llama.cpp", "/a.so", False, (), (), kernels, "" if kernels else "no [avx2] here")
         return dict(doctor._machine_rows(diagnosis.machine(llama), llama))
 
     assert rows("attention")["own kernels"] == "attention"
-    assert "not in use" in rows("")["own kernels"]
+    assert rows("")["own kernels"] == r"[yellow]left out[/]: no \[avx2] here"
     assert rows("")["llama.cpp"] == "llama.cpp, /a.so"

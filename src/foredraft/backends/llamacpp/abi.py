@@ -23,6 +23,17 @@ LLAMA_TOKEN_ATTR_RSTRIP: Final = 256
 LLAMA_TOKEN_ATTR_UNKNOWN: Final = 1
 
 
+class ggml_init_params(ctypes.Structure):
+    mem_size: int
+    mem_buffer: Any
+    no_alloc: bool
+    _fields_ = (
+        ("mem_size", ctypes.c_uint64),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    )
+
+
 class gguf_init_params(ctypes.Structure):
     no_alloc: bool
     ctx: Any
@@ -171,6 +182,25 @@ class llama_model_params(ctypes.Structure):
     )
 
 
+class llama_perf_context_data(ctypes.Structure):
+    t_start_ms: float
+    t_load_ms: float
+    t_p_eval_ms: float
+    t_eval_ms: float
+    n_p_eval: int
+    n_eval: int
+    n_reused: int
+    _fields_ = (
+        ("t_start_ms", ctypes.c_double),
+        ("t_load_ms", ctypes.c_double),
+        ("t_p_eval_ms", ctypes.c_double),
+        ("t_eval_ms", ctypes.c_double),
+        ("n_p_eval", ctypes.c_int32),
+        ("n_eval", ctypes.c_int32),
+        ("n_reused", ctypes.c_int32),
+    )
+
+
 ggml_abort_callback = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
 
 
@@ -178,6 +208,39 @@ ggml_abort_callback_t = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 
 ggml_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class ggml_tensor(ctypes.Structure):
+    type: int
+    buffer: Any
+    ne: Any
+    nb: Any
+    op: int
+    op_params: Any
+    flags: int
+    src: Any
+    view_src: Any
+    view_offs: int
+    data: Any
+    name: Any
+    extra: Any
+    padding: Any
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("buffer", ctypes.c_void_p),
+        ("ne", ctypes.c_int64 * 4),
+        ("nb", ctypes.c_uint64 * 4),
+        ("op", ctypes.c_int),
+        ("op_params", ctypes.c_int32 * 16),
+        ("flags", ctypes.c_int32),
+        ("src", ctypes.c_void_p * 10),
+        ("view_src", ctypes.c_void_p),
+        ("view_offs", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+        ("name", ctypes.c_int8 * 64),
+        ("extra", ctypes.c_void_p),
+        ("padding", ctypes.c_int8 * 8),
+    )
 
 
 class llama_ftype(IntEnum):
@@ -229,15 +292,31 @@ llama_token = ctypes.c_int32
 class Functions:
     """The functions, as attributes of a loaded library."""
 
+    ggml_backend_alloc_ctx_tensors_from_buft: Callable[[Any, Any], Any]
+    ggml_backend_buffer_free: Callable[[Any], None]
     ggml_backend_buffer_get_base: Callable[[Any], Any]
     ggml_backend_cpu_buffer_type: Callable[[], Any]
+    ggml_backend_cpu_init: Callable[[], Any]
+    ggml_backend_cpu_set_n_threads: Callable[[Any, int], None]
     ggml_backend_dev_count: Callable[[], int]
     ggml_backend_dev_description: Callable[[Any], bytes | None]
     ggml_backend_dev_get: Callable[[int], Any]
     ggml_backend_dev_memory: Callable[[Any, Any, Any], None]
     ggml_backend_dev_name: Callable[[Any], bytes | None]
     ggml_backend_dev_type: Callable[[Any], int]
+    ggml_backend_free: Callable[[Any], None]
+    ggml_backend_graph_compute: Callable[[Any, Any], int]
     ggml_backend_load_all_from_path: Callable[[Any], None]
+    ggml_backend_tensor_get: Callable[[Any, Any, int, int], None]
+    ggml_backend_tensor_set: Callable[[Any, Any, int, int], None]
+    ggml_build_forward_expand: Callable[[Any, Any], None]
+    ggml_flash_attn_ext: Callable[[Any, Any, Any, Any, Any, float, float, float], Any]
+    ggml_free: Callable[[Any], None]
+    ggml_init: Callable[[ggml_init_params], Any]
+    ggml_mul_mat: Callable[[Any, Any, Any], Any]
+    ggml_new_graph: Callable[[Any], Any]
+    ggml_new_tensor_4d: Callable[[Any, int, int, int, int, int], Any]
+    ggml_quantize_chunk: Callable[[int, Any, Any, int, int, int, Any], int]
     ggml_set_abort_callback: Callable[[Any], Any]
     ggml_type_name: Callable[[int], bytes | None]
     ggml_version: Callable[[], bytes | None]
@@ -295,6 +374,7 @@ class Functions:
     llama_n_rs_seq: Callable[[Any], int]
     llama_n_seq_max: Callable[[Any], int]
     llama_n_ubatch: Callable[[Any], int]
+    llama_perf_context: Callable[[Any], llama_perf_context_data]
     llama_print_system_info: Callable[[], bytes | None]
     llama_set_abort_callback: Callable[[Any, Any, Any], None]
     llama_state_seq_get_data_ext: Callable[[Any, Any, int, int, int], int]
@@ -320,8 +400,12 @@ class Functions:
 
 
 SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "ggml_backend_alloc_ctx_tensors_from_buft": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_backend_buffer_free": (None, (ctypes.c_void_p,)),
     "ggml_backend_buffer_get_base": (ctypes.c_void_p, (ctypes.c_void_p,)),
     "ggml_backend_cpu_buffer_type": (ctypes.c_void_p, ()),
+    "ggml_backend_cpu_init": (ctypes.c_void_p, ()),
+    "ggml_backend_cpu_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32)),
     "ggml_backend_dev_count": (ctypes.c_uint64, ()),
     "ggml_backend_dev_description": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_dev_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
@@ -331,7 +415,45 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     ),
     "ggml_backend_dev_name": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_dev_type": (ctypes.c_int, (ctypes.c_void_p,)),
+    "ggml_backend_free": (None, (ctypes.c_void_p,)),
+    "ggml_backend_graph_compute": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_backend_load_all_from_path": (None, (ctypes.c_char_p,)),
+    "ggml_backend_tensor_get": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    "ggml_backend_tensor_set": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    "ggml_build_forward_expand": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_flash_attn_ext": (
+        ctypes.c_void_p,
+        (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_float,
+            ctypes.c_float,
+            ctypes.c_float,
+        ),
+    ),
+    "ggml_free": (None, (ctypes.c_void_p,)),
+    "ggml_init": (ctypes.c_void_p, (ggml_init_params,)),
+    "ggml_mul_mat": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_new_graph": (ctypes.c_void_p, (ctypes.c_void_p,)),
+    "ggml_new_tensor_4d": (
+        ctypes.c_void_p,
+        (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
+    ),
+    "ggml_quantize_chunk": (
+        ctypes.c_uint64,
+        (
+            ctypes.c_int,
+            ctypes.POINTER(ctypes.c_float),
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.POINTER(ctypes.c_float),
+        ),
+    ),
     "ggml_set_abort_callback": (
         ctypes.CFUNCTYPE(None, ctypes.c_char_p),
         (ctypes.CFUNCTYPE(None, ctypes.c_char_p),),
@@ -398,6 +520,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_n_rs_seq": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_seq_max": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_ubatch": (ctypes.c_uint32, (ctypes.c_void_p,)),
+    "llama_perf_context": (llama_perf_context_data, (ctypes.c_void_p,)),
     "llama_print_system_info": (ctypes.c_char_p, ()),
     "llama_set_abort_callback": (
         None,

@@ -53,7 +53,9 @@ class _Functions(abi.Functions):
 
 
 lib = _Functions()
-_lock = threading.RLock()
+LOCK = threading.RLock()
+"""Held while the process's library is loaded or changed."""
+
 _chosen: list[Path] = []
 
 
@@ -69,7 +71,7 @@ def choose(path: Path | None) -> None:
             f"There is no llama.cpp library {path}.",
             hint="Name the file: libllama.so, llama.dll or libllama.dylib.",
         )
-    with _lock:
+    with LOCK:
         if library.cache_info().currsize and not library().path.samefile(path):
             raise ConfigError(
                 f"{library().path} is in use already; a process can have only one llama.cpp library.",
@@ -86,7 +88,7 @@ def chosen() -> Path | None:
 @cache
 def library() -> Library:
     """The process's library. Raises MissingDependencyError, or BackendError if it cannot be used."""
-    with _lock:
+    with LOCK:
         path = _chosen[0] if _chosen else _packaged()
         handle = _opened(path)
         _check(handle, path)

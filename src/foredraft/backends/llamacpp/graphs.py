@@ -1,4 +1,4 @@
-"""The compute graphs of a llama.cpp context, one for each shape of a forward (`native/graphs.h`).
+"""The compute graphs of a llama.cpp context, one for each shape of a forward (`native/graphs.cpp`).
 
 llama.cpp keeps only the graph of the last forward. A draft has another number of rows than the round before,
 so without this every draft, and every round after one, would wait for a graph to be built.
@@ -6,14 +6,16 @@ so without this every draft, and every round after one, would wait for a graph t
 
 from __future__ import annotations
 
-import ctypes
+import logging
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from foredraft.backends.llamacpp import binding
+from foredraft.backends.llamacpp import binding, kernels
+
+logger = logging.getLogger(__name__)
 
 MOST_GRAPHS = 16
 """Graphs kept for each sequence: one for each number of rows, if all of them are used in turns. Each takes a
@@ -33,8 +35,9 @@ difference, and their buffers are large.
 
 @dataclass(frozen=True, slots=True)
 class _Native:
-    """The native functions, with the names in `native/graphs.h`."""
+    """The native functions, with the names in `native/graphs.cpp`."""
 
+    refused: Any
     new: Any
     swap: Any
     free: Any
@@ -42,28 +45,30 @@ class _Native:
 
 @cache
 def _native() -> _Native | None:
-    """The native functions; None if llama.cpp was built without them."""
-    library, pointer = binding.library().handle, ctypes.c_void_p
-    try:
-        native = _Native(
-            library.foredraft_graph_new, library.foredraft_graph_swap, library.foredraft_graph_free
-        )
-    except AttributeError:
+    """The native functions; None if there are none, or they do not fit this llama.cpp."""
+    found = kernels.in_use()
+    if found is None:
         return None
-    native.new.restype, native.new.argtypes = pointer, (pointer,)
-    native.swap.restype, native.swap.argtypes = None, (pointer, pointer)
-    native.free.restype, native.free.argtypes = None, (pointer,)
-    return native
+    library = found.native.handle
+    if missing := library.foredraft_graphs_attach(binding.library().handle._handle):
+        logger.warning("No graphs are kept: this llama.cpp lacks %s.", missing.decode())
+        return None
+    return _Native(
+        library.foredraft_graphs_refused,
+        library.foredraft_graph_new,
+        library.foredraft_graph_swap,
+        library.foredraft_graph_free,
+    )
 
 
-def built_in() -> bool:
-    """Whether llama.cpp was built with support for keeping graphs."""
+def are_kept() -> bool:
+    """Whether this process can keep graphs. `kernels.attach` must have been called."""
     return _native() is not None
 
 
 def describe() -> str:
-    """A description of the support that is built in; empty without it."""
-    return "a graph for each number of rows" if built_in() else ""
+    """What is done, for reports; empty if no graphs are kept."""
+    return "a graph for each number of rows" if are_kept() else ""
 
 
 class Graphs:
@@ -77,6 +82,9 @@ class Graphs:
         self._context = context
         self._most = min(sequences * MOST_GRAPHS, MOST_IN_ALL)
         self._native = _native()
+        if self._native is not None and (reason := self._native.refused(context)):
+            logger.warning("No graphs are kept: %s.", reason.decode())
+            self._native = None
         self._kept: OrderedDict[Hashable, int] = OrderedDict()
         self._used: int | None = None
         """The shape in whose slot the context's own graph is; None: it is in the context."""

@@ -77,9 +77,9 @@ class ContextSettings:
 
 def _besides() -> Iterator[str]:
     """Additions to llama.cpp's usual kernels."""
-    if own := kernels.built_in():
+    if own := kernels.identity():
         yield f"Foredraft's kernels {own}"
-    if graphs.built_in():
+    if graphs.are_kept():
         yield "graphs kept"
 
 
@@ -97,6 +97,8 @@ def open_weights(
     `load_model` does.
     """
     log.install()
+    if not as_they_lie:
+        kernels.attach(options.cache_dir)
     device, types = _device(options), named_types(options.kv_type)
     weights, memory = _load_weights(path, options, as_they_lie=as_they_lie)
     try:
@@ -105,7 +107,7 @@ def open_weights(
             _value_size(weights),
             instructions_of(first_processor()),
             flash_attention=options.flash_attention != "off",
-            own_kernel=kernels.has("attention"),
+            own_kernel=kernels.in_use() is not None,
         )
         settings = _settings(path, weights, options, device, types)
         if is_recurrent(weights):

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from foredraft import cpu_info
 from foredraft.backends.llamacpp import binding, graphs, kernels, log
@@ -47,7 +48,7 @@ class Device:
 class LlamaCpp:
     """The llama.cpp library in use: `name` and `path`; `gpu_offload` is whether it was built to use a GPU,
     `features` the processor features it was built with (among `FLAGS`), `kernels` a description of
-    Foredraft's kernels that work in it.
+    Foredraft's kernels that work in it, or else `without_kernels` why there are none.
     """
 
     name: str
@@ -56,12 +57,16 @@ class LlamaCpp:
     features: tuple[str, ...]
     devices: tuple[Device, ...]
     kernels: str = ""
+    without_kernels: str = ""
 
 
-def llama_cpp_facts() -> LlamaCpp:
-    """Query llama.cpp. Raises MissingDependencyError, or BackendError if it does not load."""
+def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
+    """Query llama.cpp, with the kernels attached (`cache` as in `kernels.attach`). Raises
+    MissingDependencyError, or BackendError if it does not load.
+    """
     library = binding.library()
     log.install()
+    kernels.attach(cache)
     built_with = set(re.findall(r"(\w+) = 1\b", (lib.llama_print_system_info() or b"").decode()))
     return LlamaCpp(
         name=library.name,
@@ -70,6 +75,7 @@ def llama_cpp_facts() -> LlamaCpp:
         features=tuple(name for name in FLAGS.values() if name in built_with),
         devices=tuple(_gpus()),
         kernels=", ".join(filter(None, (kernels.describe(), graphs.describe()))),
+        without_kernels=kernels.left_out(),
     )
 
 

@@ -6,11 +6,8 @@
    running maximum and sum are those of Milakov and Gimelshein (2018, arXiv 1805.02867). */
 #pragma once
 #include "lanes.h"
-#ifdef FOREDRAFT_LANES
-#define FOREDRAFT_ATTENTION
-#include <stddef.h>
+#include "ggml_abi.h"
 #include <string.h>
-#include <cstddef>
 
 namespace foredraft {
 
@@ -18,8 +15,6 @@ constexpr int TOGETHER = 4;    // rows
 constexpr int MOST_SIZE = 256; // numbers of a value
 constexpr int AHEAD_OF_CELL = 16;   // cells; the processor does not foresee steps over other heads' numbers
 constexpr int WIDE = REGISTERS / 8; // registers of a value that are summed up at once
-
-constexpr int F32 = 0, F16 = 1, BF16 = 30; // ggml.h's numbers of types
 
 template <int TYPE> static inline Floats numbers(const char * at, int index) {
     if constexpr (TYPE == F32) return load(reinterpret_cast<const float *>(at) + index);
@@ -169,58 +164,4 @@ static inline Attend choose(int keys, int values, int count) {
     return nullptr;
 }
 
-template <typename T> static const char * place(const T * tensor, int64_t i1, int64_t i2, int64_t i3) {
-    return static_cast<const char *>(tensor->data) + i1 * tensor->nb[1] + i2 * tensor->nb[2] + i3 * tensor->nb[3];
-}
-
-/* Computes rows `row` to `end` of those of the operation `op`: all rows of a head, then those of the next. Those that
-   share keys are taken together by whoever has the first of them, also beyond `end`. False, with nothing done, for what
-   is llama.cpp's business: ALiBi, squeezed scores, sinks, other types and sizes. */
-template <typename T> static bool attended(T * op, int64_t row, int64_t end) {
-    const T * q = op->src[0], * k = op->src[1], * v = op->src[2], * mask = op->src[3];
-    float options[3]; // scale, ALiBi's bias, what scores are squeezed into
-    memcpy(options, op->op_params, sizeof(options));
-    Cells cells{nullptr, nullptr, k->nb[1], v->nb[1], k->ne[1], int(k->ne[0]), int(v->ne[0]), options[0]};
-    const int64_t count = q->ne[1], heads = q->ne[2], shared = heads / k->ne[2];
-    if (options[1] != 0.0f || options[2] != 0.0f || op->src[4] || !choose(k->type, v->type, 1) || int(q->type) != F32 ||
-        cells.key_size % LANES || cells.value_size % LANES || cells.value_size > MOST_SIZE ||
-        (mask && int(mask->type) != F16) || v->ne[2] != k->ne[2] || v->ne[3] != k->ne[3]) {
-        return false;
-    }
-    while (row < end) {
-        const int64_t i3 = row / (heads * count), group = row / count % heads / shared;
-        const int64_t from = (i3 * heads + group * shared) * count, last = from + shared * count; // with these keys
-        const int64_t behind = (row - from) % TOGETHER;
-        if (behind) { // of rows that the part before this one takes
-            row = row - behind + TOGETHER < last ? row - behind + TOGETHER : last;
-            continue;
-        }
-        cells.keys = place(k, 0, group, i3 / (q->ne[3] / k->ne[3]));
-        cells.values = place(v, 0, group, i3 / (q->ne[3] / v->ne[3]));
-        Rows rows;
-        int many = 0;
-        for (; many < TOGETHER && row < last; ++many, ++row) {
-            const int64_t i1 = row % count, i2 = row / count % heads;
-            const int64_t at = i3 * op->ne[2] * op->ne[1] + i2 + i1 * op->ne[1];
-            rows.query[many] = reinterpret_cast<const float *>(place(q, i1, i2, i3));
-            rows.mask[many] = mask ? place(mask, i1, i2 % mask->ne[2], i3 % mask->ne[3]) : nullptr;
-            rows.out[many] = reinterpret_cast<float *>(static_cast<char *>(op->data) + at * op->nb[1]);
-        }
-        choose(k->type, v->type, many)(cells, rows);
-    }
-    return true;
-}
-
 } // namespace foredraft
-
-/* llama.cpp's function of this name ends in (…, float *, int64_t). Its call for all cells passes (…, nullptr, 0),
-   which fits this one better. */
-template <typename P, typename T>
-static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
-    const P * params, T * op, int row, int end, int, int64_t cells, std::nullptr_t, int) {
-    if (!foredraft::attended(op, row, end)) {
-        ggml_compute_forward_flash_attn_ext_f16_one_chunk(
-            params, op, row, end, int64_t(0), cells, static_cast<float *>(nullptr), int64_t(0));
-    }
-}
-#endif

@@ -2,12 +2,7 @@
    its VNNI, 8 with AVX2. With VNNI one instruction multiplies four bytes of each output and adds them up. */
 #pragma once
 #include "lanes.h"
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define FOREDRAFT_PANELS
-#if FOREDRAFT_LANES == 16 && defined(__AVX512VNNI__)
-#define FOREDRAFT_WIDE
-#endif
-#if defined(FOREDRAFT_WIDE) || defined(__AVXVNNI__)
+#if FOREDRAFT_LANES == 16 || defined(__AVXVNNI__)
 #define FOREDRAFT_VNNI
 #endif
 #include <immintrin.h>
@@ -19,7 +14,7 @@
 
 namespace foredraft {
 
-#ifdef FOREDRAFT_WIDE
+#if FOREDRAFT_LANES == 16
 using Ints = __m512i;     // a number of 32 bits for each output, or four bytes
 using Fractions = __m512; // a fraction for each output
 constexpr int OUTPUTS = 16;
@@ -111,4 +106,3 @@ static inline void add(Fractions & total, Ints sums, Fractions scale, float d) {
 }
 
 } // namespace foredraft
-#endif

@@ -2,11 +2,9 @@
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define FOREDRAFT_LANES 16
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#else
 #define FOREDRAFT_LANES 8
 #endif
-
-#ifdef FOREDRAFT_LANES
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -130,4 +128,3 @@ static inline Floats exponential(Floats x) {
 }
 
 } // namespace foredraft
-#endif

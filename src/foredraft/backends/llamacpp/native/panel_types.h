@@ -1,7 +1,6 @@
 /* The types of quantised weights in panels: how a block of each is laid out, and what it adds to the sums of rows. */
 #pragma once
 #include "panels.h"
-#ifdef FOREDRAFT_PANELS
 
 namespace foredraft {
 
@@ -270,4 +269,3 @@ struct Q6_K {
 };
 
 } // namespace foredraft
-#endif

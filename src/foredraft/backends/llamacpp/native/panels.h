@@ -9,7 +9,6 @@
 #pragma once
 #include "bytes.h"
 #include "weights.h"
-#ifdef FOREDRAFT_PANELS
 #include <stddef.h>
 
 namespace foredraft {
@@ -122,4 +121,3 @@ static void multiply_panel(int units, Blocks rows, const char * panel, float * c
 }
 
 } // namespace foredraft
-#endif

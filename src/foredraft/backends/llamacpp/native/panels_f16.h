@@ -6,7 +6,6 @@
 #pragma once
 #include "lanes.h"
 #include "weights.h"
-#ifdef FOREDRAFT_LANES
 #include <string.h>
 
 namespace foredraft {
@@ -116,4 +115,3 @@ static inline void multiply_f16(int inputs, int64_t outputs, int64_t count, cons
 }
 
 } // namespace foredraft
-#endif

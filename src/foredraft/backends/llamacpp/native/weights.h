@@ -10,18 +10,18 @@
    asked for into the second cache, which can wait for more, from further away. */
 #pragma once
 #include "lanes.h"
-#ifdef FOREDRAFT_LANES
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #ifdef __linux__
 #include <sys/mman.h>
-#include <unistd.h>
 #endif
 
 namespace foredraft {
 
+constexpr size_t LARGE_PAGE = 2 << 20;
 constexpr int64_t USUAL_CACHE = 32 << 20; // bytes, where the system does not say
 
 /* Bytes of the last cache before memory, as Linux tells: sysconf has it ten times too large on some virtual machines. */
@@ -34,13 +34,13 @@ static inline int64_t largest_cache() {
     return kilobytes > 0 ? int64_t(kilobytes) << 10 : USUAL_CACHE;
 }
 
-/* Bytes of all weights that were laid out in this process. */
-static int64_t all_weights = 0;
+/* Bytes of all weights that are laid out in this process. */
+inline int64_t all_weights = 0;
 
 /* Whether weights are gone from the caches by the time that they are read again. */
 static inline bool passing() {
     static const int64_t cache = largest_cache();
-    return all_weights > cache;
+    return __atomic_load_n(&all_weights, __ATOMIC_RELAXED) > cache;
 }
 
 /* Asks memory for a line: past the caches if it is read `once`. */
@@ -55,18 +55,22 @@ static inline void ask_for(const char * at, bool once) {
 /* Asks for a line before which many others are used. */
 static inline void ask_for_later(const char * at) { _mm_prefetch(at, _MM_HINT_T1); }
 
-/* A tensor's weights are about to be laid out. */
-template <typename T> static void laying_out(const T * tensor, size_t bytes) {
-    __atomic_add_fetch(&all_weights, int64_t(bytes), __ATOMIC_RELAXED);
+/* Memory for weights in large pages, as far as the system has such; null if there is none. */
+inline void * new_weights(size_t bytes) {
+    void * memory = nullptr;
+    const size_t whole = (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    if (posix_memalign(&memory, LARGE_PAGE, whole)) return nullptr;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    // Of the whole buffer, before any of it is written: a large page is given where all of it was asked for.
-    const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
-    const uintptr_t base = reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(tensor->buffer));
-    const uintptr_t first = (base + page - 1) / page * page;
-    const uintptr_t last = (base + ggml_backend_buffer_get_size(tensor->buffer)) / page * page;
-    if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_HUGEPAGE);
+    // Before any of it is written: a large page is given where all of it was asked for.
+    madvise(memory, whole, MADV_HUGEPAGE);
 #endif
+    __atomic_add_fetch(&all_weights, int64_t(bytes), __ATOMIC_RELAXED);
+    return memory;
+}
+
+inline void free_weights(void * memory, size_t bytes) {
+    __atomic_sub_fetch(&all_weights, int64_t(bytes), __ATOMIC_RELAXED);
+    free(memory);
 }
 
 } // namespace foredraft
-#endif

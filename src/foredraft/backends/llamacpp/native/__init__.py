@@ -1,0 +1,1 @@
+"""The kernels in C++, and what compiles them (`build`)."""
