@@ -94,7 +94,7 @@ def test_what_a_build_needs_is_sent_to_docker() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
-    needed |= {*wheel["packages"], *(hook["path"] for hook in hooks(project) if "path" in hook)}
+    needed |= {*wheel["packages"], *(hook.get("path", "hatch_build.py") for hook in hooks(project))}
     assert {name.split("/", 1)[0] for name in needed} <= sent
     assert all((ROOT / name).exists() for name in sent)
 

@@ -382,6 +382,23 @@ def test_what_needs_no_model_starts_without_engine(arguments: tuple[str, ...], n
     assert "foredraft.cli" in ran.stderr.split(), "the modules were listed"
 
 
+WITHOUT_EXTRAS = """
+import sys
+for name in sys.argv[1].split():
+    sys.modules[name] = None
+from foredraft.cli import COMMANDS, run_command
+sys.exit(any([run_command([name, "--help"]) for name in COMMANDS]))
+"""
+
+
+def test_every_command_has_a_help_without_the_extras() -> None:
+    packages = "fastapi huggingface_hub llguidance matplotlib prometheus_client pydantic pydantic_core"
+    packages += " starlette torch transformers uvicorn xllamacpp"
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, packages]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 SMALLEST = """
 import sys
 from foredraft.cli import main

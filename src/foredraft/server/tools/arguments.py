@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from foredraft.server.tools.scan import ObjectScanner, Run, escape_controls
 from foredraft.server.tools.unescape import Unescaper
 
@@ -24,6 +22,8 @@ def read_arguments(text: str) -> dict[str, Any] | None:
     Answers can be cut off and contain anything a model writes: text that cannot be parsed (hundreds of
     levels, unbounded numbers, lone surrogates) becomes one argument, because templates need an object.
     """
+    from pydantic_core import from_json  # of the server's packages, without which doctor looks for dialects
+
     text = text.strip()
     if not text:
         return {}
