@@ -41,6 +41,8 @@ class ModelOptions:
     types for exactness on a CPU (docs/exactness.md); otherwise "f16", "q8_0", … or "K/V" as in "bf16/f16".
     `dtype`: number format to compute safetensors in; "auto" is the stored format if the device supports it.
     GGUF files are computed in their own formats.
+    `llama_library`: the llama.cpp that runs GGUF files, if not the packaged one; there is one for a process
+    (docs/llama-library.md).
     `other_programs`: folders of other programs in which a draft model is looked up by name.
     `probe`: measure batch invariance; the result is cached under `cache_dir`. `progress` is called with the
     loaded fraction of the weights, `notice` with a line for the user before a long step. An exception raised
@@ -59,6 +61,7 @@ class ModelOptions:
     dtype: Dtype = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     probe: bool = True
+    llama_library: Path | None = None
     cache_dir: Path | None = None
     other_programs: OtherPrograms = field(default_factory=OtherPrograms)
     progress: Callable[[float], None] | None = None

@@ -42,7 +42,7 @@ STDOUT = "-"
 REPLAYING = {"replayed", "curves", *WRITERS}
 RECORDING = {
     *("named", "record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
-    *MODEL_OPTIONS,
+    *("llama_library", *MODEL_OPTIONS),
 }
 """Parameters that can be used with --replay and --record."""
 

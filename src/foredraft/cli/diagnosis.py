@@ -12,8 +12,8 @@ from pathlib import Path
 
 from foredraft import installation, library
 from foredraft.backends.cpu import physical_cores
+from foredraft.backends.llamacpp.devices import Device
 from foredraft.backends.llamacpp.system import (
-    Device,
     LlamaCpp,
     memory_bytes,
     processor_features,
@@ -109,7 +109,8 @@ class Machine:
 
     `features`: CPU features that llama.cpp was built with; `unused`: further features of the processor. Both
     are empty if llama.cpp cannot report them. `memory` is in bytes, 0 if unknown. `kernels` describes
-    Foredraft's kernels that are in use, `without_kernels` says why if there are none.
+    Foredraft's kernels that are in use, `without_kernels` says why if there are none. `llama_library`: the
+    path of llama.cpp's library, `chosen`: the user named it, `unloaded`: what of it does not load, why.
     """
 
     processor: str
@@ -121,6 +122,9 @@ class Machine:
     devices: tuple[Device, ...]
     kernels: str
     without_kernels: str
+    llama_library: str
+    chosen: bool
+    unloaded: tuple[str, ...]
 
 
 def machine(llama: LlamaCpp | None) -> Machine:
@@ -137,6 +141,9 @@ def machine(llama: LlamaCpp | None) -> Machine:
         devices=llama.devices if llama else (),
         kernels=llama.kernels if llama else "",
         without_kernels=llama.without_kernels if llama else "",
+        llama_library=llama.path if llama else "",
+        chosen=llama.chosen if llama else False,
+        unloaded=llama.unloaded if llama else (),
     )
 
 

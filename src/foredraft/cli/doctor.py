@@ -182,12 +182,25 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
         yield "not used", f"{' '.join(machine.unused)} (llama.cpp's own kernels; Foredraft's use what helps)"
     if llama is None:
         return
-    yield "llama.cpp", escape(f"{llama.name}, {llama.path}")
+    yield "llama.cpp", escape(llama.name if llama.chosen else f"{llama.name}, {llama.path}") + _by_whom(llama)
     yield "own kernels", machine.kernels or f"[yellow]left out[/]: {escape(machine.without_kernels)}"
-    yield "GPU offload", "yes" if machine.gpu_offload else "no: this llama.cpp was built for the CPU only"
     for device in machine.devices:
         memory = f", {size_text(device.memory_bytes)}" if device.memory_bytes else ""
-        yield "GPU", escape(f"{device.description or device.name}{memory}")
+        what = f"{device.name} ({device.kind}): {device.description or 'no description'}{memory}"
+        yield "device", escape(what)
+    for reason in machine.unloaded:
+        yield "not loaded", f"[yellow]{escape(reason)}[/]"
+    yield "GPU offload", "yes" if machine.gpu_offload else _no_gpu(llama)
+
+
+def _no_gpu(llama: LlamaCpp) -> str:
+    if llama.built_for:
+        return escape(f"no: this library was built for {', '.join(llama.built_for)} and finds no GPU")
+    return "no: this library was built for processors only (see --llama-library)"
+
+
+def _by_whom(llama: LlamaCpp) -> str:
+    return " [dim](named with --llama-library)[/]" if llama.chosen else ""
 
 
 def _check_torch(report: Report, *, needed: bool) -> None:

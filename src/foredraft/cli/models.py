@@ -20,6 +20,7 @@ from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.models_hub import pull, search
 from foredraft.cli.models_inspect import inspect
+from foredraft.cli.options import llama_library_option
 from foredraft.cli.render import cell, stderr_console
 from foredraft.cli.units import counted, size_text
 from foredraft.cli.values import Whole
@@ -146,6 +147,7 @@ def _terminal() -> bool:
     type=Whole(0, MOST_THREADS),
     help="Number of threads.",
 )
+@llama_library_option
 def quantize(
     source: str, type_name: str, *, output: Path | None, force: bool, allow_requantize: bool, threads: int
 ) -> None:

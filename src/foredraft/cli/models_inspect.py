@@ -13,6 +13,7 @@ from rich.table import Table
 from foredraft.cli import paths
 from foredraft.cli.completion import complete_models
 from foredraft.cli.model_summary import summary_of
+from foredraft.cli.options import llama_library_option
 from foredraft.cli.render import cell
 from foredraft.cli.units import size_text
 from foredraft.errors import printable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.argument("model", metavar="FILE", shell_complete=complete_models)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole header as JSON.")
 @click.option("--tensors", is_flag=True, help="Also list every tensor.")
+@llama_library_option
 def inspect(model: str, as_json: bool, tensors: bool) -> None:
     """Show the metadata of a model file, without loading it.
 

@@ -10,6 +10,7 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from foredraft.cli.loading import load_engine
+from foredraft.cli.options import llama_library_option
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted, size_text
 from foredraft.config import Speculation
@@ -46,6 +47,7 @@ def ngram() -> None:
     help="The model whose tokenizer to use: a GGUF file or the name of a model.",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+@llama_library_option
 def build_static_command(texts: Sequence[Path], *, output: Path, model: str | None, force: bool) -> None:
     """Count n-grams in TEXT_FILEs (UTF-8), for drafting similar texts.
 

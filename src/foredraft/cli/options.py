@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
@@ -47,6 +48,22 @@ def _name(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
+def _choose(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Choose llama.cpp's library for this process, before a file is read with it."""
+    if path is None or context.resilient_parsing:
+        return
+    from foredraft.backends.llamacpp import binding
+
+    binding.choose(path)
+
+
+llama_library_option = option(
+    "--llama-library", group=LOADING, metavar="FILE", type=click.Path(path_type=Path), default=None,
+    show_default="the packaged one", callback=_choose, expose_value=False,
+    help="The llama.cpp library that runs GGUF files, such as one that was built for a GPU.",
+)  # fmt: skip
+"""There is one library for a process: the option chooses it, and no command passes it on."""
+
 model_options = option_set(
     option("--ctx", "context_length", group=LOADING, type=Whole(0), default=0, show_default="up to 8192",
            help="Context length in tokens, prompt and answer together."),
@@ -55,6 +72,7 @@ model_options = option_set(
     option("--gpu-layers", "-ngl", group=LOADING, type=Whole(-1), default=-1,
            show_default="all; safetensors: as many as fit",
            help="Layers to put on the GPU, if there is one."),
+    llama_library_option,
     option("--mem", "memory", group=LOADING, type=click.Choice(["mmap", "ram"]), default="mmap",
            show_default=True, help="Page the model in on demand (mmap), or read it into memory (ram)."),
     option("--batch", "-b", group=LOADING, type=Whole(1), default=512, show_default=True,

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from foredraft import installation
+from foredraft.backends.llamacpp import binding
 from foredraft.cache_folder import FORMER_NAME, NAME
 from foredraft.cli.completion import complete_models
 from foredraft.cli.help import COMMON, OTHER, OUTPUT, SERVING, GroupedCommand, option
@@ -260,6 +261,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
             settings,
             **{
                 "models": own,
+                "llama_library": binding.chosen() or settings.llama_library,
                 "cache_dir": kept_in or settings.cache_dir or cache_dir(),
                 "remember": remembers,
                 "prefix_cache_gb": kept,

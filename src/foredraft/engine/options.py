@@ -18,6 +18,10 @@ from foredraft.library import usual_places
 _LEAST = {"context_length": 0, "sequences": 1, "threads": 0, "batch": 1, "ubatch": 1, "gpu_layers": -1}
 _MOST = 2**31 - 1  # a C int: backends would wrap a larger one around in silence
 _CHOICES = {"memory": ("mmap", "ram"), "flash_attention": ("auto", "on", "off"), "dtype": get_args(Dtype)}
+_PATHS = {
+    "cache_dir": "the path of a folder, or None for the user's cache directory",
+    "llama_library": "the path of a shared library, or None for the packaged one",
+}
 _SWITCHES = ("probe", "remember")
 _CALLBACKS = ("progress", "notice")
 
@@ -42,6 +46,7 @@ class EngineOptions(TypedDict, total=False):
     dtype: Dtype
     flash_attention: Literal["auto", "on", "off"]
     probe: bool
+    llama_library: str | Path | None
     progress: Callable[[float], None] | None
     notice: Callable[[str], None] | None
     cache_dir: str | Path | None
@@ -99,8 +104,8 @@ def _checked(name: str, value: object) -> object:
         raise _wrong(name, value, "None or a function of one argument")
     if name == "kv_type" and not isinstance(value, str):
         raise _wrong(name, value, "a string: 'auto', a type such as 'f16' or 'q8_0', or K/V as in 'bf16/f16'")
-    if name == "cache_dir" and value is not None:
-        return _folder(name, value)
+    if name in _PATHS and value is not None:
+        return _path(name, value)
     if name == "other_programs" and not isinstance(value, OtherPrograms | None):
         raise _wrong(name, value, "None or an OtherPrograms")
     if name == "prefix_cache_gb":
@@ -124,17 +129,17 @@ def _whole(name: str, value: object) -> int:
     raise _wrong(name, value, f"a whole number, {_LEAST[name]} to {most}")
 
 
-def _folder(name: str, value: object) -> Path:
+def _path(name: str, value: object) -> Path:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise _wrong(name, value, "the path of a folder, or None for the user's cache directory")
+        raise _wrong(name, value, _PATHS[name])
     try:
-        folder = Path(path).expanduser()
+        found = Path(path).expanduser()
     except RuntimeError:  # pathlib's error for a user that does not exist
         raise _wrong(name, value, "a path whose home directory (~) exists") from None
-    if folder.exists() and not folder.is_dir():
+    if name == "cache_dir" and found.exists() and not found.is_dir():
         raise _wrong(name, value, "a folder; this is a file")
-    return folder
+    return found
 
 
 def _wrong(name: str, value: object, allowed: str) -> ConfigError:

@@ -115,7 +115,7 @@ def loader(
         options = model.engine_options()
         options["cache_dir"], options["remember"] = settings.cache_dir, settings.remember
         options["prefix_cache_gb"] = settings.prefix_cache_gb
-        options["other_programs"] = other_programs
+        options["other_programs"], options["llama_library"] = other_programs, settings.llama_library
         engine = Engine.load(model.path, speculate=model.speculation(), **options)
         try:
             if loaded is not None:

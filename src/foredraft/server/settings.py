@@ -207,8 +207,9 @@ class ServerSettings:
     not reachable from other computers. `admin_key_hash`: hash of the key for loading and unloading.
     `cors_origins`: web origins that may use the server; none by default. `memory_budget_bytes`: for all
     loaded models together, None is no limit. `idle_timeout_s`: seconds without a request after which a model
-    that is not pinned is unloaded; None keeps it. `cache_dir`: as for `Engine.load`. `remember`: read and
-    write the store of past outputs. `prefix_cache_gb`: disk space for conversations, for all models together.
+    that is not pinned is unloaded; None keeps it. `llama_library`, `cache_dir`: as for `Engine.load`.
+    `remember`: read and write the store of past outputs. `prefix_cache_gb`: disk space for conversations, for
+    all models together.
     """
 
     host: str = "127.0.0.1"
@@ -222,6 +223,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     memory_budget_bytes: int | None = None
     idle_timeout_s: float | None = None
+    llama_library: Path | None = None
     cache_dir: Path | None = None
     remember: bool = True
     prefix_cache_gb: float = 0.0
@@ -262,8 +264,9 @@ class ServerSettings:
             checks.whole("memory_budget_bytes", self.memory_budget_bytes, 1)
         if self.idle_timeout_s is not None:
             checks.positive("idle_timeout_s", self.idle_timeout_s)
-        if self.cache_dir is not None and not isinstance(self.cache_dir, Path):
-            raise checks.wrong("cache_dir", self.cache_dir, "the path of a folder")
+        for name, what in (("cache_dir", "folder"), ("llama_library", "shared library")):
+            if not isinstance(getattr(self, name), Path | None):
+                raise checks.wrong(name, getattr(self, name), f"the path of a {what}")
         checks.switch("remember", self.remember)
         kept: EngineOptions = {"remember": self.remember, "prefix_cache_gb": self.prefix_cache_gb}
         model_options({"cache_dir": self.cache_dir, **kept})

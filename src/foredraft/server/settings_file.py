@@ -22,7 +22,8 @@ FILE_NAME = "foredraft.toml"
 TOP = "the top level"
 
 NEEDS_RESTART = (
-    "host", "port", "cache_dir", "remember", "prefix_cache_gb", "cors_origins", "log_format", "metrics",
+    "host", "port", "llama_library", "cache_dir", "remember", "prefix_cache_gb", "cors_origins",
+    "log_format", "metrics",
 )  # fmt: skip
 """Settings that are only read when the server starts."""
 
@@ -90,8 +91,8 @@ class _Reader:
             self._made(KeySettings, key, f"[[keys]] number {number}")
             for number, key in enumerate(self._tables(values.get("keys", []), "[[keys]]"), 1)
         )
-        if "cache_dir" in values:
-            values["cache_dir"] = self._directory(values["cache_dir"])
+        for name in {"cache_dir", "llama_library"} & set(values):
+            values[name] = self._path_of(values[name])
         return self._made(ServerSettings, values, TOP)
 
     def _model(self, name: str, data: object) -> ModelSettings:
@@ -156,8 +157,8 @@ class _Reader:
         except OSError:  # too long for a path
             return value
 
-    def _directory(self, value: Any) -> Any:
-        """A folder's path, or a value that the settings' validation refuses."""
+    def _path_of(self, value: Any) -> Any:
+        """A path relative to the file, or a value that the settings' validation refuses."""
         if not isinstance(value, str) or not value:
             return value
         try:

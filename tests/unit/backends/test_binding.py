@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes
+import functools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from foredraft.backends.llamacpp import abi, binding
+import gguf_factory
+from foredraft.backends.llamacpp import abi, binding, trial
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.config import ModelOptions
 from foredraft.errors import BackendError, ConfigError, MissingDependencyError
 from foredraft.installation import add_extra
+from foredraft.isolation.pool import ChildPool
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "_chosen", [])
 
 
 def test_the_library_is_that_of_the_pinned_wheel() -> None:
@@ -61,14 +72,49 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
         binding._opened(file)
 
 
-def test_a_missing_openmp_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def lacking(_path: str) -> None:
-        raise OSError("libgomp.so.1: cannot open shared object file: No such file or directory")
+@pytest.mark.parametrize(
+    ("library", "what"),
+    [
+        ("libgomp.so.1", "apt install libgomp1"),
+        ("libcuda.so.1", "NVIDIA's driver"),
+        ("libcudart.so.13", "CUDA's libraries"),
+        ("libcublas.so.13", "CUDA's libraries"),
+        ("libvulkan.so.1", "apt install libvulkan1"),
+        ("libamdhip64.so.7", "ROCm"),
+        ("libggml-base.so.0", "in the same folder"),
+        ("libother.so.1", "the library that it needs"),
+    ],
+)
+def test_what_a_library_needs_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: str, what: str
+) -> None:
+    def lacking(_path: Path) -> None:
+        raise OSError(f"{library}: cannot open shared object file: No such file or directory")
 
-    monkeypatch.setattr(ctypes, "CDLL", lacking)
+    monkeypatch.setattr(binding, "_Handle", lacking)
+    with pytest.raises(BackendError, match=library) as caught:
+        binding._opened(tmp_path / "libllama.so")
+    assert what in (caught.value.hint or "")
+    assert f"xllamacpp=={abi.VERSION}" in (caught.value.hint or "")
+    monkeypatch.setattr(binding, "_chosen", [tmp_path / "libllama.so"])
     with pytest.raises(BackendError) as caught:
         binding._opened(tmp_path / "libllama.so")
-    assert "apt install libgomp1" in (caught.value.hint or "")
+    assert what in (caught.value.hint or "")
+    assert "--llama-library" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("installed", ["2026.10.11548", "2026.11.11700", "0.1"])
+def test_another_version_of_the_package(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(binding, "version", lambda _package: installed)
+    with pytest.raises(BackendError, match=f"it is that of xllamacpp {installed}") as caught:
+        binding._packaged()
+    assert f"xllamacpp=={abi.VERSION}" in (caught.value.hint or "")
+
+
+def test_the_package_for_a_gpu_is_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = binding._packaged()
+    monkeypatch.setattr(binding, "version", lambda _package: f"{abi.VERSION}+cu132")
+    assert binding._packaged() == expected
 
 
 # --- another llama.cpp ---------------------------------------------------------------------------------
@@ -122,6 +168,15 @@ def test_another_llama_cpp_is_refused(functions: dict[str, Any], reason: str, tm
     assert f"xllamacpp=={abi.VERSION}" in (caught.value.hint or "")
 
 
+def test_a_library_that_is_not_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(_ctypes.__file__)
+    monkeypatch.setattr(binding, "_chosen", [path])
+    with pytest.raises(BackendError, match=f"lacks {len(abi.SIGNATURES)} functions") as caught:
+        binding._loaded(path)
+    assert "docs/llama-library.md" in (caught.value.hint or "")
+    assert "leave --llama-library out" in (caught.value.hint or "")
+
+
 def test_the_same_llama_cpp_is_not_refused(tmp_path: Path) -> None:
     binding._check(Other(), tmp_path / "libllama.so")  # type: ignore[arg-type]
 
@@ -142,30 +197,117 @@ def test_a_process_has_one_library(tmp_path: Path) -> None:
         binding.choose(other)
 
 
+@pytest.fixture
+def unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not used a library yet."""
+    monkeypatch.setattr(binding, "library", functools.cache(binding.library.__wrapped__))
+
+
+@pytest.mark.usefixtures("unused")
+def test_two_libraries_cannot_be_chosen(tmp_path: Path) -> None:
+    first, second, link = tmp_path / "first.so", tmp_path / "second.so", tmp_path / "link.so"
+    first.touch()
+    second.touch()
+    link.symlink_to(first)
+    for path in (first, link, None):
+        binding.choose(path)
+        assert binding.chosen() == first
+    with pytest.raises(ConfigError, match=r"first\.so is in use already") as caught:
+        binding.choose(second)
+    assert "second.so" in (caught.value.hint or "")
+    assert binding.chosen() == first
+
+
+@pytest.mark.usefixtures("unused")
+def test_another_can_be_chosen_after_one_that_was_refused(tmp_path: Path) -> None:
+    wrong = tmp_path / "libllama.so"
+    wrong.write_text("no library")
+    binding.choose(wrong)
+    with pytest.raises(BackendError, match="cannot be loaded"):
+        binding.library()
+    binding.choose(Path(_ctypes.__file__))
+    with pytest.raises(BackendError, match="lacks"):
+        binding.library()
+    assert binding.chosen() is None
+
+
+def test_the_key_changes_when_a_file_of_the_library_does(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("libllama.so", "libggml-cpu.so")]
+    for file in files:
+        file.write_text("1")
+    before = binding._digest(files)
+    assert binding._digest(reversed(files)) == before
+    for file in files:
+        file.write_text("another")
+        after = binding._digest(files)
+        assert after != before
+        before = after
+
+
 CHOSEN = """
 import sys
 from pathlib import Path
+from foredraft import Engine
 from foredraft.backends.llamacpp import binding
-binding.choose(Path(sys.argv[1]))
+with Engine.load(sys.argv[1], llama_library=sys.argv[2], gpu_layers=0, threads=1, speculate="off") as engine:
+    text = engine.generate("Hello", max_tokens=4, temperature=0).text
 library = binding.library()
-print(library.chosen, library.path, library.name)
-binding.lib.llama_backend_init()
+print(library.chosen, library.path)
+print(engine.model.info.backend)
 """
 
 
-def test_a_chosen_library_is_used_and_named(tmp_path: Path) -> None:
-    file = tmp_path / "libllama.so"
-    file.symlink_to(binding.library().path)
-    again = tmp_path / "again.so"
-    again.hardlink_to(binding.library().path.resolve()) if _same_disk(tmp_path) else again.symlink_to(file)
-    done = subprocess.run(
-        [sys.executable, "-c", CHOSEN, str(again)], capture_output=True, text=True, check=True
-    )
-    chosen, path, *_ = done.stdout.split()
-    assert chosen == "True"
-    assert Path(path) == again.resolve()
-    assert str(again.resolve()) in done.stdout
+@pytest.fixture(scope="module")
+def same_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's library at another path."""
+    path = tmp_path_factory.mktemp("library") / "libllama.so"
+    return Path(shutil.copy(binding.library().path, path))
 
 
-def _same_disk(folder: Path) -> bool:
-    return folder.stat().st_dev == binding.library().path.stat().st_dev
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+def test_a_chosen_library_is_used_and_named(tiny: Path, same_library: Path) -> None:
+    """Also by the child process in which a file is opened first."""
+    command = [sys.executable, "-c", CHOSEN, str(tiny), str(same_library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    used, backend = done.stdout.splitlines()
+    assert used == f"True {same_library}"
+    assert backend.startswith(f"llama.cpp {same_library} (")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["models", "inspect"], ["run", "Hello", "-n", "2", "-m"]),
+        ["doctor", "-t", "1", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_the_flag_comes_before_anything_is_read(arguments: list[str], tiny: Path, tmp_path: Path) -> None:
+    """The header of a model is read with the library, too."""
+    wrong = tmp_path / "libllama.so"
+    wrong.write_text("no library")
+    command = [sys.executable, "-m", "foredraft", *arguments, str(tiny), "--llama-library", str(wrong)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert f"The llama.cpp library {wrong} cannot be loaded" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_child_in_which_a_file_is_tried_uses_it(
+    monkeypatch: pytest.MonkeyPatch, tiny: Path, same_library: Path
+) -> None:
+    seen: list[object] = []
+
+    class Children(ChildPool):
+        def call(self, function: str, *args: object, seconds: float) -> Any:
+            seen.extend(args)
+            return super().call(function, *args, seconds=seconds)
+
+    monkeypatch.setattr(trial, "start_children", Children)
+    monkeypatch.setattr(binding, "chosen", lambda: same_library)
+    trial.admit(read_gguf(tiny), ModelOptions(flash_attention="on"))
+    assert str(same_library) in seen

@@ -20,10 +20,11 @@ import gguf_factory
 import gguf_parts
 import gguf_tokenizer
 from foredraft.backends import cpu
-from foredraft.backends.llamacpp import BACKEND, kernels, loading
+from foredraft.backends.llamacpp import BACKEND, abi, kernels, loading
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.kv_types import KV_TYPES
 from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.engine.profile_store import key_of
 from foredraft.errors import (
     ConfigError,
     ContextLengthError,
@@ -311,11 +312,33 @@ def test_kv_types_are_exact_ones_on_a_processor(
     assert described(tiny, flash_attention="off")[0]["kv_type"] == "f16/f16"
 
 
+def as_gpu(monkeypatch: pytest.MonkeyPatch, description: bytes) -> None:
+    """Let this library's processor be a GPU."""
+    monkeypatch.setattr(lib, "ggml_backend_dev_type", lambda _device: abi.GGML_BACKEND_DEVICE_TYPE_GPU)
+    monkeypatch.setattr(lib, "ggml_backend_dev_description", lambda _device: description)
+
+
 def test_kv_types_on_a_gpu_are_those_every_kernel_has(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lib, "llama_supports_gpu_offload", lambda: True)
-    settings, device = described(tiny, gpu_layers=-1)
-    assert (settings["kv_type"], device) == ("f16/f16", "gpu")
-    assert described(tiny, gpu_layers=0)[1] == "cpu"
+    as_gpu(monkeypatch, b"NVIDIA H100")
+    settings, device = described(tiny)
+    assert (settings["kv_type"], settings["gpu_layers"]) == ("f16/f16", "0")
+    assert device == "CPU NVIDIA H100"
+
+
+def test_costs_and_cells_of_one_gpu_are_not_those_of_another(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keys() -> tuple[Any, Any]:
+        model = load(tiny, kv_type="f16")
+        model.close()
+        return key_of(model.info), model.capabilities.snapshot_key
+
+    as_gpu(monkeypatch, b"NVIDIA H100")
+    first = keys()
+    as_gpu(monkeypatch, b"NVIDIA L4")
+    second = keys()
+    assert first[0] != second[0]
+    assert first[1] != second[1]
 
 
 def refuse_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

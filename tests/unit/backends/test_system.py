@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
 import pytest
 
-from foredraft.backends.llamacpp import abi, binding, system
+from foredraft.backends.llamacpp import abi, binding, devices, system
 from foredraft.backends.llamacpp.binding import lib
-from foredraft.backends.llamacpp.system import FLAGS, Device, llama_cpp_facts
+from foredraft.backends.llamacpp.system import FLAGS, llama_cpp_facts
 
 
 def test_the_installed_llama_cpp() -> None:
     facts = llama_cpp_facts()
     assert abi.VERSION in facts.name
     assert facts.path == str(binding.library().path)
-    assert facts.gpu_offload is bool(lib.llama_supports_gpu_offload())
+    assert not facts.chosen
+    assert facts.devices == devices.devices()
+    assert facts.gpu_offload is any(device.kind == "GPU" for device in facts.devices)
     assert set(facts.features) <= set(FLAGS.values())
     printed = (lib.llama_print_system_info() or b"").decode()
     assert all(f"{name} = 1" in printed for name in facts.features)
-    assert bool(facts.devices) <= facts.gpu_offload
 
 
-# --- devices -------------------------------------------------------------------------------------------
-
-
-def devices(monkeypatch: pytest.MonkeyPatch, kinds: list[int]) -> None:
-    """One device of each kind (ggml_backend_dev_type)."""
-
-    def memory(device: int, free: object, total: object) -> None:
-        ctypes.cast(total, ctypes.POINTER(ctypes.c_size_t))[0] = 8_000_000_000 + device  # type: ignore[arg-type]
-
-    functions = {
-        "count": lambda: len(kinds),
-        "get": lambda index: index,
-        "type": kinds.__getitem__,
-        "name": lambda device: f"dev{device}".encode(),
-        "description": lambda device: b"GPU \xff",
-        "memory": memory,
-    }
-    for name, call in functions.items():
-        monkeypatch.setattr(lib, f"ggml_backend_dev_{name}", call)
-
-
-def test_gpus_are_listed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices(monkeypatch, [0, 1, 2, 3])
-    assert list(system._gpus()) == [
-        Device("dev1", "GPU \ufffd", 8_000_000_001),
-        Device("dev2", "GPU \ufffd", 8_000_000_002),
-    ]
-    devices(monkeypatch, [])
-    assert list(system._gpus()) == []
+def test_devices_that_do_not_load_are_named_with_the_reason(tmp_path: Path) -> None:
+    library = tmp_path / "libllama.so"
+    (tmp_path / "libggml-cuda.so").write_text("no library")
+    (reason,) = system._unloaded(library)
+    assert reason.startswith("libggml-cuda.so: ")
+    assert list(system._unloaded(binding.library().path)) == []
 
 
 # --- the processor -------------------------------------------------------------------------------------

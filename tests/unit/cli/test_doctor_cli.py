@@ -254,15 +254,17 @@ def test_what_is_absent_comes_with_the_line_that_installs_it(
 
 
 def test_what_the_machine_has_and_llama_cpp_does_not_use() -> None:
-    from foredraft.backends.llamacpp.system import Device, LlamaCpp, processor_features
+    from foredraft.backends.llamacpp.devices import Device
+    from foredraft.backends.llamacpp.system import LlamaCpp, processor_features
 
     has = processor_features()
-    llama = LlamaCpp("llama.cpp", "/a.so", True, (), (Device("CUDA0", "A big GPU", 24_000_000_000),))
+    gpu = Device("CUDA0", "GPU", "A big GPU", 24_000_000_000)
+    llama = LlamaCpp("llama.cpp", "/a.so", True, (), (gpu,))
     machine = diagnosis.machine(llama)
     assert machine.unused == (has or ())
     rows = dict(doctor._machine_rows(machine, llama))
     assert rows["GPU offload"] == "yes"
-    assert rows["GPU"] == "A big GPU, 24.0 GB"
+    assert rows["device"] == "CUDA0 (GPU): A big GPU, 24.0 GB"
     assert ("not used" in rows) is bool(has)
 
 
@@ -276,3 +278,32 @@ def test_own_kernels_are_named_or_said_to_be_missing() -> None:
     assert rows("attention")["own kernels"] == "attention"
     assert rows("")["own kernels"] == r"[yellow]left out[/]: no \[avx2] here"
     assert rows("")["llama.cpp"] == "llama.cpp, /a.so"
+
+
+def test_a_library_that_the_user_named() -> None:
+    from foredraft.backends.llamacpp.system import LlamaCpp
+
+    reason = "libggml-cuda.so: libcuda.so.1: cannot open shared object file"
+    llama = LlamaCpp(
+        "llama.cpp /a.so (1a2b3c4d, CUDA)",
+        "/a.so",
+        gpu_offload=False,
+        features=(),
+        devices=(),
+        chosen=True,
+        built_for=("CUDA",),
+        unloaded=(reason,),
+    )
+    rows = dict(doctor._machine_rows(diagnosis.machine(llama), llama))
+    assert rows["llama.cpp"].startswith("llama.cpp /a.so (1a2b3c4d, CUDA)")
+    assert "named with --llama-library" in rows["llama.cpp"]
+    assert reason in rows["not loaded"]
+    assert rows["GPU offload"] == "no: this library was built for CUDA and finds no GPU"
+
+
+def test_the_devices_are_listed(foredraft: Command, tiny: Path) -> None:
+    machine = as_json(foredraft, tiny)["machine"]
+    assert [device["kind"] for device in machine["devices"]][:1] == ["processor"]
+    assert Path(machine["llama_library"]).is_file()
+    assert machine["chosen"] is False
+    assert "  device            CPU (processor): " in foredraft("doctor", tiny, "-t", 1).out

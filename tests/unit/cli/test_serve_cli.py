@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
+from foredraft.backends.llamacpp import binding
 from foredraft.cache_folder import FORMER_NAME
 from foredraft.cli import run_command
 from foredraft.server.request_log import log
@@ -75,3 +76,25 @@ def test_a_file_with_spaces_in_its_name_is_served(tmp_path: Path, monkeypatch: p
     gguf_factory.tiny_llama(tmp_path / "My Model.gguf")
     assert run_command(["serve", "My Model.gguf"]) == 0
     assert list(seen[0].models) == ["My-Model"]
+
+
+def test_the_library_is_that_of_the_flag_or_of_the_settings_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ServerSettings] = []
+    monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
+    monkeypatch.setattr(binding, "_chosen", [])
+    monkeypatch.chdir(tmp_path)
+    gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    (tmp_path / "foredraft.toml").write_text('llama_library = "libllama.so"\n')
+    used = binding.library().path
+    assert run_command(["serve", "tiny.gguf"]) == 0
+    assert run_command(["serve", "tiny.gguf", "--llama-library", str(used)]) == 0
+    assert [settings.llama_library for settings in seen] == [tmp_path / "libllama.so", used.resolve()]
+
+
+def test_a_library_that_does_not_exist_is_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["serve", "--llama-library", str(tmp_path / "libllama.so")]) == 2
+    assert "There is no llama.cpp library" in capsys.readouterr().err

@@ -39,6 +39,8 @@ GOOD: list[Mapping[str, Any]] = [
     {"memory": "mmap", "flash_attention": "on", "kv_type": "auto"},
     {"flash_attention": "auto", "probe": False},
     {"progress": None, "notice": print},
+    {"llama_library": None},
+    {"llama_library": Path("/opt/llama/libllama.so")},
 ]
 
 

@@ -59,6 +59,7 @@ def test_nothing_needs_to_be_set() -> None:
         ("idle_timeout_s", math.nan),
         ("idle_timeout_s", math.inf),
         ("cache_dir", "text"),
+        ("llama_library", "text"),
         ("remember", 1),
         ("prefix_cache_gb", -1),
         ("prefix_cache_gb", "4"),

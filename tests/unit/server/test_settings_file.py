@@ -94,6 +94,7 @@ def test_an_unknown_key_like_nothing_lists_the_valid_ones() -> None:
         ("cache_dir = 5", "cache_dir=5"),
         ("cache_dir = ''", "cache_dir=''"),
         ("cache_dir = '~no-such-user-here/x'", "cache_dir"),
+        ("llama_library = ''", "llama_library=''"),
         ("host = 1979-05-27", "host="),
         ("limits = 5", "[limits]: 5 is not a table"),
         ("limits = [1]", "[limits]: (1,) is not a table"),
@@ -170,13 +171,15 @@ def test_paths_count_from_the_files_folder(tmp_path: Path) -> None:
     (tmp_path / "models" / "m.gguf").touch()
     path = tmp_path / "foredraft.toml"
     path.write_text(
-        'cache_dir = "cache"\n[models.a]\npath = "models/m.gguf"\ndraft_model = "./small.gguf"\n'
+        'cache_dir = "cache"\nllama_library = "lib/libllama.so"\n'
+        '[models.a]\npath = "models/m.gguf"\ndraft_model = "./small.gguf"\n'
         '[models.b]\npath = "owner/name"\n[models.c]\npath = "/abs/m.gguf"\n[models.d]\npath = "'
         + "x" * 5000
         + '"'
     )
     settings = read_settings(path)
     assert settings.cache_dir == tmp_path / "cache"
+    assert settings.llama_library == tmp_path / "lib" / "libllama.so"
     assert settings.models["a"].path == str(tmp_path / "models" / "m.gguf")
     assert settings.models["a"].draft_model == str(tmp_path / "small.gguf")
     assert settings.models["b"].path == "owner/name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from foredraft.backends.llamacpp import binding
 from foredraft.config import ModelOptions
 from foredraft.errors import ConfigError
 from foredraft.protocols import Model
@@ -33,6 +34,7 @@ class LlamaCppBackend:
                 f"dtype={options.dtype!r} only applies to safetensors; a GGUF file has its own format.",
                 hint="Remove it. 'foredraft models quantize' writes a GGUF in another format.",
             )
+        binding.choose(options.llama_library)
         from foredraft.backends.llamacpp.loading import load_model
 
         return load_model(path, options)

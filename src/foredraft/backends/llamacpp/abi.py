@@ -13,6 +13,10 @@ from typing import Any, Final
 VERSION: Final = "2026.10.11549"
 """The version of the xllamacpp package with this llama.cpp."""
 
+GGML_BACKEND_DEVICE_TYPE_ACCEL: Final = 3
+GGML_BACKEND_DEVICE_TYPE_CPU: Final = 0
+GGML_BACKEND_DEVICE_TYPE_GPU: Final = 1
+GGML_BACKEND_DEVICE_TYPE_IGPU: Final = 2
 LLAMA_LOAD_MODE_MMAP: Final = 1
 LLAMA_LOAD_MODE_NONE: Final = 0
 LLAMA_STATE_SEQ_FLAGS_NONE: Final = 0
@@ -307,6 +311,9 @@ class Functions:
     ggml_backend_free: Callable[[Any], None]
     ggml_backend_graph_compute: Callable[[Any, Any], int]
     ggml_backend_load_all_from_path: Callable[[Any], None]
+    ggml_backend_reg_count: Callable[[], int]
+    ggml_backend_reg_get: Callable[[int], Any]
+    ggml_backend_reg_name: Callable[[Any], bytes | None]
     ggml_backend_tensor_get: Callable[[Any, Any, int, int], None]
     ggml_backend_tensor_set: Callable[[Any, Any, int, int], None]
     ggml_build_forward_expand: Callable[[Any, Any], None]
@@ -418,6 +425,9 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_free": (None, (ctypes.c_void_p,)),
     "ggml_backend_graph_compute": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_backend_load_all_from_path": (None, (ctypes.c_char_p,)),
+    "ggml_backend_reg_count": (ctypes.c_uint64, ()),
+    "ggml_backend_reg_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
+    "ggml_backend_reg_name": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_tensor_get": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
     "ggml_backend_tensor_set": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
     "ggml_build_forward_expand": (None, (ctypes.c_void_p, ctypes.c_void_p)),

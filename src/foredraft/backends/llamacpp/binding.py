@@ -8,11 +8,14 @@ and one list of devices. It is loaded at the first use of `lib`, and refused if 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,19 +29,51 @@ PACKAGE = "xllamacpp"
 NEEDED = f"llama.cpp {abi.LLAMA_VERSION} (build {abi.VERSION.rpartition('.')[2]})"
 
 
+_NEEDED_BY_IT = {
+    "libgomp": "OpenMP's library: apt install libgomp1 (Debian), dnf install libgomp (Fedora)",
+    "libcuda.so": "NVIDIA's driver, which brings it; nvidia-smi shows whether it works",
+    "libcu": "CUDA's libraries, of the version that this library was built with",
+    "libvulkan": "Vulkan's loader: apt install libvulkan1 (Debian), dnf install vulkan-loader (Fedora)",
+    "libamdhip": "ROCm, of the version that this library was built with",
+    "librocblas": "ROCm, of the version that this library was built with",
+    "libhipblas": "ROCm, of the version that this library was built with",
+    "libggml": "the files libggml* that were built with it, in the same folder",
+}
+"""What to install, by the start of the name of a library that the loader does not find."""
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded llama.cpp. `chosen`: the user named it. `key` changes when the file does."""
+    """A loaded llama.cpp. `chosen`: the user named it. `built_for`: what it can compute on beside the
+    processor, by ggml's names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is
+    for reports.
+    """
 
     path: Path
     handle: ctypes.CDLL
     chosen: bool
+    built_for: tuple[str, ...]
     key: str
+    name: str
 
-    @property
-    def name(self) -> str:
-        """What it is called in reports."""
-        return f"llama.cpp {self.path}" if self.chosen else f"llama.cpp ({PACKAGE} {abi.VERSION})"
+
+class _Handle(ctypes.CDLL):
+    """A library, and those that it was built with: Windows looks for a function in the named file only."""
+
+    def __init__(self, path: Path) -> None:
+        self._others: list[ctypes.CDLL] = []
+        super().__init__(str(path))
+        if sys.platform == "win32":
+            names = ("ggml.dll", "ggml-base.dll", "ggml-cpu.dll")
+            self._others += [
+                ctypes.CDLL(str(file)) for name in names if (file := path.with_name(name)).exists()
+            ]
+
+    def __getattr__(self, name: str) -> Any:
+        for handle in self._others:
+            if hasattr(handle, name):
+                return getattr(handle, name)
+        return super().__getattr__(name)
 
 
 class _Functions(abi.Functions):
@@ -47,7 +82,8 @@ class _Functions(abi.Functions):
     def __getattr__(self, name: str) -> Any:
         if name not in abi.SIGNATURES:
             raise AttributeError(name)
-        functions = _bound(library())
+        handle = library().handle
+        functions = {name: _bound(handle, name) for name in abi.SIGNATURES}
         vars(self).update(functions)
         return functions[name]
 
@@ -61,7 +97,7 @@ _chosen: list[Path] = []
 
 def choose(path: Path | None) -> None:
     """Use this library instead of the wheel's; None: no wish. Raises ConfigError if there is no such file, or
-    another library is in use already.
+    another library was chosen or is in use already.
     """
     if path is None:
         return
@@ -69,12 +105,13 @@ def choose(path: Path | None) -> None:
     if not path.is_file():
         raise ConfigError(
             f"There is no llama.cpp library {path}.",
-            hint="Name the file: libllama.so, llama.dll or libllama.dylib.",
+            hint="Name the file: libllama.so, llama.dll or libllama.dylib (docs/llama-library.md).",
         )
     with LOCK:
-        if library.cache_info().currsize and not library().path.samefile(path):
+        used = library().path if library.cache_info().currsize else chosen()
+        if used is not None and used != path and not (used.exists() and used.samefile(path)):
             raise ConfigError(
-                f"{library().path} is in use already; a process can have only one llama.cpp library.",
+                f"{used} is in use already; a process can have only one llama.cpp library.",
                 hint=f"Restart with {path}.",
             )
         _chosen[:] = [path]
@@ -87,15 +124,55 @@ def chosen() -> Path | None:
 
 @cache
 def library() -> Library:
-    """The process's library. Raises MissingDependencyError, or BackendError if it cannot be used."""
+    """The process's library. Raises MissingDependencyError, or BackendError if it cannot be used; another may
+    be chosen then.
+    """
     with LOCK:
-        path = _chosen[0] if _chosen else _packaged()
-        handle = _opened(path)
-        _check(handle, path)
-        _load_devices(handle, path)
-        found = path.stat()
-        key = f"{path}|{found.st_size}|{found.st_mtime_ns}" if _chosen else f"{PACKAGE} {abi.VERSION}"
-        return Library(path, handle, bool(_chosen), key)
+        try:
+            return _loaded(_chosen[0] if _chosen else _packaged())
+        except BackendError:
+            _chosen.clear()
+            raise
+
+
+def _loaded(path: Path) -> Library:
+    handle = _opened(path)
+    _check(handle, path)
+    _load_devices(handle, path)
+    built_for = _backends(handle)
+    if not _chosen:
+        name = ", ".join((f"{PACKAGE} {abi.VERSION}", *built_for))
+        return Library(
+            path,
+            handle,
+            chosen=False,
+            built_for=built_for,
+            key=f"{name}|{path.stat().st_size}",
+            name=f"llama.cpp ({name})",
+        )
+    digest = _digest({path, *path.parent.glob("*ggml*")})
+    return Library(
+        path,
+        handle,
+        chosen=True,
+        built_for=built_for,
+        key=f"{path}|{digest}",
+        name=f"llama.cpp {path} ({', '.join((digest[:8], *built_for))})",
+    )
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """Changes when one of a library's files does."""
+    found = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
+def _backends(handle: ctypes.CDLL) -> tuple[str, ...]:
+    """`Library.built_for`."""
+    count, get = _bound(handle, "ggml_backend_reg_count"), _bound(handle, "ggml_backend_reg_get")
+    name = _bound(handle, "ggml_backend_reg_name")
+    names = {name(get(index)).decode("utf-8", "replace") for index in range(count())}
+    return tuple(sorted(names - {"CPU"}))
 
 
 def _packaged() -> Path:
@@ -108,17 +185,32 @@ def _packaged() -> Path:
     files = [file for file in sorted(folder.glob(f"{PACKAGE}*")) if file.suffix in suffixes]
     if not files:
         raise BackendError(f"{PACKAGE} in {folder} has no library.", hint=_reinstall())
+    try:
+        installed = version(PACKAGE)
+    except PackageNotFoundError:  # a source tree on the path, for example
+        return files[0]
+    if installed.partition("+")[0] != abi.VERSION:
+        raise _unfit(files[0], f"it is that of {PACKAGE} {installed}")
     return files[0]
 
 
 def _opened(path: Path) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(path))
+        return _Handle(path)
     except OSError as error:
-        hint = "Install the library that it needs, or name another llama.cpp with --llama-library."
-        if "libgomp" in str(error):
-            hint = "Install OpenMP's library: apt install libgomp1 (Debian), dnf install libgomp (Fedora)."
-        raise BackendError(f"The llama.cpp library {path} cannot be loaded: {error}.", hint=hint) from error
+        raise BackendError(
+            f"The llama.cpp library {path} cannot be loaded: {error}.", hint=_to_open(error)
+        ) from error
+
+
+def _to_open(error: OSError) -> str:
+    """What to do where a library was not loaded."""
+    missing = next((what for name, what in _NEEDED_BY_IT.items() if str(error).startswith(name)), None)
+    if _chosen:
+        other = "name another llama.cpp with --llama-library."
+    else:
+        other = f"take the library for processors: {_reinstall()}"
+    return f"Install {missing or 'the library that it needs'}; or {other}"
 
 
 def _check(handle: ctypes.CDLL, path: Path) -> None:
@@ -141,9 +233,11 @@ def _check(handle: ctypes.CDLL, path: Path) -> None:
 
 
 def _unfit(path: Path, reason: str) -> BackendError:
+    hint = "Use that version (docs/llama-library.md), or leave --llama-library out."
+    if not _chosen:
+        hint = f"Install that version: {_reinstall()}"
     return BackendError(
-        f"{path} is not {NEEDED}, which this version of Foredraft needs: {reason}.",
-        hint=f"Use that version (docs/llama-library.md), or the packaged one: {_reinstall()}",
+        f"{path} is not {NEEDED}, which this version of Foredraft needs: {reason}.", hint=hint
     )
 
 
@@ -152,28 +246,24 @@ def _reinstall() -> str:
 
 
 def _call(handle: ctypes.CDLL, name: str) -> Any:
+    """The result of a function without arguments, whose own declaration may be another."""
     function = getattr(handle, name)
     function.restype, function.argtypes = abi.SIGNATURES[name][0], ()
     return function()
 
 
+def _bound(handle: ctypes.CDLL, name: str) -> Any:
+    function = getattr(handle, name)
+    function.restype, function.argtypes = abi.SIGNATURES[name]
+    return function
+
+
 def _load_devices(handle: ctypes.CDLL, path: Path) -> None:
     """Load the processor's and GPUs' parts that are separate files beside the library (GGML_BACKEND_DL)."""
     if _call(handle, "ggml_backend_dev_count") == 0:
-        load = handle.ggml_backend_load_all_from_path
-        load.restype, load.argtypes = abi.SIGNATURES["ggml_backend_load_all_from_path"]
-        load(os.fsencode(path.parent))
+        _bound(handle, "ggml_backend_load_all_from_path")(os.fsencode(path.parent))
     if _call(handle, "ggml_backend_dev_count") == 0:
         raise BackendError(
             f"The llama.cpp library {path} has no device to compute on.",
             hint="The files libggml-cpu*.so that were built with it have to lie in the same folder.",
         )
-
-
-def _bound(loaded: Library) -> dict[str, Any]:
-    functions: dict[str, Any] = {}
-    for name, (result, arguments) in abi.SIGNATURES.items():
-        function = getattr(loaded.handle, name)
-        function.restype, function.argtypes = result, arguments
-        functions[name] = function
-    return functions

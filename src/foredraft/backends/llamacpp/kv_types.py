@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from foredraft.backends.llamacpp import devices
 from foredraft.errors import ConfigError
 
 KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
@@ -45,7 +46,7 @@ def automatic_types(
     """K and V for heads of `value_size` numbers, on a processor with these `instructions` (Linux's names);
     `own_kernel`: whether Foredraft's attention kernel is compiled in.
     """
-    if device != "cpu" or not flash_attention:
+    if device != devices.CPU or not flash_attention:
         return EVERYWHERE
     slow = not own_kernel and "avx512_fp16" in instructions and value_size % _FP16_STEP
     return "bf16", "bf16" if slow else "f16"

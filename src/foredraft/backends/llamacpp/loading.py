@@ -13,7 +13,7 @@ from typing import Any
 
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import abi, binding, graphs, kernels, kv_pages, log, trial
+from foredraft.backends.llamacpp import abi, binding, devices, graphs, kernels, kv_pages, log, trial
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.kv_types import (
@@ -99,9 +99,10 @@ def open_weights(
     log.install()
     if not as_they_lie:
         kernels.attach(options.cache_dir)
-    device, types = _device(options), named_types(options.kv_type)
-    weights, memory = _load_weights(path, options, as_they_lie=as_they_lie)
+    types = named_types(options.kv_type)
+    weights, lines = _load_weights(path, options, as_they_lie=as_they_lie)
     try:
+        device = devices.placed(lines)
         types = types or automatic_types(
             device,
             _value_size(weights),
@@ -123,7 +124,7 @@ def open_weights(
         raise _cannot_generate(path)
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
-    info = replace(info, memory={**memory, **settings.memory})
+    info = replace(info, memory={**log.buffer_sizes(lines), **settings.memory})
     key = snapshot_key(
         path,
         info.file_hash,
@@ -164,10 +165,6 @@ def check_file(path: Path) -> None:
         )
 
 
-def _device(options: ModelOptions) -> str:
-    return "gpu" if options.gpu_layers != 0 and lib.llama_supports_gpu_offload() else "cpu"
-
-
 class _Progress:
     """Callback for llama.cpp with the loaded fraction of the weights. An exception of `progress` cannot pass
     through native code: it is kept in `raised`, and llama.cpp stops loading.
@@ -186,8 +183,8 @@ class _Progress:
         return self.raised is None
 
 
-def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, dict[str, int]]:
-    """Load the weights; also returns their part of `ModelInfo.memory`."""
+def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, list[str]]:
+    """Load the weights; also returns llama.cpp's log of it."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.use_extra_bufts = not as_they_lie
@@ -206,7 +203,7 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
     if lib.llama_model_has_encoder(weights):
         lib.llama_model_free(weights)
         raise _cannot_generate(path)
-    return weights, log.buffer_sizes(lines)
+    return weights, lines
 
 
 def _cannot_generate(path: Path) -> UnsupportedModelError:
@@ -383,7 +380,7 @@ def describe(
             "sequences": str(settings.sequences),
             "batch": f"{settings.batch}/{settings.ubatch}",
             **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
-            **({"gpu_layers": str(options.gpu_layers)} if settings.device != "cpu" else {}),
+            **({"gpu_layers": str(options.gpu_layers)} if settings.device != devices.CPU else {}),
         },
         recommended=recommended_in_gguf(read),
     )

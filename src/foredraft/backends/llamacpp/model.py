@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from foredraft.backends.bounds import check_batch
-from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp import abi, devices
 from foredraft.backends.llamacpp.batch import Batch
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.graphs import Graphs
@@ -214,7 +214,7 @@ class LlamaCppModel:
         """`Passes.evened`, if padding changes no bit, every sequence has room, and time can be measured: on a
         GPU a forward is still running when llama.cpp returns.
         """
-        if self._recurrent or not self.capabilities.batch_invariant or self.info.device != "cpu":
+        if self._recurrent or not self.capabilities.batch_invariant or self.info.device != devices.CPU:
             return 0
         streams = self._streams.rows(sizes)
         among = range(min(streams, default=0), max(streams, default=-1) + 1)

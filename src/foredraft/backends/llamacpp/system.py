@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from foredraft import cpu_info
 from foredraft.backends.llamacpp import binding, graphs, kernels, log
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.devices import GPU, Device, devices
 
 FLAGS = {
     "f16c": "F16C",
@@ -32,23 +34,13 @@ FLAGS = {
 }
 """Linux's and llama.cpp's names of the processor features that matter for llama.cpp's speed."""
 
-_GPU_TYPES = (1, 2)  # ggml-backend.h: a GPU with its own memory, and one that shares the host's
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU that llama.cpp can use. `memory_bytes` is its whole memory."""
-
-    name: str
-    description: str
-    memory_bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """The llama.cpp library in use: `name` and `path`; `gpu_offload` is whether it was built to use a GPU,
-    `features` the processor features it was built with (among `FLAGS`), `kernels` a description of
-    Foredraft's kernels that work in it, or else `without_kernels` why there are none.
+    """The llama.cpp library in use: see `binding.Library`. `gpu_offload`: whether it has a GPU to put layers
+    on; `features`: the processor features it was built with, among `FLAGS`. `unloaded`: the devices' files
+    beside it that do not load, each with the reason. `kernels`: describes those of Foredraft that work, or
+    else `without_kernels` says why there are none.
     """
 
     name: str
@@ -58,6 +50,9 @@ class LlamaCpp:
     devices: tuple[Device, ...]
     kernels: str = ""
     without_kernels: str = ""
+    chosen: bool = False
+    built_for: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
 
 
 def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
@@ -67,27 +62,30 @@ def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
     library = binding.library()
     log.install()
     kernels.attach(cache)
+    found = devices()
     built_with = set(re.findall(r"(\w+) = 1\b", (lib.llama_print_system_info() or b"").decode()))
     return LlamaCpp(
         name=library.name,
         path=str(library.path),
-        gpu_offload=bool(lib.llama_supports_gpu_offload()),
+        gpu_offload=any(device.kind == GPU for device in found),
         features=tuple(name for name in FLAGS.values() if name in built_with),
-        devices=tuple(_gpus()),
+        devices=found,
+        chosen=library.chosen,
+        built_for=library.built_for,
+        unloaded=tuple(_unloaded(library.path)) if library.chosen else (),
         kernels=", ".join(filter(None, (kernels.describe(), graphs.describe()))),
         without_kernels=kernels.left_out(),
     )
 
 
-def _gpus() -> Iterator[Device]:
-    """The GPUs known to ggml."""
-    for device in map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count())):
-        if lib.ggml_backend_dev_type(device) not in _GPU_TYPES:
-            continue
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        described = _text(lib.ggml_backend_dev_description(device))
-        yield Device(_text(lib.ggml_backend_dev_name(device)), described, total.value)
+def _unloaded(library: Path) -> Iterator[str]:
+    """The devices' files beside the library that do not load, which ggml passes over in silence."""
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    for file in sorted(library.parent.glob(f"*ggml-*{suffix}")):
+        try:
+            ctypes.CDLL(str(file))
+        except OSError as error:
+            yield f"{file.name}: {error}"
 
 
 def processor_features() -> tuple[str, ...] | None:
@@ -107,7 +105,3 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on Windows
         return 0
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", "replace")

@@ -46,7 +46,7 @@ class LlamaCppTokenizer:
         )
         self.infill_tokens = _infill_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
-        named = {name: self.token_text(int(find(self._vocab))) for name, find in _NAMED.items()}
+        named = {name: self.token_text(token) for name, token in _named_tokens(self._vocab).items()}
         self._template = ChatTemplate(template, **named)
 
     @property
@@ -141,14 +141,15 @@ class LlamaCppTokenizer:
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
 
 
-_NAMED = {
-    "bos_token": lib.llama_vocab_bos,
-    "eos_token": lib.llama_vocab_eos,
-    "pad_token": lib.llama_vocab_pad,
-    "sep_token": lib.llama_vocab_sep,
-    "mask_token": lib.llama_vocab_mask,
-}
-"""The names of special tokens in chat templates, as in transformers."""
+def _named_tokens(vocab: Any) -> dict[str, int]:
+    """Special tokens by their names in chat templates, which are those of transformers; -1: it has none."""
+    return {
+        "bos_token": int(lib.llama_vocab_bos(vocab)),
+        "eos_token": int(lib.llama_vocab_eos(vocab)),
+        "pad_token": int(lib.llama_vocab_pad(vocab)),
+        "sep_token": int(lib.llama_vocab_sep(vocab)),
+        "mask_token": int(lib.llama_vocab_mask(vocab)),
+    }
 
 
 def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:

@@ -1,0 +1,73 @@
+"""The devices that the loaded library can compute on, and those that hold a model's weights."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foredraft.backends.llamacpp import abi
+from foredraft.backends.llamacpp.binding import lib
+
+CPU = "cpu"
+"""`ModelInfo.device` of a model whose weights are all in the processor's memory."""
+
+GPU = "GPU"
+
+KINDS = {
+    abi.GGML_BACKEND_DEVICE_TYPE_CPU: "processor",
+    abi.GGML_BACKEND_DEVICE_TYPE_GPU: GPU,
+    abi.GGML_BACKEND_DEVICE_TYPE_IGPU: GPU,
+    abi.GGML_BACKEND_DEVICE_TYPE_ACCEL: "accelerator",
+}
+
+_WEIGHTS = re.compile(r"(\S+) +model buffer size = +[\d.]+ MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, by ggml's name for it. `kind`: a value of `KINDS`. `memory_bytes`: its whole memory, or 0."""
+
+    name: str
+    kind: str
+    description: str
+    memory_bytes: int
+
+
+def devices() -> tuple[Device, ...]:
+    """All devices, in ggml's order."""
+    return tuple(map(_described, map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))))
+
+
+def placed(lines: Iterable[str]) -> str:
+    """The GPUs that hold weights, as `ModelInfo.device`: "CUDA0 NVIDIA H100", several joined by " + "; else
+    `CPU`. `lines`: llama.cpp's log of loading them.
+    """
+    buffers = {found[1] for line in lines if (found := _WEIGHTS.search(line))}
+    held = [
+        f"{device.name} {device.description}".strip()
+        for device in devices()
+        if device.kind == GPU and any(_is_of(buffer, device) for buffer in buffers)
+    ]
+    return " + ".join(held) or CPU
+
+
+def _is_of(buffer: str, device: Device) -> bool:
+    """Whether a buffer is in a device's memory: it has its name, and perhaps an addition (MTL0_Mapped)."""
+    return re.match(re.escape(device.name) + r"(?![A-Za-z0-9])(?!_Host)", buffer) is not None
+
+
+def _described(device: object) -> Device:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+    return Device(
+        name=_text(lib.ggml_backend_dev_name(device)),
+        kind=KINDS.get(lib.ggml_backend_dev_type(device), "other"),
+        description=_text(lib.ggml_backend_dev_description(device)),
+        memory_bytes=total.value,
+    )
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", "replace")
