@@ -96,6 +96,12 @@ class Model(Protocol):
     def capabilities(self) -> Capabilities: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
+    @property
+    def idle_threads(self) -> int:
+        """How many of its threads the model leaves out for now, because others need their cores; V(n) depends
+        on it, and no result does. 0 if it never does so.
+        """
+        ...
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         """Compute all rows and append them to their sequences' KV cache.

@@ -157,6 +157,10 @@ class FakeModel:
         self.capabilities = replace(self.capabilities, **changes)  # type: ignore[arg-type]
         return self
 
+    @property
+    def idle_threads(self) -> int:
+        return 0
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         self.forwards.append(tuple(batch))
         if sum(len(rows.tokens) for rows in batch) > self.capabilities.max_batch:

@@ -461,13 +461,14 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Load:
     """What the forward of a round carries beside drafts. `to_recompute`: rows of the requests decoding that
-    are computed again.
+    are computed again. `idle_threads`: as `Model.idle_threads`.
     """
 
     decoding: int
     prefill_rows: int
     depth: int  # the largest KV length of the requests decoding, in tokens
     to_recompute: int = 0
+    idle_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class Part:
             raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
         return self._first + seq
 
+    @property
+    def idle_threads(self) -> int:
+        return self._whole.idle_threads
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         """As `Model.forward`."""
         return self._whole.forward(

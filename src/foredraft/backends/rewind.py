@@ -96,6 +96,10 @@ class RewindingModel:
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
+    @property
+    def idle_threads(self) -> int:
+        return self._model.idle_threads
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         for rows in batch:
             if not 0 <= rows.seq < self.capabilities.sequences:

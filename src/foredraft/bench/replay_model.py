@@ -144,6 +144,10 @@ class ReplayModel:
             return self._only if self._only.prompt == tuple(cells) else None
         return self._by_prompt.get(tuple(cells)) if len(cells) in self._prompt_lengths else None
 
+    @property
+    def idle_threads(self) -> int:
+        return 0
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         wanted = sum(rows.logits for rows in batch)
         logits = self._blank(wanted)

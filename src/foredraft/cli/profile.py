@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from foredraft.backends.cpu import physical_cores
 from foredraft.bench.cost_measure import FULL, QUICK, Measurement, Plan, measure_profile
 from foredraft.bench.cost_plot import check_plot_file, write_plot
 from foredraft.bench.cost_report import cost_tables, measurement_dict, setting_text
@@ -71,6 +72,7 @@ def profile(
     With --json - the tables go to standard error.
     """
     model = take_model(options, model)
+    options["threads"] = options["threads"] or physical_cores()  # the same ones throughout
     _check_outputs(json_file, plot)
     errors = stderr_console()
     plan = QUICK if quick else FULL

@@ -160,10 +160,10 @@ class Scheduler:
             depth = max(depth, request.computed)
             to_recompute += self._model.to_recompute(request.seq)
         if len(decoding) == len(self.running):
-            return Load(len(decoding), 0, depth, to_recompute)
+            return Load(len(decoding), 0, depth, to_recompute, self._model.idle_threads)
         pending = sum(request.pending for request in self.running if not request.decoding)
         most = self.prompt_rows.most(self._model.capabilities.max_batch, decoding=bool(decoding))
-        return Load(len(decoding), min(pending, most), depth, to_recompute)
+        return Load(len(decoding), min(pending, most), depth, to_recompute, self._model.idle_threads)
 
     def find(self, request_id: int) -> Request | None:
         """The request of that id, or None if it is over."""

@@ -85,16 +85,17 @@ def measure_costs(
             else:
                 ratios[size] = min(ratios.get(size, float("inf")), ms / min(plain))
             before = size
-    return _rounds(ratios, fastest, max(median(resized), 0.0) if resized else 0.0)
+    resize_ms = max(median(resized), 0.0) if resized else 0.0
+    return _rounds(ratios, fastest, resize_ms, Load(1, 0, 0, idle_threads=model.idle_threads))
 
 
-def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float) -> list[Round]:
+def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float, load: Load) -> list[Round]:
     """As a run would have had them: each size, then a plain forward that takes longer, then a plain one."""
     sizes = [1]
     for rows in ratios:
         sizes += [rows, 1, 1] if rows > 1 else []
     return [
-        Round(Load(1, 0, 0), rows, {}, ratios[rows] * plain_ms + (rows == 1 < before) * resize_ms, 0.0, ())
+        Round(load, rows, {}, ratios[rows] * plain_ms + (rows == 1 < before) * resize_ms, 0.0, ())
         for before, rows in zip([1, *sizes], sizes, strict=False)
     ]
 

@@ -113,7 +113,7 @@ class AutoPlanner:
     def limits(
         self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        self.cost.focus(load.depth, load.decoding)
+        self.cost.focus(load.depth, load.decoding, load.idle_threads)
         unlearnt = RATE * len(self._unlearnt)
         self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
@@ -122,7 +122,8 @@ class AutoPlanner:
         if not self._attempting and not self._costly:
             return {}
         self._learn_all()
-        self.cost.focus(load.depth, load.decoding)  # again: what was learnt was of other rounds
+        # Again: what was learnt was of other rounds.
+        self.cost.focus(load.depth, load.decoding, load.idle_threads)
         if not self.cost.known or self.cost.stale:
             self._attempting, self._reason = frozenset(), Reason.MEASURING
             return {}
@@ -278,7 +279,8 @@ class AutoPlanner:
 
     def _learn(self, measured: Round) -> None:
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
-        self.cost.focus(measured.load.depth, measured.load.decoding)
+        load = measured.load
+        self.cost.focus(load.depth, load.decoding, load.idle_threads)
         added = self.cost.learn(measured)
         beside_ms = measured.plan_ms
         if self._attempted:

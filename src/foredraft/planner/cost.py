@@ -63,6 +63,9 @@ _LARGEST = MAX_DRAFT_TOKENS + 1
 _KERNEL_ROWS = 8
 """Kernels compute four or eight rows at a time, so that single rows are free now and then."""
 
+_Key = tuple[int, int, int]
+"""Batch class, depth band, and threads left out (`Model.idle_threads`)."""
+
 Point = tuple[int, float, int]
 """Rows, V(n)/V(1), and how many measurements stand behind it."""
 
@@ -282,11 +285,11 @@ class CostCurve:
 
     def __init__(self, *, ragged: bool = True) -> None:
         self._ragged = ragged
-        self._batch_size, self._key = 1, (1, 0)
+        self._batch_size, self._key = 1, (1, 0, 0)
         self._curve = RelativeCosts({}, {}, 0)
-        self._curves = {self._key: self._curve}  # by batch class and depth band
+        self._curves = {self._key: self._curve}  # by batch class, depth band, threads left out
         self._pass_curve: RelativeCosts | None = None
-        self._pass_curves: dict[tuple[int, int], RelativeCosts] = {}  # of drafts that are passes
+        self._pass_curves: dict[_Key, RelativeCosts] = {}  # of drafts that are passes
         self._break_even: tuple[tuple[object, ...], float] = (), 1.0
         self._plain: deque[tuple[int, float]] = deque(maxlen=3)  # round and V(1) in ms of plain forwards
         self._single_ms: deque[float] = deque(maxlen=WINDOW)  # V(1) by forwards of all sizes
@@ -319,19 +322,21 @@ class CostCurve:
             self._baseline_ms = median(self._single_ms)
         return self._baseline_ms
 
-    def focus(self, depth: int, batch_size: int) -> None:
-        """From now on this is about a context depth, in tokens, and a number of requests in the forward.
+    def focus(self, depth: int, batch_size: int, idle_threads: int = 0) -> None:
+        """From now on this is about a context depth, in tokens, a number of requests in the forward, and
+        `Model.idle_threads` (135M on two threads and on one: V(2) 1.11 and 1.24, V(8) 2.3 and 3.3).
 
-        What is new has a prior: the nearest depth of the nearest batch size that is no larger.
+        What is new has a prior: the nearest depth of the nearest batch size that is no larger, first of as
+        many threads.
         """
         self._batch_size = max(batch_size, 1)
-        key = batch_class(self._batch_size), band_of(depth)
+        key = batch_class(self._batch_size), band_of(depth), idle_threads
         if key == self._key:
             return
         if key not in self._curves:
             near = min(
                 (known for known in self._curves if known[0] <= key[0]),
-                key=lambda known: (key[0] - known[0], abs(known[1] - key[1])),
+                key=lambda known: (abs(known[2] - key[2]), key[0] - known[0], abs(known[1] - key[1])),
             )
             like, now = self._curves[near], self.rounds
             self._curves[key] = RelativeCosts(like.known(now), {}, now)
@@ -448,7 +453,7 @@ class CostCurve:
         """
         load, rows, ms = measured.load, measured.rows, measured.forward_ms
         lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
-        self.focus(load.depth, load.decoding)
+        self.focus(load.depth, load.decoding, load.idle_threads)
         self.rounds += bool(measured.outcomes)
         if load.prefill_rows or load.to_recompute:
             self._last_rows, self._first_ms = 0, None
@@ -512,11 +517,13 @@ class CostCurve:
     def state(self) -> dict[str, Any]:
         """What is kept between runs, as a JSON object; empty before a plain forward was measured.
 
-        Milliseconds of one request's forwards, by depth and rows, and what a change of size costs.
+        Milliseconds of one request's forwards, by depth and rows, and what a change of size costs; with all
+        threads.
         """
         if not self.known:
             return {}
-        curves = {str(depth_of(band)): it for (batch, band), it in sorted(self._curves.items()) if batch == 1}
+        alone = {band: it for (batch, band, idle), it in self._curves.items() if batch == 1 and not idle}
+        curves = {str(depth_of(band)): it for band, it in sorted(alone.items())}
         return {
             "milliseconds": {
                 depth: {str(rows): cost * self.baseline_ms for rows, cost in it.known(self.rounds).items()}
@@ -538,7 +545,7 @@ class CostCurve:
                 if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
                     raise ValueError(f"no usable costs at a depth of {depth} tokens")
                 costs = {rows: value / ms[1] for rows, value in sorted(ms.items())}
-                curves[1, band_of(int(depth))] = RelativeCosts({}, costs, self.rounds)
+                curves[1, band_of(int(depth)), 0] = RelativeCosts({}, costs, self.rounds)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"a damaged cost curve: {error}") from None
         if not 0.0 <= change < inf:

@@ -373,6 +373,21 @@ def test_a_depth_begins_like_the_nearest_and_learns_by_itself() -> None:
     assert curve.forward_cost(8) == pytest.approx(3.0)
 
 
+def test_fewer_threads_have_a_curve_of_their_own_which_is_not_kept() -> None:
+    curve = measured({2: 1.1, 8: 2.3})
+    curve.focus(0, 1, 1)
+    assert curve.forward_cost(8) == pytest.approx(2.3), "as with all threads until it was measured"
+    for rows in (1, 8) * 20:
+        load = Load(1, 0, 0, idle_threads=1)
+        ms = 2 * PLAIN_MS * (3.3 if rows == 8 else 1.0)
+        curve.learn(Round(load, rows, {}, ms, 0.0, decoding(ms, [rows - 1]).outcomes))
+    assert curve.forward_cost(8) == pytest.approx(3.3)
+    curve.focus(0, 1)
+    assert curve.forward_cost(8) == pytest.approx(2.3)
+    kept = curve.state()["milliseconds"]["192"]
+    assert kept["8"] / kept["1"] == pytest.approx(2.3)
+
+
 def batch_rounds(curve: CostCurve, *rounds: tuple[Sequence[int], float], times: int = 20) -> None:
     """Rounds with drafts of these lengths that cost so many V(1)."""
     for _ in range(times):

@@ -380,10 +380,12 @@ class Functions:
     llama_n_batch: Callable[[Any], int]
     llama_n_rs_seq: Callable[[Any], int]
     llama_n_seq_max: Callable[[Any], int]
+    llama_n_threads: Callable[[Any], int]
     llama_n_ubatch: Callable[[Any], int]
     llama_perf_context: Callable[[Any], llama_perf_context_data]
     llama_print_system_info: Callable[[], bytes | None]
     llama_set_abort_callback: Callable[[Any, Any, Any], None]
+    llama_set_n_threads: Callable[[Any, int, int], None]
     llama_state_seq_get_data_ext: Callable[[Any, Any, int, int, int], int]
     llama_state_seq_get_size_ext: Callable[[Any, int, int], int]
     llama_state_seq_set_data_ext: Callable[[Any, Any, int, int, int], int]
@@ -529,6 +531,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_n_batch": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_rs_seq": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_seq_max": (ctypes.c_uint32, (ctypes.c_void_p,)),
+    "llama_n_threads": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_n_ubatch": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_perf_context": (llama_perf_context_data, (ctypes.c_void_p,)),
     "llama_print_system_info": (ctypes.c_char_p, ()),
@@ -536,6 +539,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         None,
         (ctypes.c_void_p, ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p), ctypes.c_void_p),
     ),
+    "llama_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
     "llama_state_seq_get_data_ext": (
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_uint64, ctypes.c_int32, ctypes.c_uint32),

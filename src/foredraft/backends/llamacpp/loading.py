@@ -15,6 +15,7 @@ from foredraft import installation
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp import abi, binding, devices, graphs, kernels, kv_pages, log, trial
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.free_cores import free_cores
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.kv_types import (
     EVERYWHERE,
@@ -132,7 +133,8 @@ def open_weights(
         context_length=settings.context_length,
         layers=options.gpu_layers,
     )
-    loaded = LlamaCppModel(weights, context, tokenizer, info, settings.sequences)
+    cores = free_cores(settings.threads) if _threads_may_vary(options, settings) else None
+    loaded = LlamaCppModel(weights, context, tokenizer, info, settings.sequences, cores=cores)
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded
     try:
@@ -140,6 +142,14 @@ def open_weights(
     except BaseException:
         model.close()
         raise
+
+
+def _threads_may_vary(options: ModelOptions, settings: ContextSettings) -> bool:
+    """Whether the number is Foredraft's to choose, and no bit depends on it: llama.cpp adds up attention that
+    it does not compute row by row in as many parts as there are threads.
+    """
+    exact = row_by_row(settings.kv_types) or settings.flash_attention == "off"
+    return not options.threads and settings.device == "cpu" and exact
 
 
 def check_file(path: Path) -> None:

@@ -9,9 +9,10 @@ rolled back.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from foredraft.backends.bounds import check_batch
 from foredraft.backends.llamacpp import abi, devices
 from foredraft.backends.llamacpp.batch import Batch
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.free_cores import FreeCores
 from foredraft.backends.llamacpp.graphs import Graphs
 from foredraft.backends.llamacpp.passes import Passes, count_passes
 from foredraft.backends.llamacpp.streams import Streams
@@ -29,6 +31,8 @@ from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
 
 UNTILED_ROWS = 63
 """Maximum rows of one sequence with row-by-row attention for any KV types (docs/exactness.md)."""
+
+_log = logging.getLogger(__name__)
 
 _NO_SLOT = 1
 _ALL = abi.LLAMA_STATE_SEQ_FLAGS_NONE
@@ -57,10 +61,19 @@ class LlamaCppModel:
     1.5 to 2 times as long as one if a forward is limited by reading the weights. So rows are sorted, padded
     if that saves a pass (`passes`), and sequences that are computed together get adjacent streams
     (`streams`). llama.cpp only knows streams: every native call gets a sequence's stream.
+
+    With `cores` the number of threads follows the machine's load; no bit may depend on it.
     """
 
     def __init__(
-        self, weights: Any, context: Any, tokenizer: LlamaCppTokenizer, info: ModelInfo, sequences: int
+        self,
+        weights: Any,
+        context: Any,
+        tokenizer: LlamaCppTokenizer,
+        info: ModelInfo,
+        sequences: int,
+        *,
+        cores: FreeCores | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -84,6 +97,7 @@ class LlamaCppModel:
         self._lengths = [0] * sequences
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
+        self._cores = cores
         self._passes = Passes(int(lib.llama_n_ubatch(context)))
         self._ms = self._bytes_a_cell = 0.0
 
@@ -107,8 +121,13 @@ class LlamaCppModel:
             raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
         return pointer
 
+    @property
+    def idle_threads(self) -> int:
+        return self._cores.most - self._cores.threads if self._cores else 0
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         context = self._context
+        self._share_cores(context)
         check_batch(
             batch,
             self._lengths,
@@ -129,6 +148,11 @@ class LlamaCppModel:
             self._spare[rows.seq] = min(self.capabilities.rollback_bound, len(rows.tokens) - 1)
         logits = self._logits(sum(rows.logits for rows in batch))
         return logits if order == list(range(len(batch))) else logits[_places(batch, order)]
+
+    def _share_cores(self, context: Any) -> None:
+        if self._cores and (before := self._cores.threads) != (now := self._cores.choose(monotonic())):
+            lib.llama_set_n_threads(context, now, now)
+            _log.debug("%s: %d threads in place of %d", self.info.name, now, before)
 
     def _decode(self, context: Any, batch: Sequence[Rows]) -> None:
         """Compute the rows in that order, padded if that is faster."""

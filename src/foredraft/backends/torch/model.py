@@ -91,6 +91,10 @@ class TorchModel:
         self.capabilities = replace(self.capabilities, **changes)
         return self
 
+    @property
+    def idle_threads(self) -> int:
+        return 0
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         if self._closed:
             raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
