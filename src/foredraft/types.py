@@ -98,7 +98,8 @@ class ModelInfo:
     `recommended` holds the sampling parameters that the model's authors recommend: fields of SamplingParams.
     `memory` is the memory use in bytes, where the backend can measure it: "weights_mapped" (mapped from the
     file; the system can drop and reread them), "weights" (in memory), "kv_cache" (reserved for all sequences;
-    used as cells are written), "compute" (buffers of a forward, at most).
+    used as cells are written), "compute" (buffers of a forward, at most). `without` names what this machine
+    could run the model faster with, and does not; `doctor` says why.
     """
 
     name: str
@@ -117,6 +118,7 @@ class ModelInfo:
     settings: Mapping[str, str] = field(default_factory=dict)
     recommended: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    without: str = ""
 
 
 # --- drafting ------------------------------------------------------------------------------------------

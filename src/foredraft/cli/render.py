@@ -68,9 +68,9 @@ class StreamPrinter:
         return "  ".join(f"[{style}]■ {name}[/]" for name, style in self._styles.items())
 
 
-def closing_line(completion: Completion, *, gain: bool = True) -> str:
+def closing_line(completion: Completion, *, gain: bool = True, without: str = "") -> str:
     """Speed, token counts and speculation of an answer in one line. Without `gain` the estimated speedup is
-    left out.
+    left out. `without` as in `ModelInfo`.
     """
     timings, spec = completion.timings, completion.speculation
     parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
@@ -83,6 +83,8 @@ def closing_line(completion: Completion, *, gain: bool = True) -> str:
         parts.append(f"drafted {timings.draft_n}, accepted {timings.draft_n_accepted} ({rate})")
         parts.append(f"acceptance length {spec.acceptance_length:.2f}")
     parts.append("exact" if spec.exact else f"not exact: {spec.exact_reason}")
+    if without:
+        parts.append(f"without {without}: foredraft doctor")
     return " · ".join(parts)
 
 

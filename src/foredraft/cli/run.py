@@ -241,8 +241,9 @@ def _stream(
     legend = printer.legend()
     if legend:
         errors.print(legend)
+    line = closing_line(completion, gain=not asked.compare, without=engine.model.info.without)
     errors.print(
-        f"[dim]{escape(closing_line(completion, gain=not asked.compare))}[/]",
+        f"[dim]{escape(line)}[/]",
         soft_wrap=not errors.is_terminal,
     )
     note = ending_note(completion, engine.model.info.context_length)

@@ -277,6 +277,7 @@ def test_a_compiler_that_did_not_know_the_best_level(tmp_path: Path, monkeypatch
 def test_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert left_out() == "there are none for this kind of machine"
+    assert not kernels.are_missing()
 
 
 @needed
@@ -284,6 +285,19 @@ def test_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_info, "first_processor", lambda: {"flags": "sse2"})
     assert "lacks AVX2" in left_out()
+    assert not kernels.are_missing()
+
+
+@needed
+@pytest.mark.usefixtures("unattached")
+def test_they_are_missing_where_they_could_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_level: str) -> NativeLibrary:
+        raise LeftOutError("they were not compiled")
+
+    monkeypatch.setattr(kernels, "library_of", none)
+    assert not kernels.are_missing(), "nothing asked for them"
+    assert left_out() == "they were not compiled"
+    assert kernels.are_missing()
 
 
 def test_installed_without_a_compiler(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 import gguf_factory
 from command_line import Command
 from foredraft import Engine, registry
+from foredraft.backends.llamacpp import kernels
 from foredraft.cli.render import StreamPrinter, closing_line
 from foredraft.errors import RequestError
 from foredraft.types import Completion, FinishReason, SamplingParams, SpeculationStats, Timings, Usage
@@ -208,6 +209,19 @@ def test_the_closing_line_says_what_was_gained_or_why_not(changes: dict[str, Any
         speculation=replace(spec, **changes),
     )  # fmt: skip
     assert says in closing_line(completion)
+    assert "without" not in closing_line(completion)
+    assert closing_line(completion, without="Foredraft's kernels").endswith(
+        " · exact · without Foredraft's kernels: foredraft doctor"
+    )
+
+
+def test_kernels_that_were_left_out_are_named_at_the_end(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "are_missing", lambda: True)
+    assert run("Hello")[1].rstrip().endswith("without Foredraft's kernels: foredraft doctor")
+    monkeypatch.setattr(kernels, "are_missing", lambda: False)
+    assert "kernels" not in run("Hello")[1]
 
 
 def test_what_ended_an_answer_too_early_is_said(run: Runner) -> None:

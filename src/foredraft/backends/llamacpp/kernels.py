@@ -166,6 +166,12 @@ def left_out() -> str:
     return _state.left_out or ""
 
 
+def are_missing() -> bool:
+    """Whether they were left out on a machine that there are kernels for."""
+    processor = cpu_info.instructions_of(cpu_info.first_processor())
+    return bool(_state.left_out) and build.is_supported() and bool(levels_of(processor))
+
+
 def levels_of(instructions: Set[str]) -> list[str]:
     """The levels that a processor with these instruction sets (Linux's names) can run, the best first."""
     return [level for level in build.LEVELS if instructions_of(level) <= instructions]

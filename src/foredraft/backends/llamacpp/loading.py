@@ -393,4 +393,5 @@ def describe(
             **({"gpu_layers": str(options.gpu_layers)} if settings.device != devices.CPU else {}),
         },
         recommended=recommended_in_gguf(read),
+        without="Foredraft's kernels" if settings.device == devices.CPU and kernels.are_missing() else "",
     )
