@@ -89,6 +89,13 @@ def test_the_extras_that_an_image_installs_exist(path: Path) -> None:
     assert set(chosen.split(",")) <= extras()
 
 
+def test_the_cuda_build_is_of_the_llama_cpp_that_is_bound() -> None:
+    [build] = [text for name, text in instructions(DEPLOY / "Dockerfile.cuda") if "pip download" in text]
+    [pattern] = re.findall(r"grep -o '([^']*)' pyproject.toml", build)
+    found = re.findall(pattern, (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert len(found) == 1, "the package with its version, once"
+
+
 def test_what_a_build_needs_is_sent_to_docker() -> None:
     sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
