@@ -17,7 +17,6 @@ from rich.table import Table
 from foredraft import library
 from foredraft.cli import paths
 from foredraft.cli.completion import complete_models
-from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.models_hub import pull, search
 from foredraft.cli.models_inspect import inspect
 from foredraft.cli.options import llama_library_option
@@ -174,15 +173,9 @@ def quantize(
         transient=True,
         disable=not errors.is_terminal,
     )
-    with HeldCtrlC() as ctrl_c, bar, warnings.catch_warnings(record=True) as caught:
+    with bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         task = bar.add_task("quantising", total=None)
-
-        def report(done: int, total: int) -> None:
-            stopping = (
-                "stopping after this tensor; Ctrl-C again stops at once" if ctrl_c.pressed else "quantising"
-            )
-            bar.update(task, completed=done, total=total, description=stopping)
 
         summary = run(
             src,
@@ -191,7 +184,7 @@ def quantize(
             threads=threads,
             force=force,
             allow_requantize=allow_requantize,
-            progress=report,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for warning in caught:
         click.echo(f"Note: {warning.message}", err=True)

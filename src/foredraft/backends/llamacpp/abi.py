@@ -17,6 +17,8 @@ GGML_BACKEND_DEVICE_TYPE_ACCEL: Final = 3
 GGML_BACKEND_DEVICE_TYPE_CPU: Final = 0
 GGML_BACKEND_DEVICE_TYPE_GPU: Final = 1
 GGML_BACKEND_DEVICE_TYPE_IGPU: Final = 2
+GGML_QNT_VERSION: Final = 2
+GGUF_DEFAULT_ALIGNMENT: Final = 32
 LLAMA_LOAD_MODE_MMAP: Final = 1
 LLAMA_LOAD_MODE_NONE: Final = 0
 LLAMA_STATE_SEQ_FLAGS_NONE: Final = 0
@@ -247,6 +249,67 @@ class ggml_tensor(ctypes.Structure):
     )
 
 
+class ggml_type(IntEnum):
+    GGML_TYPE_F32 = 0
+    GGML_TYPE_F16 = 1
+    GGML_TYPE_Q4_0 = 2
+    GGML_TYPE_Q4_1 = 3
+    GGML_TYPE_Q5_0 = 6
+    GGML_TYPE_Q5_1 = 7
+    GGML_TYPE_Q8_0 = 8
+    GGML_TYPE_Q8_1 = 9
+    GGML_TYPE_Q2_K = 10
+    GGML_TYPE_Q3_K = 11
+    GGML_TYPE_Q4_K = 12
+    GGML_TYPE_Q5_K = 13
+    GGML_TYPE_Q6_K = 14
+    GGML_TYPE_Q8_K = 15
+    GGML_TYPE_IQ2_XXS = 16
+    GGML_TYPE_IQ2_XS = 17
+    GGML_TYPE_IQ3_XXS = 18
+    GGML_TYPE_IQ1_S = 19
+    GGML_TYPE_IQ4_NL = 20
+    GGML_TYPE_IQ3_S = 21
+    GGML_TYPE_IQ2_S = 22
+    GGML_TYPE_IQ4_XS = 23
+    GGML_TYPE_I8 = 24
+    GGML_TYPE_I16 = 25
+    GGML_TYPE_I32 = 26
+    GGML_TYPE_I64 = 27
+    GGML_TYPE_F64 = 28
+    GGML_TYPE_IQ1_M = 29
+    GGML_TYPE_BF16 = 30
+    GGML_TYPE_TQ1_0 = 34
+    GGML_TYPE_TQ2_0 = 35
+    GGML_TYPE_MXFP4 = 39
+    GGML_TYPE_NVFP4 = 40
+    GGML_TYPE_Q1_0 = 41
+    GGML_TYPE_Q2_0 = 42
+    GGML_TYPE_COUNT = 43
+
+
+class ggml_type_traits(ctypes.Structure):
+    type_name: bytes | None
+    blck_size: int
+    blck_size_interleave: int
+    type_size: int
+    is_quantized: bool
+    to_float: Any
+    from_float_ref: Any
+    _fields_ = (
+        ("type_name", ctypes.c_char_p),
+        ("blck_size", ctypes.c_int64),
+        ("blck_size_interleave", ctypes.c_int64),
+        ("type_size", ctypes.c_uint64),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)),
+        (
+            "from_float_ref",
+            ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_int64),
+        ),
+    )
+
+
 class llama_ftype(IntEnum):
     LLAMA_FTYPE_ALL_F32 = 0
     LLAMA_FTYPE_MOSTLY_F16 = 1
@@ -316,17 +379,25 @@ class Functions:
     ggml_backend_reg_name: Callable[[Any], bytes | None]
     ggml_backend_tensor_get: Callable[[Any, Any, int, int], None]
     ggml_backend_tensor_set: Callable[[Any, Any, int, int], None]
+    ggml_blck_size: Callable[[int], int]
     ggml_build_forward_expand: Callable[[Any, Any], None]
     ggml_flash_attn_ext: Callable[[Any, Any, Any, Any, Any, float, float, float], Any]
     ggml_free: Callable[[Any], None]
+    ggml_get_first_tensor: Callable[[Any], Any]
+    ggml_get_name: Callable[[Any], bytes | None]
+    ggml_get_next_tensor: Callable[[Any, Any], Any]
+    ggml_get_type_traits: Callable[[int], Any]
     ggml_init: Callable[[ggml_init_params], Any]
     ggml_mul_mat: Callable[[Any, Any, Any], Any]
     ggml_new_graph: Callable[[Any], Any]
     ggml_new_tensor_4d: Callable[[Any, int, int, int, int, int], Any]
     ggml_quantize_chunk: Callable[[int, Any, Any, int, int, int, Any], int]
+    ggml_row_size: Callable[[int, int], int]
     ggml_set_abort_callback: Callable[[Any], Any]
     ggml_type_name: Callable[[int], bytes | None]
+    ggml_validate_row_data: Callable[[int, Any, int], bool]
     ggml_version: Callable[[], bytes | None]
+    gguf_add_tensor: Callable[[Any, Any], None]
     gguf_free: Callable[[Any], None]
     gguf_get_arr_data: Callable[[Any, int], Any]
     gguf_get_arr_n: Callable[[Any, int], int]
@@ -335,6 +406,8 @@ class Functions:
     gguf_get_data_offset: Callable[[Any], int]
     gguf_get_key: Callable[[Any, int], bytes | None]
     gguf_get_kv_type: Callable[[Any, int], int]
+    gguf_get_meta_data: Callable[[Any, Any], None]
+    gguf_get_meta_size: Callable[[Any], int]
     gguf_get_n_kv: Callable[[Any], int]
     gguf_get_n_tensors: Callable[[Any], int]
     gguf_get_tensor_name: Callable[[Any, int], bytes | None]
@@ -345,7 +418,12 @@ class Functions:
     gguf_get_val_data: Callable[[Any, int], Any]
     gguf_get_val_str: Callable[[Any, int], bytes | None]
     gguf_get_version: Callable[[Any], int]
+    gguf_init_empty: Callable[[], Any]
     gguf_init_from_file: Callable[[Any, gguf_init_params], Any]
+    gguf_remove_key: Callable[[Any, Any], int]
+    gguf_set_kv: Callable[[Any, Any], None]
+    gguf_set_tensor_type: Callable[[Any, Any, int], None]
+    gguf_set_val_u32: Callable[[Any, Any, int], None]
     llama_backend_init: Callable[[], None]
     llama_batch_free: Callable[[llama_batch], None]
     llama_batch_get_one: Callable[[Any, int], llama_batch]
@@ -364,6 +442,7 @@ class Functions:
     llama_memory_seq_rm: Callable[[Any, int, int, int], bool]
     llama_model_chat_template: Callable[[Any, Any], bytes | None]
     llama_model_default_params: Callable[[], llama_model_params]
+    llama_model_desc: Callable[[Any, Any, int], int]
     llama_model_free: Callable[[Any], None]
     llama_model_ftype: Callable[[Any], int]
     llama_model_get_vocab: Callable[[Any], Any]
@@ -375,6 +454,7 @@ class Functions:
     llama_model_n_ctx_train: Callable[[Any], int]
     llama_model_n_embd: Callable[[Any], int]
     llama_model_n_head: Callable[[Any], int]
+    llama_model_n_head_kv: Callable[[Any], int]
     llama_model_n_params: Callable[[Any], int]
     llama_model_size: Callable[[Any], int]
     llama_n_batch: Callable[[Any], int]
@@ -432,6 +512,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_reg_name": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_tensor_get": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
     "ggml_backend_tensor_set": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
+    "ggml_blck_size": (ctypes.c_int64, (ctypes.c_int,)),
     "ggml_build_forward_expand": (None, (ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_flash_attn_ext": (
         ctypes.c_void_p,
@@ -447,6 +528,10 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         ),
     ),
     "ggml_free": (None, (ctypes.c_void_p,)),
+    "ggml_get_first_tensor": (ctypes.c_void_p, (ctypes.c_void_p,)),
+    "ggml_get_name": (ctypes.c_char_p, (ctypes.c_void_p,)),
+    "ggml_get_next_tensor": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_get_type_traits": (ctypes.c_void_p, (ctypes.c_int,)),
     "ggml_init": (ctypes.c_void_p, (ggml_init_params,)),
     "ggml_mul_mat": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_new_graph": (ctypes.c_void_p, (ctypes.c_void_p,)),
@@ -466,12 +551,15 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
             ctypes.POINTER(ctypes.c_float),
         ),
     ),
+    "ggml_row_size": (ctypes.c_uint64, (ctypes.c_int, ctypes.c_int64)),
     "ggml_set_abort_callback": (
         ctypes.CFUNCTYPE(None, ctypes.c_char_p),
         (ctypes.CFUNCTYPE(None, ctypes.c_char_p),),
     ),
     "ggml_type_name": (ctypes.c_char_p, (ctypes.c_int,)),
+    "ggml_validate_row_data": (ctypes.c_bool, (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)),
     "ggml_version": (ctypes.c_char_p, ()),
+    "gguf_add_tensor": (None, (ctypes.c_void_p, ctypes.c_void_p)),
     "gguf_free": (None, (ctypes.c_void_p,)),
     "gguf_get_arr_data": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int64)),
     "gguf_get_arr_n": (ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_int64)),
@@ -480,6 +568,8 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "gguf_get_data_offset": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "gguf_get_key": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_int64)),
     "gguf_get_kv_type": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int64)),
+    "gguf_get_meta_data": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "gguf_get_meta_size": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "gguf_get_n_kv": (ctypes.c_int64, (ctypes.c_void_p,)),
     "gguf_get_n_tensors": (ctypes.c_int64, (ctypes.c_void_p,)),
     "gguf_get_tensor_name": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_int64)),
@@ -490,7 +580,12 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "gguf_get_val_data": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int64)),
     "gguf_get_val_str": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_int64)),
     "gguf_get_version": (ctypes.c_uint32, (ctypes.c_void_p,)),
+    "gguf_init_empty": (ctypes.c_void_p, ()),
     "gguf_init_from_file": (ctypes.c_void_p, (ctypes.c_char_p, gguf_init_params)),
+    "gguf_remove_key": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_char_p)),
+    "gguf_set_kv": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "gguf_set_tensor_type": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)),
+    "gguf_set_val_u32": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)),
     "llama_backend_init": (None, ()),
     "llama_batch_free": (None, (llama_batch,)),
     "llama_batch_get_one": (llama_batch, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)),
@@ -512,6 +607,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_memory_seq_rm": (ctypes.c_bool, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
     "llama_model_chat_template": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_char_p)),
     "llama_model_default_params": (llama_model_params, ()),
+    "llama_model_desc": (ctypes.c_int32, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)),
     "llama_model_free": (None, (ctypes.c_void_p,)),
     "llama_model_ftype": (ctypes.c_int, (ctypes.c_void_p,)),
     "llama_model_get_vocab": (ctypes.c_void_p, (ctypes.c_void_p,)),
@@ -526,6 +622,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_model_n_ctx_train": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_embd": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_n_head_kv": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_params": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_model_size": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_n_batch": (ctypes.c_uint32, (ctypes.c_void_p,)),

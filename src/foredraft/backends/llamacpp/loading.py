@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -214,6 +215,23 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
         lib.llama_model_free(weights)
         raise _cannot_generate(path)
     return weights, lines
+
+
+@contextmanager
+def loaded_without_weights(path: Path) -> Iterator[Any]:
+    """llama.cpp's model of a file that is admitted, of which no weight is read. Raises UnsupportedModelError,
+    ModelFormatError.
+    """
+    params = lib.llama_model_default_params()
+    params.no_alloc, params.n_gpu_layers, params.load_mode = True, 0, abi.LLAMA_LOAD_MODE_NONE
+    with log.capture() as lines:
+        weights = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not weights:
+        raise _load_error(path, log.last_error(lines))
+    try:
+        yield weights
+    finally:
+        lib.llama_model_free(weights)
 
 
 def _cannot_generate(path: Path) -> UnsupportedModelError:
