@@ -12,6 +12,9 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "foredraft"
+GENERATED = "backends/llamacpp/abi.py"
+"""Written by scripts/bind_llama_cpp.py: as long as what is bound, with names that llama.cpp documents."""
+
 FILE_LINES = 600
 FUNCTION_LINES = 60
 
@@ -40,7 +43,7 @@ def test_the_source_is_found() -> None:
 
 
 def test_files_are_short() -> None:
-    lines = {name: len(text.splitlines()) for name, text in texts().items()}
+    lines = {name: len(text.splitlines()) for name, text in texts().items() if name != GENERATED}
     long = {name: count for name, count in lines.items() if count > FILE_LINES}
     assert not long, f"over {FILE_LINES} lines: a file this long usually holds two ideas"
 
@@ -65,6 +68,7 @@ def test_what_modules_export_has_docstrings() -> None:
     bare = [
         f"{name}: {node.name}"
         for name, module in modules().items()
+        if name != GENERATED
         for node in module.body
         if isinstance(node, Function | ast.ClassDef)
         if not node.name.startswith("_") and ast.get_docstring(node) is None
