@@ -44,9 +44,9 @@ class ModelOptions:
     `llama_library`: the llama.cpp that runs GGUF files, if not the packaged one; there is one for a process
     (docs/llama-library.md).
     `other_programs`: folders of other programs in which a draft model is looked up by name.
-    `probe`: measure batch invariance; the result is cached under `cache_dir`. `progress` is called with the
-    loaded fraction of the weights, `notice` with a line for the user before a long step. An exception raised
-    in either stops the loading.
+    `probe`: measure batch invariance; the result is cached under `cache_dir`. "thorough" compares more, for
+    some minutes, whatever is cached. `progress` is called with the loaded fraction of the weights, `notice`
+    with a line for the user before a long step. An exception raised in either stops the loading.
     """
 
     context_length: int = 0
@@ -60,7 +60,7 @@ class ModelOptions:
     kv_type: str = "auto"
     dtype: Dtype = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    probe: bool = True
+    probe: bool | Literal["thorough"] = True
     llama_library: Path | None = None
     cache_dir: Path | None = None
     other_programs: OtherPrograms = field(default_factory=OtherPrograms)

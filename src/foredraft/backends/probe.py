@@ -1,9 +1,8 @@
 """The batch-invariance probe: are a row's logits the same, bit for bit, whatever else is in its forward?
 
 Identical output with speculation on and off requires this (docs/exactness.md): a draft is verified in a
-forward of n rows, plain decoding uses forwards of one. So the probe runs the same tokens one by one and in
-batches, near the start and past 512 cells of context (where llama.cpp switches attention kernels), alone and
-beside another sequence, and compares the logits bitwise. The result is cached by model and settings.
+forward of n rows, plain decoding uses forwards of one. What is compared is in `comparison`. The verdict is
+kept by model and settings; a thorough one is never replaced by a quick one.
 """
 
 from __future__ import annotations
@@ -12,25 +11,34 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
-
+from foredraft.backends.comparison import (
+    MOST_SEQUENCES,
+    QUICK,
+    THOROUGH,
+    Effort,
+    Lengthen,
+    Result,
+    compare,
+    compared_depths,
+)
 from foredraft.config import ModelOptions
 from foredraft.files import write_atomically
 from foredraft.protocols import Model
-from foredraft.types import Logits, Rollback, Rows
 
 logger = logging.getLogger(__name__)
 
-ROWS = (2, 3, 4, 5, 8, 12, 16, 17, 33, 63, 129)
-"""Batch sizes to compare: both sides of the steps of matrix kernels, and a tiled one (≥ 64)."""
+MOST_TRIES = 3
+"""A verdict that was cut short is made again when the model is loaded again: the machine may have been busy.
+A model may also be slow.
+"""
 
-REFERENCE_ROWS = 17
-DEPTHS = (8, 530)
-_VERSION = 6
+_VERSION = 7
 """Version of the probe and of the arithmetic that it measures."""
 
 
@@ -43,131 +51,139 @@ class Probeable(Model, Protocol):
 M = TypeVar("M", bound=Probeable)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The largest number of rows up to which all that was compared is bit-identical, 1 if the arithmetic is
+    not exact or nothing was compared; and what was compared, in words. `thorough`: as asked for by `doctor`.
+    `cut`: forwards as large as drafts can be were left out for time; `tries`: how often that has been so.
+    """
+
+    rows: int
+    note: str
+    thorough: bool = False
+    cut: bool = False
+    tries: int = 1
+
+
 def with_measured(
     model: M,
     settings_key: str,
     options: ModelOptions,
-    measure: Callable[[], tuple[int, str]],
+    measure: Callable[[], Verdict],
     *,
     otherwise: int,
+    window: int = 0,
+    tries: int = MOST_TRIES,
 ) -> M:
-    """The model with its measured `batch_invariant`, from the cache or by measuring now.
+    """The model with its measured `batch_invariant`, from the cache or by measuring now; a thorough probe
+    always measures.
 
-    `otherwise` is the maximum rows of one sequence in a verifying forward if the model is not exact.
+    `otherwise` is the maximum rows of one sequence in a verifying forward if the model is not exact, `window`
+    the tokens of a sliding window.
     """
-    scope = f"{_depths(model)}|{model.capabilities.max_batch}|{model.capabilities.sequences > 1}"
+    able = model.capabilities
+    scope = f"{compared_depths(model, window)}|{able.max_batch}|{min(able.sequences, MOST_SEQUENCES)}"
     identity = f"{_VERSION}|{version('foredraft')}|{model.info.file_hash}|{settings_key}|{scope}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:32]
     file = options.cache_dir / "probes" / f"{key}.json" if options.cache_dir else None
-    result = _read(file)
-    if result is None:
+    verdict = _read(file)
+    if verdict is None or options.probe == "thorough" or (verdict.cut and verdict.tries < tries):
         if options.notice is not None:
             options.notice("Checking exactness of batched arithmetic (once for each model and machine)…")
-        result = measure()
-        _write(file, result)
-    rows, note = result
+        verdict = _kept(file, measure())
+    rows = verdict.rows
     return model.with_capabilities(
         batch_invariant=rows >= 2,
-        invariance_note=note,
-        max_rows=rows if rows >= 2 else min(otherwise, model.capabilities.max_batch),
+        invariance_note=verdict.note,
+        max_rows=rows if rows >= 2 else min(otherwise, able.max_batch),
     )
 
 
-def measure(model: Model, *, enough: int) -> tuple[int, str]:
-    """(largest batch size up to which every tested size was bit-identical to single rows, a description).
+def measure(
+    model: Model,
+    options: ModelOptions,
+    *,
+    enough: int,
+    effort: Effort = QUICK,
+    window: int = 0,
+    lengthen: Lengthen | None = None,
+) -> Verdict:
+    """Compare now, with `effort`, or thoroughly if the options say so. See `comparison.compare`."""
+    thorough = options.probe == "thorough"
+    result = compare(
+        model,
+        enough=enough,
+        effort=THOROUGH if thorough else effort,
+        window=window,
+        lengthen=lengthen,
+        progress=options.notice,
+    )
+    return verdict_of(result, enough=enough, thorough=thorough)
 
-    1 also if nothing could be compared, because only measured invariance counts. If fewer than `enough` rows
-    are exact although more could be compared, the result is 1, too: drafts would have to be short.
+
+def verdict_of(result: Result, *, enough: int, thorough: bool = False) -> Verdict:
+    """The verdict on what was compared. With a difference in a forward of up to `enough` rows it is not
+    exact, although fewer rows may be: drafts would have to be short.
     """
-    rng = np.random.default_rng(7)
-    tokens = [int(token) for token in rng.integers(0, model.info.vocab_size, max(DEPTHS) + max(ROWS))]
-    depths = _depths(model)
-    tested = [size for depth in depths for size in _sizes(model, depth)]
-    if not tested:
-        return 1, "not measured: the context or the batch is too short for a comparison"
-    found = [_first_difference(model, tokens, depth) for depth in depths]
-    model.release(0)
-    smallest = min((size for size in found if size is not None), default=None)
-    exact = max((size for size in tested if smallest is None or size < smallest), default=1)
-    if exact < min(enough, max(tested)):
-        return 1, f"the backend's arithmetic depends on the batch size (from {smallest} rows on)"
-    where = " and ".join(str(depth) for depth in depths)
-    return exact, f"logits of 1 and up to {exact} rows are bit-identical at a depth of {where} tokens"
+    worst = result.differences[0] if result.differences else None
+    if worst is not None and worst.rows <= enough:
+        cause = "what else is in a forward" if worst.beside else f"the batch size (from {worst.rows} rows on)"
+        return Verdict(1, f"the backend's arithmetic depends on {cause}: {worst}", thorough)
+    if not result.sizes:
+        return Verdict(1, "not measured: the context or the batch is too short for a comparison", thorough)
+    note = f"logits of 1 and up to {result.exact} rows are bit-identical at a depth of {_scope(result)}"
+    if worst is not None:
+        note += f"; {worst}"
+    elif not result.complete and not thorough:
+        note += "; 'foredraft doctor --thorough' compares more"
+    cut = worst is None and not result.complete and result.exact < enough
+    return Verdict(result.exact, note, thorough, cut and not thorough)
 
 
-def _depths(model: Model) -> list[int]:
-    """`DEPTHS`, limited to the context length."""
-    deepest = model.info.context_length - REFERENCE_ROWS
-    return sorted({min(depth, deepest) for depth in DEPTHS}) if deepest >= 0 else []
+def _scope(result: Result) -> str:
+    """What was compared, in words."""
+    *shallow, deepest = (f"{depth:,}" for depth in sorted(result.depths))
+    depths = f"{', '.join(shallow)} and {deepest}" if shallow else deepest
+    texts = f"{len(result.passages)} text{'s' if len(result.passages) > 1 else ''}"
+    beside = ", alone and beside other sequences" if result.together else ""
+    return f"{depths} tokens ({texts}, {result.logits / 1e6:,.1f} million logits{beside})"
 
 
-def _sizes(model: Model, depth: int) -> list[int]:
-    most = min(model.info.context_length - depth, model.capabilities.max_batch)
-    return [size for size in ROWS if size <= most]
-
-
-def _first_difference(model: Model, tokens: list[int], depth: int) -> int | None:
-    """The smallest tested batch size whose logits differ from those of single rows, or None."""
-    _prefill(model, 0, tokens[:depth])
-    go_back = _way_back(model, depth)
-    single = [_rows(model, 0, tokens, depth + i, 1)[0] for i in range(REFERENCE_ROWS)]
-    reference = np.stack(single)
-    for count in _sizes(model, depth):
-        go_back()
-        compared = min(count, REFERENCE_ROWS)
-        if not np.array_equal(_rows(model, 0, tokens, depth, count)[:compared], reference[:compared]):
-            return count
-    go_back()
-    if model.capabilities.sequences > 1 and not _same_beside_another(model, tokens, depth, reference):
-        return 2
-    return None
-
-
-def _way_back(model: Model, depth: int) -> Callable[[], None]:
-    """A function that restores sequence 0 to its present `depth` tokens."""
-    if model.capabilities.rollback is Rollback.TRUNCATE:
-        return lambda: model.truncate(0, depth)
-    snapshot = model.snapshot(0)
-    return lambda: model.restore(0, snapshot)
-
-
-def _same_beside_another(model: Model, tokens: list[int], depth: int, reference: Logits) -> bool:
-    own = min(3, model.capabilities.max_batch - 1)
-    others = min(5, model.capabilities.max_batch - own)
-    batch = [Rows(0, depth, tokens[depth : depth + own], own), Rows(1, 0, tokens[:others], others)]
-    same = np.array_equal(model.forward(batch)[:own], reference[:own])
-    model.release(1)
-    return same
-
-
-def _prefill(model: Model, seq: int, tokens: list[int]) -> None:
-    model.release(seq)
-    step = model.capabilities.max_batch
-    for start in range(0, len(tokens), step):
-        model.forward([Rows(seq, start, tokens[start : start + step], 0)])
-
-
-def _rows(model: Model, seq: int, tokens: list[int], start: int, count: int) -> Logits:
-    return model.forward([Rows(seq, start, tokens[start : start + count], count)]).copy()
-
-
-def _read(file: Path | None) -> tuple[int, str] | None:
-    if file is None:
-        return None
+def _read(file: Path | None) -> Verdict | None:
+    """The kept verdict; None, with a warning, if it cannot be read."""
     try:
-        data = json.loads(file.read_text())
-        return int(data["rows"]), str(data["note"])
-    except FileNotFoundError:
-        return None
+        return _stored(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("Ignoring the unreadable probe result %s: %s", file, error)
         return None
 
 
-def _write(file: Path | None, result: tuple[int, str]) -> None:
+def _stored(file: Path | None) -> Verdict | None:
+    """The verdict in a file; None if there is none. Raises OSError, ValueError, KeyError, TypeError."""
     if file is None:
-        return
+        return None
     try:
-        write_atomically(file, json.dumps({"rows": result[0], "note": result[1]}).encode())
-    except OSError as error:
-        logger.warning("Cannot save the probe result: %s", error)
+        data = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    flags = bool(data["thorough"]), bool(data["cut"])
+    return Verdict(int(data["rows"]), str(data["note"]), *flags, int(data["tries"]))
+
+
+def _kept(file: Path | None, verdict: Verdict) -> Verdict:
+    """The verdict to use and to keep: this one, or what is there now if that compared more."""
+    there = None
+    if not verdict.thorough:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # replaced; reading it has warned
+            there = _stored(file)
+    if there is not None and there.thorough:
+        return there
+    if there is not None:
+        more = verdict.rows >= there.rows or verdict.rows == 1
+        verdict = replace(verdict if more else there, tries=there.tries + 1)
+    if file is not None:
+        try:
+            write_atomically(file, json.dumps(asdict(verdict)).encode())
+        except OSError as error:
+            logger.warning("Cannot save the probe result: %s", error)
+    return verdict

@@ -107,8 +107,13 @@ class ToolCalls:
 @click.argument("model", required=False, shell_complete=complete_models)
 @model_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--thorough",
+    is_flag=True,
+    help="Check exactness with more texts, depths and numbers of rows: for some minutes, once.",
+)
 @model_options
-def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
+def doctor(model: str | None, *, as_json: bool, thorough: bool, **options: Any) -> int:
     """Check this installation and MODEL (default: the default model), and say what to do.
     MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
     settings. The exit code is 0 if it can run, 2 if not.
@@ -124,7 +129,10 @@ def doctor(model: str | None, *, as_json: bool, **options: Any) -> int:
     with HeldCtrlC():
         _check_torch(report, needed=safetensors)
     if not report.problems:
-        _check_model(report, found, take_model_options(options))
+        loading = take_model_options(options)
+        _check_model(report, found, {**loading, "probe": "thorough"} if thorough else loading)
+        if thorough and not report.problems:
+            _check_several(report, found, loading)
     drafters = diagnosis.drafters()
     report.section("Drafters", drafters, _drafter_rows(drafters))
     _check_storage(report)
@@ -259,6 +267,24 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
             report.section("Memory", memory, _memory_rows(memory))
     except ForedraftError as error:
         report.section("Loading", None, report.failed(error))
+
+
+def _check_several(report: Report, found: Path | ForedraftError, options: dict[str, Any]) -> None:
+    """Exactness as the server needs it, thoroughly: with several sequences."""
+    from foredraft.server.settings import ModelSettings
+
+    count = ModelSettings(path=str(found)).sequences
+    options = {**options, "probe": "thorough", "sequences": count}
+    title = f"Exactness of {count} requests at once"
+    try:
+        if isinstance(found, ForedraftError):
+            raise found
+        with load_engine(found, Speculation(adaptive=False), options, stderr_console()) as engine:
+            able = engine.model.capabilities
+            exactness = Exactness(able.batch_invariant, able.invariance_note)
+            report.section(title, exactness, _exactness_rows(exactness, able))
+    except ForedraftError as error:
+        report.section(title, None, report.failed(error))
 
 
 def _file_rows(file: diagnosis.ModelFile) -> Iterator[Row]:

@@ -23,6 +23,7 @@ _PATHS = {
     "llama_library": "the path of a shared library, or None for the packaged one",
 }
 _SWITCHES = ("probe", "remember")
+_THOROUGH = "thorough"
 _CALLBACKS = ("progress", "notice")
 
 
@@ -45,7 +46,7 @@ class EngineOptions(TypedDict, total=False):
     kv_type: str
     dtype: Dtype
     flash_attention: Literal["auto", "on", "off"]
-    probe: bool
+    probe: bool | Literal["thorough"]
     llama_library: str | Path | None
     progress: Callable[[float], None] | None
     notice: Callable[[str], None] | None
@@ -96,7 +97,7 @@ def _checked(name: str, value: object) -> object:
         return _whole(name, value)
     if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
         raise _wrong(name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
-    if name in _SWITCHES:
+    if name in _SWITCHES and (name, value) != ("probe", _THOROUGH):
         if not isinstance(value, bool | np.bool_):
             raise _wrong(name, value, "True or False")
         return bool(value)

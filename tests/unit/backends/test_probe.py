@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import gguf_factory
+from foredraft.backends.comparison import MOST_ROWS
 from foredraft.backends.llamacpp import BACKEND, probe
 from foredraft.backends.llamacpp.model import UNTILED_ROWS, LlamaCppModel
+from foredraft.backends.probe import MOST_TRIES, Verdict
 from foredraft.config import ModelOptions
 from foredraft.protocols import Model
 from foredraft.testing import FakeModel
@@ -97,7 +99,8 @@ class Rounding(FakeModel):
 
 def measure(model: FakeModel) -> tuple[int, str]:
     """The probe asks for nothing that is not in the contract."""
-    return probe.measure(cast("LlamaCppModel", model))
+    verdict = probe.measure(cast("LlamaCppModel", model), ModelOptions())
+    return verdict.rows, verdict.note
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 16, 33])
@@ -115,14 +118,14 @@ def test_a_difference_beyond_the_rows_of_a_draft_only_limits_them() -> None:
 
 def test_a_model_that_another_sequence_disturbs_is_not_exact() -> None:
     assert measure(Rounding(1000, beside=True))[0] == 1
-    assert measure(Rounding(1000, beside=True, sequences=1))[0] == max(probe.ROWS)
+    assert measure(Rounding(1000, beside=True, sequences=1))[0] == MOST_ROWS
 
 
-def test_an_exact_model_is_compared_at_both_depths_and_left_empty() -> None:
+def test_an_exact_model_is_compared_at_three_depths_and_left_empty() -> None:
     model = FakeModel(max_rows=200, context_length=1000)
     rows, note = measure(model)
-    assert rows == max(probe.ROWS)
-    assert "8 and 530 tokens" in note
+    assert rows == MOST_ROWS
+    assert "8, 250 and 506 tokens" in note
     assert [model.length(seq) for seq in range(4)] == [0] * 4
 
 
@@ -177,9 +180,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     measure = probe.measure
 
-    def watching(model: LlamaCppModel) -> tuple[int, str]:
+    def watching(model: LlamaCppModel, options: ModelOptions, window: int) -> Verdict:
         names.append(model.info.path)
-        return measure(model)
+        return measure(model, options, window)
 
     monkeypatch.setattr(probe, "measure", watching)
     return names
@@ -231,6 +234,84 @@ def test_nothing_is_written_without_a_cache(folder: Path, tmp_path: Path, measur
         load(tiny(folder), cache_dir=None).close()
     assert len(measured) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thorough_result_is_measured_anew_and_used_from_then_on(
+    folder: Path, tmp_path: Path, measured: list[str]
+) -> None:
+    load(tiny(folder), cache_dir=tmp_path).close()
+    lines: list[str] = []
+    thorough = load(tiny(folder), cache_dir=tmp_path, probe="thorough", notice=lines.append)
+    assert any("thoroughly" in line for line in lines)
+    later = load(tiny(folder), cache_dir=tmp_path)
+    assert len(measured) == 2
+    assert later.capabilities == thorough.capabilities
+    assert "(6 texts, " in later.capabilities.invariance_note
+    for model in (thorough, later):
+        model.close()
+
+
+class Verdicts:
+    """Stands for measuring: says the verdicts in turn."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self.left = list(verdicts)
+
+    def __call__(self, *_: object) -> Verdict:
+        return self.left.pop(0)
+
+
+def load_with(monkeypatch: pytest.MonkeyPatch, folder: Path, cache: Path, *verdicts: Verdict) -> list[int]:
+    """The rows that each of so many loads gets."""
+    said, found = Verdicts(*verdicts), []
+    monkeypatch.setattr(probe, "measure", said)
+    while said.left:
+        model = load(tiny(folder), cache_dir=cache)
+        found.append(model.capabilities.max_rows)
+        model.close()
+    return found
+
+
+def test_a_quick_result_does_not_replace_a_thorough_one_made_meanwhile(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thorough = Verdict(129, "thorough", thorough=True)
+
+    def meanwhile(*_: object) -> Verdict:
+        monkeypatch.setattr(probe, "measure", Verdicts(thorough))
+        load(tiny(folder), cache_dir=tmp_path, probe="thorough").close()
+        return Verdict(63, "quick")
+
+    monkeypatch.setattr(probe, "measure", meanwhile)
+    for _ in range(2):
+        model = load(tiny(folder), cache_dir=tmp_path)
+        assert (model.capabilities.max_rows, model.capabilities.invariance_note) == (129, "thorough")
+        model.close()
+
+
+def test_a_result_that_was_cut_short_is_made_again_a_few_times(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = Verdict(16, "cut", cut=True)
+    assert load_with(monkeypatch, folder, tmp_path, *[cut] * MOST_TRIES) == [16] * MOST_TRIES
+    monkeypatch.setattr(probe, "measure", Verdicts())
+    load(tiny(folder), cache_dir=tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("second", "rows"),
+    [
+        (Verdict(129, "whole"), 129),
+        (Verdict(8, "even shorter", cut=True), 16),
+        (Verdict(1, "not exact"), UNTILED_ROWS),
+    ],
+    ids=str,
+)
+def test_what_compared_more_or_found_a_difference_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: Verdict, rows: int
+) -> None:
+    cut = Verdict(16, "cut", cut=True)
+    assert load_with(monkeypatch, folder, tmp_path, cut, second) == [16, rows]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"rows": 5}', '{"rows": "many", "note": ""}', "\0"])

@@ -15,7 +15,7 @@ from foredraft.types import Capabilities
 
 @pytest.fixture(scope="module")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An exact model with room for both depths of the probe."""
+    """An exact model with room for all depths of the probe."""
     path = tmp_path_factory.mktemp("model") / "long.gguf"
     return gguf_factory.tiny_llama(path, ctx_train=2048, weight_type="q4_0")
 
@@ -28,16 +28,16 @@ def capabilities(path: Path, cache: Path | None, **options: int) -> Capabilities
         model.close()
 
 
-def test_a_fresh_probe_compares_both_depths(long_model: Path) -> None:
-    assert "8 and 530" in capabilities(long_model, None, context_length=2048).invariance_note
+def test_a_fresh_probe_compares_three_depths(long_model: Path) -> None:
+    assert "8, 250 and 506" in capabilities(long_model, None, context_length=2048).invariance_note
 
 
 def test_what_a_short_context_measured_is_not_claimed_for_a_long_one(
     long_model: Path, tmp_path: Path
 ) -> None:
     short = capabilities(long_model, tmp_path, context_length=256)
-    assert "530" not in short.invariance_note
-    assert "8 and 530" in capabilities(long_model, tmp_path, context_length=2048).invariance_note
+    assert "506" not in short.invariance_note
+    assert "8, 250 and 506" in capabilities(long_model, tmp_path, context_length=2048).invariance_note
 
 
 def test_what_one_sequence_measured_is_not_claimed_for_several(long_model: Path, tmp_path: Path) -> None:

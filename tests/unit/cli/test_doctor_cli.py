@@ -14,6 +14,7 @@ import pytest
 import foredraft as package
 import gguf_factory
 from command_line import Command
+from foredraft.backends.comparison import Effort
 from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
 from foredraft.errors import BackendError
@@ -85,6 +86,18 @@ def test_exactness_is_what_a_run_reports(foredraft: Command, tmp_path: Path) -> 
         ran = foredraft("run", path, "Hello", "-t", 1, "-n", 1, "--json")
         spec = json.loads(ran.out)["speculation"]
         assert found == {"exact": spec["exact"], "note": spec["exact_reason"]}
+
+
+def test_a_thorough_check_is_kept_for_one_request_and_for_several(
+    foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foredraft.backends.probe.THOROUGH", Effort(0.3, thorough=True))
+    path = gguf_factory.tiny_llama(tmp_path / "model.gguf", weight_type="q8_0")
+    found = as_json(foredraft, path, "--thorough", "--ctx", 128)
+    several = found["exactness of 4 requests at once"]
+    assert "beside other sequences" in several["note"]
+    assert "beside other sequences" not in found["exactness"]["note"]
+    assert as_json(foredraft, path, "--ctx", 128)["exactness"] == found["exactness"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ GOOD: list[Mapping[str, Any]] = [
     {"memory": "ram", "flash_attention": "off", "kv_type": "bf16/f16"},
     {"memory": "mmap", "flash_attention": "on", "kv_type": "auto"},
     {"flash_attention": "auto", "probe": False},
+    {"probe": "thorough"},
     {"progress": None, "notice": print},
     {"llama_library": None},
     {"llama_library": Path("/opt/llama/libllama.so")},

@@ -435,6 +435,7 @@ class Functions:
     llama_get_logits: Callable[[Any], Any]
     llama_get_logits_ith: Callable[[Any, int], Any]
     llama_get_memory: Callable[[Any], Any]
+    llama_get_model: Callable[[Any], Any]
     llama_init_from_model: Callable[[Any, llama_context_params], Any]
     llama_log_set: Callable[[Any, Any], None]
     llama_memory_clear: Callable[[Any, bool], None]
@@ -456,6 +457,7 @@ class Functions:
     llama_model_n_head: Callable[[Any], int]
     llama_model_n_head_kv: Callable[[Any], int]
     llama_model_n_params: Callable[[Any], int]
+    llama_model_n_swa: Callable[[Any], int]
     llama_model_size: Callable[[Any], int]
     llama_n_batch: Callable[[Any], int]
     llama_n_rs_seq: Callable[[Any], int]
@@ -597,6 +599,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_get_logits": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p,)),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p, ctypes.c_int32)),
     "llama_get_memory": (ctypes.c_void_p, (ctypes.c_void_p,)),
+    "llama_get_model": (ctypes.c_void_p, (ctypes.c_void_p,)),
     "llama_init_from_model": (ctypes.c_void_p, (ctypes.c_void_p, llama_context_params)),
     "llama_log_set": (
         None,
@@ -624,6 +627,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_model_n_head": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head_kv": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_params": (ctypes.c_uint64, (ctypes.c_void_p,)),
+    "llama_model_n_swa": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_size": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_n_batch": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_rs_seq": (ctypes.c_uint32, (ctypes.c_void_p,)),

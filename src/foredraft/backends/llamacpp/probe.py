@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from foredraft.backends import probe
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.interruptible import interruptible
 from foredraft.backends.llamacpp.model import UNTILED_ROWS
-from foredraft.backends.probe import ROWS, M
+from foredraft.backends.llamacpp.repeated_cells import repeated
+from foredraft.backends.probe import M, Verdict
 from foredraft.config import ModelOptions
 from foredraft.protocols import Model
-
-__all__ = ["ROWS", "measure", "probed"]
 
 _TILED_KERNELS = b"LLAMAFILE = 1"
 """In llama.cpp's build information: matrix kernels whose summation order depends on the number of rows."""
 
 _REMEDY = "llama.cpp built with -DGGML_LLAMAFILE=OFF may be exact (docs/exactness.md)"
 
+MOST_BYTES = 1 << 29
+"""Of a sequence with repeated cells, which is twice in memory."""
+
 
 def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> M:
     """The model with its measured `batch_invariant`, from the cache or by probing it on its `context`. Ctrl-C
     aborts the probe within a forward, with KeyboardInterrupt.
     """
+    window = int(lib.llama_model_n_swa(lib.llama_get_model(context)))
 
-    def measured() -> tuple[int, str]:
-        return interruptible(context, lambda: measure(model))
+    def measured() -> Verdict:
+        return interruptible(context, lambda: measure(model, options, window))
 
-    return probe.with_measured(model, settings_key, options, measured, otherwise=UNTILED_ROWS)
+    return probe.with_measured(model, settings_key, options, measured, otherwise=UNTILED_ROWS, window=window)
 
 
-def measure(model: Model) -> tuple[int, str]:
+def measure(model: Model, options: ModelOptions, window: int = 0) -> Verdict:
     """`backends.probe.measure`, with advice about kernels that are known not to be exact."""
-    rows, note = probe.measure(model, enough=UNTILED_ROWS)
-    if rows == 1 and "depends on the batch size" in note and _TILED_KERNELS in _build():
-        return rows, f"{note}; {_REMEDY}"
-    return rows, note
+    verdict = probe.measure(model, options, enough=UNTILED_ROWS, window=window, lengthen=_lengthened)
+    if "depends on the batch size" in verdict.note and _TILED_KERNELS in _build():
+        return replace(verdict, note=f"{verdict.note}; {_REMEDY}")
+    return verdict
+
+
+def _lengthened(snapshot: object, length: int) -> object | None:
+    return repeated(cast("bytearray", snapshot), length, most_bytes=MOST_BYTES)
 
 
 def _build() -> bytes:

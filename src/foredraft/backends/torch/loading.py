@@ -15,8 +15,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from foredraft import installation
+from foredraft.backends.comparison import Effort
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.probe import measure, with_measured
+from foredraft.backends.probe import Verdict, measure, with_measured
 from foredraft.backends.torch.attention import cells_dtype
 from foredraft.backends.torch.cached import OwnCaches
 from foredraft.backends.torch.check import AS_GGUF
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_PARAMETERS = 16
 """Tensor elements per byte of the files at most: no storage format has fewer than four bits."""
+
+_EFFORT = Effort(3.0)
+"""Of the exactness probe: eager forwards take longer than llama.cpp's, and every depth has to be computed."""
 
 _PANIC = "PanicException"
 """The exception for a panic in a library written in Rust, such as tokenizers. It is not an Exception."""
@@ -135,7 +139,11 @@ def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
     if "streamed" in model.info.settings:
         return _as_known(model, key, options)
     return with_measured(
-        model, key, options, lambda: measure(model, enough=VERIFY_ROWS), otherwise=VERIFY_ROWS
+        model,
+        key,
+        options,
+        lambda: measure(model, options, enough=VERIFY_ROWS, effort=_EFFORT),
+        otherwise=VERIFY_ROWS,
     )
 
 
@@ -144,11 +152,12 @@ def _as_known(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
     forwards: minutes if each of them copies most of a large model.
     """
 
-    def too_slow() -> tuple[int, str]:
+    def too_slow() -> Verdict:
         raise _UnmeasuredError
 
     try:
-        return with_measured(model, key, replace(options, notice=None), too_slow, otherwise=VERIFY_ROWS)
+        known = replace(options, probe=True, notice=None)
+        return with_measured(model, key, known, too_slow, otherwise=VERIFY_ROWS, tries=1)
     except _UnmeasuredError:
         return model.with_capabilities(invariance_note="not measured: too slow with streamed layers")
 

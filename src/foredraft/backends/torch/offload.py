@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from foredraft.backends.probe import ROWS
+from foredraft.backends.comparison import MOST_ROWS
 from foredraft.backends.torch.attention import choose_attention
 from foredraft.backends.torch.fixed_sizes import (
     SIZES,
@@ -155,7 +155,7 @@ def lean_on(
 def _working(config: Any, options: ModelOptions, context_length: int, item: int, *, held: bool) -> int:
     """Bytes that forwards need beside weights and cache; `held`: in batches of fixed sizes."""
     head, rows = head_size(config), max(options.batch, options.sequences)
-    wanted = min(rows, options.sequences * max(ROWS))
+    wanted = min(rows, options.sequences * MOST_ROWS)
     room = working_room(config, head, rows=rows, wanted=wanted, context_length=context_length, item=item)
     return room + (held_room(config, head, cells=context_length, item=item) if held else 0)
 

@@ -15,6 +15,7 @@ import torch
 
 import torch_factory
 from foredraft import Engine, SamplingParams
+from foredraft.backends.probe import Verdict
 from foredraft.backends.torch import offload, offload_cpu
 from foredraft.backends.torch.loading import load_model
 from foredraft.backends.torch.model import TorchModel
@@ -137,7 +138,9 @@ def test_exactness_is_what_was_measured_of_the_whole_model(
     assert len(lines) == 1
     assert "set by --gpu-layers 2" in lines[0]
     with monkeypatch.context() as patch:
-        patch.setattr("foredraft.backends.torch.loading.measure", lambda *_, **__: (33, "seen"))
+        patch.setattr(
+            "foredraft.backends.torch.loading.measure", lambda *_, **__: Verdict(33, "seen", cut=True)
+        )
         whole = load(deep, **options).capabilities
     streamed = load(deep, gpu_layers=2, **options).capabilities
     for able in (whole, streamed):
