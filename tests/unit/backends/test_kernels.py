@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,6 +347,29 @@ def test_another_tensor(unused: NativeLibrary, member: str, monkeypatch: pytest.
 def test_a_library_that_lacks_what_is_needed(unused: NativeLibrary) -> None:
     with pytest.raises(LeftOutError, match="ggml_backend_cpu_get_extra_buffer_types"):
         unused.attach(ctypes.CDLL(None))
+
+
+@pytest.mark.parametrize(("beside", "lacking"), [(True, "ggml_barrier"), (False, "get_extra_buffer_types")])
+def test_the_processor_s_part_may_be_a_file_beside_the_library(
+    unused: NativeLibrary, tmp_path: Path, beside: bool, lacking: str
+) -> None:
+    """As in llama.cpp's releases, which load it themselves; one elsewhere belongs to another llama.cpp."""
+    compiler = shutil.which("c++") or pytest.skip("there is no compiler")
+    (tmp_path / "main").mkdir()
+    (tmp_path / "other").mkdir()
+    main, part = (
+        tmp_path / "main/libllama.so",
+        tmp_path / ("main" if beside else "other") / "libggml-cpu-x.so",
+    )
+    for path, name in (
+        (main, "ggml_tensor_overhead"),
+        (part, "_Z39ggml_backend_cpu_get_extra_buffer_typesv"),
+    ):
+        command = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(path), "-"]
+        subprocess.run(command, input=f"void {name}(void) {{}}", text=True, check=True)
+    loaded = [ctypes.CDLL(str(main)), ctypes.CDLL(str(part))]
+    with pytest.raises(LeftOutError, match=rf"{lacking}\w*$"):
+        unused.attach(loaded[0])
 
 
 @needed

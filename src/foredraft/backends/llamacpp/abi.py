@@ -363,8 +363,6 @@ class Functions:
     ggml_backend_buffer_free: Callable[[Any], None]
     ggml_backend_buffer_get_base: Callable[[Any], Any]
     ggml_backend_cpu_buffer_type: Callable[[], Any]
-    ggml_backend_cpu_init: Callable[[], Any]
-    ggml_backend_cpu_set_n_threads: Callable[[Any, int], None]
     ggml_backend_dev_count: Callable[[], int]
     ggml_backend_dev_description: Callable[[Any], bytes | None]
     ggml_backend_dev_get: Callable[[int], Any]
@@ -373,6 +371,7 @@ class Functions:
     ggml_backend_dev_type: Callable[[Any], int]
     ggml_backend_free: Callable[[Any], None]
     ggml_backend_graph_compute: Callable[[Any, Any], int]
+    ggml_backend_init_by_type: Callable[[int, Any], Any]
     ggml_backend_load_all_from_path: Callable[[Any], None]
     ggml_backend_reg_count: Callable[[], int]
     ggml_backend_reg_get: Callable[[int], Any]
@@ -495,8 +494,6 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_buffer_free": (None, (ctypes.c_void_p,)),
     "ggml_backend_buffer_get_base": (ctypes.c_void_p, (ctypes.c_void_p,)),
     "ggml_backend_cpu_buffer_type": (ctypes.c_void_p, ()),
-    "ggml_backend_cpu_init": (ctypes.c_void_p, ()),
-    "ggml_backend_cpu_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32)),
     "ggml_backend_dev_count": (ctypes.c_uint64, ()),
     "ggml_backend_dev_description": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_dev_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
@@ -508,6 +505,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_dev_type": (ctypes.c_int, (ctypes.c_void_p,)),
     "ggml_backend_free": (None, (ctypes.c_void_p,)),
     "ggml_backend_graph_compute": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_backend_init_by_type": (ctypes.c_void_p, (ctypes.c_int, ctypes.c_char_p)),
     "ggml_backend_load_all_from_path": (None, (ctypes.c_char_p,)),
     "ggml_backend_reg_count": (ctypes.c_uint64, ()),
     "ggml_backend_reg_get": (ctypes.c_void_p, (ctypes.c_uint64,)),

@@ -33,7 +33,7 @@ NEAR = 0.01
 INPUTS = 512
 ROWS = (1, 3, 18)
 CELLS, HEADS, GROUPS, SIZE = 70, 6, 2, 64
-_THREADS = 2
+_CPU = 0  # ggml-backend.h: GGML_BACKEND_DEVICE_TYPE_CPU
 _META = 1 << 20
 
 
@@ -193,8 +193,7 @@ def _write(tensor: Any, values: npt.NDArray[Any]) -> None:
 def _computed(context: Any, out: Any, shape: tuple[int, ...]) -> Floats:
     graph = lib.ggml_new_graph(context)
     lib.ggml_build_forward_expand(graph, out)
-    backend = lib.ggml_backend_cpu_init()
-    lib.ggml_backend_cpu_set_n_threads(backend, _THREADS)
+    backend = lib.ggml_backend_init_by_type(_CPU, None)
     try:
         lib.ggml_backend_graph_compute(backend, graph)
     finally:

@@ -216,12 +216,11 @@ def _attached(library: binding.Library, cache: Path | None) -> Kernels:
 
 def _checked(library: binding.Library, native: NativeLibrary, cache: Path | None) -> str:
     """What is wrong with this pair of libraries, or an empty text: as stored, or by trying them."""
-    identity = "|".join(
-        f"{path}|{found.st_size}|{found.st_mtime_ns}"
-        for path in (library.path, native.path)
-        for found in (path.stat(),)
+    found = native.path.stat()
+    identity = (
+        f"{library.path}|{library.key}|{native.path}|{found.st_size}|{found.st_mtime_ns}|{native.sources}"
     )
-    name = hashlib.sha256(f"{identity}|{native.sources}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
     stored = cache / "probes" / f"kernels-{name}.json" if cache else None
     if stored is not None:
         try:
