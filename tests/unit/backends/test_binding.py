@@ -123,6 +123,8 @@ def test_the_package_for_a_gpu_is_the_same_version(monkeypatch: pytest.MonkeyPat
 class Other:
     """The process's library, except for some of its functions."""
 
+    others: list[Any]
+
     def __init__(self, **functions: Any) -> None:
         self._functions = functions
 
@@ -132,6 +134,11 @@ class Other:
                 raise AttributeError(name)
             return self._functions[name]
         return getattr(binding.library().handle, name)
+
+
+def check(library: Any, path: Path) -> None:
+    binding._check_version(library, path)
+    binding._check_functions(library, path)
 
 
 class Answer:
@@ -155,15 +162,16 @@ def model_params(**changes: object) -> abi.llama_model_params:
     ("functions", "reason"),
     [
         ({"llama_decode": None}, "lacks 1 functions .llama_decode."),
+        ({"llama_version": None}, "it has no llama_version"),
         ({"llama_version": Answer(b"0.5.0")}, "its llama.cpp version is 0.5.0"),
         ({"ggml_version": Answer(b"0.9.4")}, "its ggml version is 0.9.4"),
         ({"llama_model_default_params": Answer(model_params(load_mtp=True))}, "another load_mtp"),
     ],
-    ids=["lacks a function", "another llama.cpp", "another ggml", "other structs"],
+    ids=["lacks a function", "very old", "another llama.cpp", "another ggml", "other structs"],
 )
 def test_another_llama_cpp_is_refused(functions: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=reason) as caught:
-        binding._check(Other(**functions), tmp_path / "libllama.so")  # type: ignore[arg-type]
+        check(Other(**functions), tmp_path / "libllama.so")
     assert abi.VERSION.rpartition(".")[2] in caught.value.message
     assert f"xllamacpp=={abi.VERSION}" in (caught.value.hint or "")
 
@@ -171,14 +179,35 @@ def test_another_llama_cpp_is_refused(functions: dict[str, Any], reason: str, tm
 def test_a_library_that_is_not_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(_ctypes.__file__)
     monkeypatch.setattr(binding, "_chosen", [path])
-    with pytest.raises(BackendError, match=f"lacks {len(abi.SIGNATURES)} functions") as caught:
+    with pytest.raises(BackendError, match="it has no llama_version") as caught:
         binding._loaded(path)
     assert "docs/llama-library.md" in (caught.value.hint or "")
     assert "leave --llama-library out" in (caught.value.hint or "")
 
 
 def test_the_same_llama_cpp_is_not_refused(tmp_path: Path) -> None:
-    binding._check(Other(), tmp_path / "libllama.so")  # type: ignore[arg-type]
+    check(Other(), tmp_path / "libllama.so")
+
+
+# --- parts of a library ---------------------------------------------------------------------------------
+
+
+def test_the_processor_s_part_is_found_where_it_is_a_file_of_its_own() -> None:
+    """As in llama.cpp's releases: no function of it is found through libllama.so."""
+    library = Other(ggml_backend_cpu_init=None)
+    library.others = []
+    processor = binding._processor(library)  # type: ignore[arg-type]
+    assert library.others == [processor]
+    assert Path(processor._name).samefile(binding.library().path)
+    assert processor.ggml_backend_cpu_init
+
+
+def test_functions_of_parts_are_found() -> None:
+    handle = binding._Handle(Path(_ctypes.__file__))
+    assert not hasattr(handle, "ggml_backend_cpu_init")
+    handle.others.append(binding.library().handle)
+    assert handle.ggml_backend_cpu_init
+    assert binding.library().processor is binding.library().handle
 
 
 # --- one that the user names ---------------------------------------------------------------------------
@@ -226,7 +255,7 @@ def test_another_can_be_chosen_after_one_that_was_refused(tmp_path: Path) -> Non
     with pytest.raises(BackendError, match="cannot be loaded"):
         binding.library()
     binding.choose(Path(_ctypes.__file__))
-    with pytest.raises(BackendError, match="lacks"):
+    with pytest.raises(BackendError, match="it has no llama_version"):
         binding.library()
     assert binding.chosen() is None
 

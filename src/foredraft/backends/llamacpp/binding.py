@@ -44,13 +44,14 @@ _NEEDED_BY_IT = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded llama.cpp. `chosen`: the user named it. `built_for`: what it can compute on beside the
-    processor, by ggml's names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is
-    for reports.
+    """A loaded llama.cpp. `processor`: the part of it that computes on the processor, which may be another
+    file. `chosen`: the user named it. `built_for`: what it can compute on beside the processor, by ggml's
+    names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is for reports.
     """
 
     path: Path
     handle: ctypes.CDLL
+    processor: ctypes.CDLL
     chosen: bool
     built_for: tuple[str, ...]
     key: str
@@ -58,19 +59,21 @@ class Library:
 
 
 class _Handle(ctypes.CDLL):
-    """A library, and those that it was built with: Windows looks for a function in the named file only."""
+    """A library, and those that belong to it: Windows looks for a function in the named file only, and
+    nothing looks for it in files that ggml loads itself.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._others: list[ctypes.CDLL] = []
+        self.others: list[ctypes.CDLL] = []
         super().__init__(str(path))
         if sys.platform == "win32":
             names = ("ggml.dll", "ggml-base.dll", "ggml-cpu.dll")
-            self._others += [
+            self.others += [
                 ctypes.CDLL(str(file)) for name in names if (file := path.with_name(name)).exists()
             ]
 
     def __getattr__(self, name: str) -> Any:
-        for handle in self._others:
+        for handle in self.others:
             if hasattr(handle, name):
                 return getattr(handle, name)
         return super().__getattr__(name)
@@ -137,28 +140,18 @@ def library() -> Library:
 
 def _loaded(path: Path) -> Library:
     handle = _opened(path)
-    _check(handle, path)
+    _check_version(handle, path)
     _load_devices(handle, path)
+    processor = _processor(handle)
+    _check_functions(handle, path)
     built_for = _backends(handle)
-    if not _chosen:
-        name = ", ".join((f"{PACKAGE} {abi.VERSION}", *built_for))
-        return Library(
-            path,
-            handle,
-            chosen=False,
-            built_for=built_for,
-            key=f"{name}|{path.stat().st_size}",
-            name=f"llama.cpp ({name})",
-        )
-    digest = _digest({path, *path.parent.glob("*ggml*")})
-    return Library(
-        path,
-        handle,
-        chosen=True,
-        built_for=built_for,
-        key=f"{path}|{digest}",
-        name=f"llama.cpp {path} ({', '.join((digest[:8], *built_for))})",
-    )
+    if _chosen:
+        digest = _digest({path, *path.parent.glob("*ggml*")})
+        key, name = f"{path}|{digest}", f"{path} ({', '.join((digest[:8], *built_for))})"
+    else:
+        package = ", ".join((f"{PACKAGE} {abi.VERSION}", *built_for))
+        key, name = f"{package}|{path.stat().st_size}", f"({package})"
+    return Library(path, handle, processor, bool(_chosen), built_for, key, f"llama.cpp {name}")
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -194,7 +187,7 @@ def _packaged() -> Path:
     return files[0]
 
 
-def _opened(path: Path) -> ctypes.CDLL:
+def _opened(path: Path) -> _Handle:
     try:
         return _Handle(path)
     except OSError as error:
@@ -213,18 +206,22 @@ def _to_open(error: OSError) -> str:
     return f"Install {missing or 'the library that it needs'}; or {other}"
 
 
-def _check(handle: ctypes.CDLL, path: Path) -> None:
-    """Raises BackendError for another llama.cpp: missing functions, another version, or other structs, which
-    show in its default parameters.
-    """
+def _check_version(handle: ctypes.CDLL, path: Path) -> None:
+    """Raises BackendError for another version of llama.cpp, or another library."""
+    for name, expected in (("llama_version", abi.LLAMA_VERSION), ("ggml_version", abi.GGML_VERSION)):
+        if not hasattr(handle, name):
+            raise _unfit(path, f"it has no {name}")
+        found = _call(handle, name).decode("utf-8", "replace")
+        if found != expected:
+            raise _unfit(path, f"its {name.replace('_', '.cpp ' if name[0] == 'l' else ' ')} is {found}")
+
+
+def _check_functions(handle: ctypes.CDLL, path: Path) -> None:
+    """Raises BackendError for missing functions, or other structs, which show in the default parameters."""
     missing = [name for name in abi.SIGNATURES if not hasattr(handle, name)]
     if missing:
         some = ", ".join(missing[:3])
         raise _unfit(path, f"it lacks {len(missing)} functions ({some})")
-    for name, expected in (("llama_version", abi.LLAMA_VERSION), ("ggml_version", abi.GGML_VERSION)):
-        found = _call(handle, name).decode("utf-8", "replace")
-        if found != expected:
-            raise _unfit(path, f"its {name.replace('_', '.cpp ' if name[0] == 'l' else ' ')} is {found}")
     for name, expected_values in abi.DEFAULTS.items():
         values = _call(handle, name)
         wrong = [field for field, value in expected_values.items() if getattr(values, field) != value]
@@ -267,3 +264,28 @@ def _load_devices(handle: ctypes.CDLL, path: Path) -> None:
             f"The llama.cpp library {path} has no device to compute on.",
             hint="The files libggml-cpu*.so that were built with it have to lie in the same folder.",
         )
+
+
+class _Place(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    file: bytes | None
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _processor(handle: _Handle) -> ctypes.CDLL:
+    """`Library.processor`. Where it is a file of its own (GGML_BACKEND_DL) it is added to the handle."""
+    if sys.platform == "win32" or hasattr(handle, "ggml_backend_cpu_init"):
+        return handle
+    place = _Place()
+    backend = _bound(handle, "ggml_backend_reg_by_name")(b"CPU")
+    if not backend or not ctypes.CDLL(None).dladdr(ctypes.c_void_p(backend), ctypes.byref(place)):
+        return handle
+    processor = ctypes.CDLL(os.fsdecode(place.file or b""))
+    handle.others.append(processor)
+    return processor

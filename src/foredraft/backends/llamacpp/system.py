@@ -80,7 +80,7 @@ def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
 
 def _unloaded(library: Path) -> Iterator[str]:
     """The devices' files beside the library that do not load, which ggml passes over in silence."""
-    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    suffix = ".dll" if sys.platform == "win32" else ".so"
     for file in sorted(library.parent.glob(f"*ggml-*{suffix}")):
         try:
             ctypes.CDLL(str(file))
