@@ -199,6 +199,9 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
     for reason in machine.unloaded:
         yield "not loaded", f"[yellow]{escape(reason)}[/]"
     yield "GPU offload", "yes" if machine.gpu_offload else _no_gpu(llama)
+    if llama.built_for and not machine.gpu_offload:
+        for line in llama.said:
+            yield "ggml says", escape(printable(line))
 
 
 def _no_gpu(llama: LlamaCpp) -> str:

@@ -306,12 +306,14 @@ def test_a_library_that_the_user_named() -> None:
         chosen=True,
         built_for=("CUDA",),
         unloaded=(reason,),
+        said=("ggml_cuda_init: no CUDA-capable device is detected",),
     )
     rows = dict(doctor._machine_rows(diagnosis.machine(llama), llama))
     assert rows["llama.cpp"].startswith("llama.cpp /a.so (1a2b3c4d, CUDA)")
     assert "named with --llama-library" in rows["llama.cpp"]
     assert reason in rows["not loaded"]
     assert rows["GPU offload"] == "no: this library was built for CUDA and finds no GPU"
+    assert rows["ggml says"] == "ggml_cuda_init: no CUDA-capable device is detected"
 
 
 def test_the_devices_are_listed(foredraft: Command, tiny: Path) -> None:

@@ -388,6 +388,7 @@ class Functions:
     ggml_get_next_tensor: Callable[[Any, Any], Any]
     ggml_get_type_traits: Callable[[int], Any]
     ggml_init: Callable[[ggml_init_params], Any]
+    ggml_log_set: Callable[[Any, Any], None]
     ggml_mul_mat: Callable[[Any, Any, Any], Any]
     ggml_new_graph: Callable[[Any], Any]
     ggml_new_tensor_4d: Callable[[Any, int, int, int, int, int], Any]
@@ -535,6 +536,10 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_get_next_tensor": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_get_type_traits": (ctypes.c_void_p, (ctypes.c_int,)),
     "ggml_init": (ctypes.c_void_p, (ggml_init_params,)),
+    "ggml_log_set": (
+        None,
+        (ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p), ctypes.c_void_p),
+    ),
     "ggml_mul_mat": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_new_graph": (ctypes.c_void_p, (ctypes.c_void_p,)),
     "ggml_new_tensor_4d": (

@@ -46,7 +46,8 @@ _NEEDED_BY_IT = {
 class Library:
     """A loaded llama.cpp. `processor`: the part of it that computes on the processor, which may be another
     file. `chosen`: the user named it. `built_for`: what it can compute on beside the processor, by ggml's
-    names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is for reports.
+    names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is for reports. `said`:
+    the lines that ggml logged while it looked for devices.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Library:
     built_for: tuple[str, ...]
     key: str
     name: str
+    said: tuple[str, ...]
 
 
 class _Handle(ctypes.CDLL):
@@ -141,6 +143,8 @@ def library() -> Library:
 def _loaded(path: Path) -> Library:
     handle = _opened(path)
     _check_version(handle, path)
+    _said.clear()
+    _bound(handle, "ggml_log_set")(_listener, None)  # until `log.install`
     _load_devices(handle, path)
     processor = _processor(handle)
     _check_functions(handle, path)
@@ -151,7 +155,16 @@ def _loaded(path: Path) -> Library:
     else:
         package = ", ".join((f"{PACKAGE} {abi.VERSION}", *built_for))
         key, name = f"{package}|{path.stat().st_size}", f"({package})"
-    return Library(path, handle, processor, bool(_chosen), built_for, key, f"llama.cpp {name}")
+    said = tuple("".join(_said).splitlines())
+    return Library(path, handle, processor, bool(_chosen), built_for, key, f"llama.cpp {name}", said)
+
+
+def _listen(_level: int, text: bytes | None, _user_data: object) -> None:
+    _said.append((text or b"").decode("utf-8", "replace"))
+
+
+_said: list[str] = []
+_listener = abi.ggml_log_callback(_listen)
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -53,6 +53,7 @@ class LlamaCpp:
     chosen: bool = False
     built_for: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
@@ -73,6 +74,7 @@ def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
         chosen=library.chosen,
         built_for=library.built_for,
         unloaded=tuple(_unloaded(library.path)) if library.chosen else (),
+        said=library.said,
         kernels=", ".join(filter(None, (kernels.describe(), graphs.describe()))),
         without_kernels=kernels.left_out(),
     )
