@@ -123,8 +123,6 @@ def test_the_package_for_a_gpu_is_the_same_version(monkeypatch: pytest.MonkeyPat
 class Other:
     """The process's library, except for some of its functions."""
 
-    others: list[Any]
-
     def __init__(self, **functions: Any) -> None:
         self._functions = functions
 
@@ -189,25 +187,12 @@ def test_the_same_llama_cpp_is_not_refused(tmp_path: Path) -> None:
     check(Other(), tmp_path / "libllama.so")
 
 
-# --- parts of a library ---------------------------------------------------------------------------------
-
-
-def test_the_processor_s_part_is_found_where_it_is_a_file_of_its_own() -> None:
-    """As in llama.cpp's releases: no function of it is found through libllama.so."""
-    library = Other(ggml_backend_cpu_init=None)
-    library.others = []
-    processor = binding._processor(library)  # type: ignore[arg-type]
-    assert library.others == [processor]
-    assert Path(processor._name).samefile(binding.library().path)
-    assert processor.ggml_backend_cpu_init
-
-
-def test_functions_of_parts_are_found() -> None:
+def test_functions_of_a_library_s_parts_are_found() -> None:
+    """Windows would look for them in the named file only."""
     handle = binding._Handle(Path(_ctypes.__file__))
-    assert not hasattr(handle, "ggml_backend_cpu_init")
+    assert not hasattr(handle, "ggml_version")
     handle.others.append(binding.library().handle)
-    assert handle.ggml_backend_cpu_init
-    assert binding.library().processor is binding.library().handle
+    assert handle.ggml_version
 
 
 # --- one that the user names ---------------------------------------------------------------------------

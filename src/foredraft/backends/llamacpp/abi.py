@@ -373,7 +373,6 @@ class Functions:
     ggml_backend_graph_compute: Callable[[Any, Any], int]
     ggml_backend_init_by_type: Callable[[int, Any], Any]
     ggml_backend_load_all_from_path: Callable[[Any], None]
-    ggml_backend_reg_by_name: Callable[[Any], Any]
     ggml_backend_reg_count: Callable[[], int]
     ggml_backend_reg_get: Callable[[int], Any]
     ggml_backend_reg_name: Callable[[Any], bytes | None]
@@ -509,7 +508,6 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_graph_compute": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "ggml_backend_init_by_type": (ctypes.c_void_p, (ctypes.c_int, ctypes.c_char_p)),
     "ggml_backend_load_all_from_path": (None, (ctypes.c_char_p,)),
-    "ggml_backend_reg_by_name": (ctypes.c_void_p, (ctypes.c_char_p,)),
     "ggml_backend_reg_count": (ctypes.c_uint64, ()),
     "ggml_backend_reg_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
     "ggml_backend_reg_name": (ctypes.c_char_p, (ctypes.c_void_p,)),

@@ -44,15 +44,13 @@ _NEEDED_BY_IT = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded llama.cpp. `processor`: the part of it that computes on the processor, which may be another
-    file. `chosen`: the user named it. `built_for`: what it can compute on beside the processor, by ggml's
-    names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is for reports. `said`:
-    the lines that ggml logged while it looked for devices.
+    """A loaded llama.cpp. `chosen`: the user named it. `built_for`: what it can compute on beside the
+    processor, by ggml's names (CUDA, Vulkan, MTL, …). `key` and `name` change when the files do; `name` is
+    for reports. `said`: the lines that ggml logged while it looked for devices.
     """
 
     path: Path
     handle: ctypes.CDLL
-    processor: ctypes.CDLL
     chosen: bool
     built_for: tuple[str, ...]
     key: str
@@ -61,9 +59,7 @@ class Library:
 
 
 class _Handle(ctypes.CDLL):
-    """A library, and those that belong to it: Windows looks for a function in the named file only, and
-    nothing looks for it in files that ggml loads itself.
-    """
+    """A library, and those that it was built with: Windows looks for a function in the named file only."""
 
     def __init__(self, path: Path) -> None:
         self.others: list[ctypes.CDLL] = []
@@ -146,7 +142,6 @@ def _loaded(path: Path) -> Library:
     _said.clear()
     _bound(handle, "ggml_log_set")(_listener, None)  # until `log.install`
     _load_devices(handle, path)
-    processor = _processor(handle)
     _check_functions(handle, path)
     built_for = _backends(handle)
     if _chosen:
@@ -156,7 +151,7 @@ def _loaded(path: Path) -> Library:
         package = ", ".join((f"{PACKAGE} {abi.VERSION}", *built_for))
         key, name = f"{package}|{path.stat().st_size}", f"({package})"
     said = tuple("".join(_said).splitlines())
-    return Library(path, handle, processor, bool(_chosen), built_for, key, f"llama.cpp {name}", said)
+    return Library(path, handle, bool(_chosen), built_for, key, f"llama.cpp {name}", said)
 
 
 def _listen(_level: int, text: bytes | None, _user_data: object) -> None:
@@ -277,28 +272,3 @@ def _load_devices(handle: ctypes.CDLL, path: Path) -> None:
             f"The llama.cpp library {path} has no device to compute on.",
             hint="The files libggml-cpu*.so that were built with it have to lie in the same folder.",
         )
-
-
-class _Place(ctypes.Structure):
-    """Dl_info of dlfcn.h."""
-
-    file: bytes | None
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
-def _processor(handle: _Handle) -> ctypes.CDLL:
-    """`Library.processor`. Where it is a file of its own (GGML_BACKEND_DL) it is added to the handle."""
-    if sys.platform == "win32" or hasattr(handle, "ggml_backend_cpu_init"):
-        return handle
-    place = _Place()
-    backend = _bound(handle, "ggml_backend_reg_by_name")(b"CPU")
-    if not backend or not ctypes.CDLL(None).dladdr(ctypes.c_void_p(backend), ctypes.byref(place)):
-        return handle
-    processor = ctypes.CDLL(os.fsdecode(place.file or b""))
-    handle.others.append(processor)
-    return processor

@@ -69,7 +69,7 @@ def fault(library: str, native: str) -> str:
     plain = [multiplied(product, lib.ggml_backend_cpu_buffer_type()) for product in products]
     attended_to = attended(attention)
     try:
-        kernels.attach(binding.library().processor)
+        kernels.attach(binding.library().handle)
     except LeftOutError as reason:
         return str(reason)
     for product, expected in zip(products, plain, strict=True):

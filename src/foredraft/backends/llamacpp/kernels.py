@@ -97,8 +97,8 @@ class NativeLibrary:
         return places
 
     def attach(self, library: ctypes.CDLL) -> None:
-        """Attach the kernels to a llama.cpp library (its `processor` part), before it loads a model. Raises
-        LeftOutError, and then nothing has changed.
+        """Attach the kernels to a llama.cpp library, before it loads a model. Raises LeftOutError, and then
+        nothing has changed.
         """
         if self.handle.foredraft_build() != _BUILD:
             raise LeftOutError(f"they are for build {self.handle.foredraft_build()} of llama.cpp")
@@ -207,7 +207,7 @@ def _attached(library: binding.Library, cache: Path | None) -> Kernels:
     native = library_of(level)
     if fault := _checked(library, native, cache):
         raise LeftOutError(fault)
-    native.attach(library.processor)
+    native.attach(library.handle)
     if not native.handle.foredraft_found_by_models():
         native.detach()
         raise LeftOutError("llama.cpp loaded a model before them in this process")
