@@ -81,7 +81,7 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
         ("libcublas.so.13", "CUDA's libraries"),
         ("libvulkan.so.1", "apt install libvulkan1"),
         ("libamdhip64.so.7", "ROCm"),
-        ("libggml-base.so.0", "in the same folder"),
+        ("libggml-base.so.0", "where it looks for them"),
         ("libother.so.1", "the library that it needs"),
     ],
 )

@@ -37,7 +37,7 @@ _NEEDED_BY_IT = {
     "libamdhip": "ROCm, of the version that this library was built with",
     "librocblas": "ROCm, of the version that this library was built with",
     "libhipblas": "ROCm, of the version that this library was built with",
-    "libggml": "the files libggml* that were built with it, in the same folder",
+    "libggml": "the files libggml* that were built with it, where it looks for them (docs/llama-library.md)",
 }
 """What to install, by the start of the name of a library that the loader does not find."""
 
