@@ -23,7 +23,7 @@ from foredraft.backends.llamacpp import binding, kernel_check, kernels, log
 from foredraft.backends.llamacpp.kernel_check import BF16, F16, F32, Floats, Product, attended, multiplied
 from foredraft.backends.llamacpp.kernels import LeftOutError, NativeLibrary
 from foredraft.backends.llamacpp.native import build
-from foredraft.errors import ChildDiedError
+from foredraft.errors import ChildDiedError, ChildTimeoutError
 from foredraft.isolation.pool import ChildPool
 from llamacpp_cases import opened
 from matrix import nightly
@@ -372,17 +372,36 @@ def test_the_processor_s_part_may_be_a_file_beside_the_library(
         unused.attach(loaded[0])
 
 
+def died(*, transient: bool) -> ChildDiedError:
+    error = ChildDiedError("It died.")
+    error.transient = transient
+    return error
+
+
 @needed
 @pytest.mark.usefixtures("unattached")
-def test_a_check_that_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason", "is_kept"),
+    [
+        (died(transient=False), "failed: It died", True),
+        (died(transient=True), "failed: It died", False),
+        (ChildTimeoutError("It took too long.", hint=""), "could not be checked: It took too long", False),
+    ],
+    ids=["crash", "killed", "slow"],
+)
+def test_a_check_that_does_not_come_to_an_end(
+    tmp_path: Path, error: Exception, reason: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash would come again; what a busy machine did need not."""
     assert LEVEL is not None
     compiled(LEVEL)
 
-    def die(*args: object, **options: object) -> str:
-        raise ChildDiedError("A child process was ended by SIGSEGV.", hint="")
+    def fail(*args: object, **options: object) -> str:
+        raise error
 
-    monkeypatch.setattr(ChildPool, "call", die)
-    assert left_out(tmp_path) == "their check failed: A child process was ended by SIGSEGV"
+    monkeypatch.setattr(ChildPool, "call", fail)
+    assert left_out(tmp_path).endswith(reason)
+    assert bool(list(tmp_path.rglob("*.json"))) is is_kept
 
 
 @needed

@@ -20,7 +20,7 @@ from pathlib import Path
 from foredraft import cpu_info
 from foredraft.backends.llamacpp import abi, binding
 from foredraft.backends.llamacpp.native import build
-from foredraft.errors import ChildError, ForedraftError
+from foredraft.errors import ChildDiedError, ForedraftError
 from foredraft.files import write_atomically
 from foredraft.isolation.pool import ChildPool
 
@@ -35,6 +35,9 @@ NAMES = {
 
 SECONDS = 30.0
 """Time limit of a check, in seconds, for very busy machines. It takes less than a second on an idle one."""
+
+MEMORY = 4 << 30
+"""Memory limit of a check, in bytes: libraries for GPUs take much when they are loaded."""
 
 _FUNCTION = "foredraft.backends.llamacpp.kernel_check:fault"
 _LINUX_NAMES = {"avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}
@@ -227,8 +230,8 @@ def _checked(library: binding.Library, native: NativeLibrary, cache: Path | None
             return str(json.loads(stored.read_text(encoding="utf-8"))["fault"])
         except (OSError, ValueError, KeyError, TypeError):
             pass  # checked again
-    fault = _tried(library, native)
-    if stored is not None:
+    fault, is_lasting = _tried(library, native)
+    if stored is not None and is_lasting:
         try:
             write_atomically(stored, json.dumps({"fault": fault}).encode())
         except OSError as error:
@@ -236,16 +239,16 @@ def _checked(library: binding.Library, native: NativeLibrary, cache: Path | None
     return fault
 
 
-def _tried(library: binding.Library, native: NativeLibrary) -> str:
-    """What is wrong, found in a child process."""
+def _tried(library: binding.Library, native: NativeLibrary) -> tuple[str, bool]:
+    """What is wrong, found in a child process; and whether it would be found again, also on another day."""
     try:
-        with ChildPool(size=1) as children:
+        with ChildPool(size=1, memory=MEMORY) as children:
             chosen = str(library.path) if library.chosen else ""
-            return str(children.call(_FUNCTION, chosen, str(native.path), seconds=SECONDS))
-    except ChildError as error:
-        return f"their check failed: {error.message.rstrip('.')}"
+            return str(children.call(_FUNCTION, chosen, str(native.path), seconds=SECONDS)), True
+    except ChildDiedError as error:
+        return f"their check failed: {error.message.rstrip('.')}", not error.transient
     except ForedraftError as error:
-        return f"they could not be checked: {error.message.rstrip('.')}"
+        return f"they could not be checked: {error.message.rstrip('.')}", False
 
 
 def _expected_layout() -> dict[str, int]:
