@@ -149,6 +149,11 @@ def attach(cache: Path | None = None) -> None:
                 logger.info("Foredraft's kernels are left out: %s.", reason)
 
 
+def leave_out(reason: str) -> None:
+    """Compute with llama.cpp's own kernels in this process, for comparisons. Before the first model is loaded."""
+    _state.left_out = reason
+
+
 def in_use() -> Kernels | None:
     """The kernels that are attached; None: llama.cpp computes with its own."""
     return _state.kernels
