@@ -34,8 +34,13 @@ def modules() -> dict[str, ast.Module]:
 
 
 def below_the_command_line(name: str) -> bool:
-    """All but the command line, and what hands the environment on to child processes."""
-    return not name.startswith("cli/") and name != "isolation/pool.py"
+    """All but the command line, what hands the environment on to child processes, and what compiles at
+    installation.
+    """
+    return not name.startswith("cli/") and name not in (
+        "isolation/pool.py",
+        "backends/llamacpp/native/build.py",
+    )
 
 
 def test_the_source_is_found() -> None:

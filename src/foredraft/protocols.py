@@ -128,7 +128,7 @@ class Model(Protocol):
         ...
 
     def reachable(self, seq: int, length: int) -> int:
-        """The most cells, up to `length`, that `truncate` and `fork` can always keep of the sequence."""
+        """The most cells, up to `length`, that `truncate` can always keep of the sequence."""
         ...
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
@@ -136,7 +136,9 @@ class Model(Protocol):
         ...
 
     def fork(self, src: int, dst: int, length: int) -> None:
-        """Replace dst by the first `length` cells of src."""
+        """Replace dst by the first `length` cells of src. Raises BackendError, with nothing changed, where
+        `capabilities.window` forbids it (`Capabilities.copy_reaches`).
+        """
         ...
 
     def snapshot(self, seq: int) -> object:

@@ -142,6 +142,8 @@ class FakeModel:
             snapshot_key=f"{name}|{vocab_size}|{context_length}",
         )
         self._cache: dict[int, list[int]] = {}
+        self._least: dict[int, int] = {}
+        """Of a sequence that was copied: the fewest cells that it can be cut to (`Capabilities.window`)."""
         self._tree: dict[int, tuple[list[int], list[list[int]]]] = {}
         self.forwards: list[tuple[Rows, ...]] = []
         self.closed = False
@@ -218,12 +220,16 @@ class FakeModel:
     def truncate(self, seq: int, length: int) -> None:
         if length > self.length(seq):
             raise BackendError(f"cannot truncate {self.length(seq)} cells to {length}")
+        if 0 < length < self._least.get(seq, 0):
+            raise BackendError(f"cannot truncate to {length} cells: a window passed them")
         if seq in self._cache:
             del self._cache[seq][length:]
 
     def reachable(self, seq: int, length: int) -> int:
         held = self.length(seq)
-        return min(length, held) if self.capabilities.rollback is Rollback.TRUNCATE or length >= held else 0
+        reached = min(length, held)
+        possible = self.capabilities.rollback is Rollback.TRUNCATE or length >= held
+        return reached if possible and reached >= self._least.get(seq, 0) else 0
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         rows = self._cache[seq][start:]
@@ -232,8 +238,13 @@ class FakeModel:
     def fork(self, src: int, dst: int, length: int) -> None:
         if length > self.length(src):
             raise BackendError(f"cannot fork {length} of {self.length(src)} cells")
+        if self.capabilities.window and not self.capabilities.copy_reaches(self.length(src), length):
+            raise BackendError(
+                f"cannot fork {length} of {self.length(src)} cells: the window has passed them"
+            )
         self._check_cells(length - self.length(dst))
         self._cache[dst] = self.tokens(src)[:length]
+        self._note_least(dst)
 
     def snapshot(self, seq: int) -> bytearray:
         return bytearray(np.asarray(self.tokens(seq), "<i4").tobytes())
@@ -246,9 +257,16 @@ class FakeModel:
         tokens: list[int] = np.frombuffer(snapshot, "<i4").tolist()
         self._check_cells(len(tokens))
         self._cache[seq] = tokens
+        self._note_least(seq)
+
+    def _note_least(self, seq: int) -> None:
+        """A copy has what its next token sees, and no cells before."""
+        held, window = self.length(seq), self.capabilities.window
+        self._least[seq] = held - 1 if window and held > window else 0
 
     def release(self, seq: int) -> None:
         self._cache.pop(seq, None)
+        self._least.pop(seq, None)
 
     def close(self) -> None:
         self.closed = True

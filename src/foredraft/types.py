@@ -72,7 +72,8 @@ class Capabilities:
     sequences together in one forward. `sequences`: the number of sequences the KV cache can hold.
     `ragged`: sequences with different numbers of rows share one pass over the weights; otherwise each row
     count takes a pass and V(n) is their sum. `snapshot_key` identifies everything that a snapshot depends on;
-    it is empty if snapshots are only valid within the process.
+    it is empty if snapshots are only valid within the process. `window`: a snapshot or fork of more cells
+    than this has only those that its next token sees (sliding-window attention); 0 if it has all.
     """
 
     rollback: Rollback
@@ -87,6 +88,13 @@ class Capabilities:
     rollback_bound: int = 0
     ragged: bool = True
     snapshot_key: str = ""
+    window: int = 0
+
+    def copy_reaches(self, held: int, length: int) -> bool:
+        """Whether a snapshot of `held` cells, once restored, can be cut to its first `length` and used."""
+        if self.rollback is not Rollback.TRUNCATE:
+            return length >= held
+        return not self.window or held <= self.window or length >= held - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def attach(cache: Path | None = None) -> None:
 
 
 def leave_out(reason: str) -> None:
-    """Compute with llama.cpp's own kernels in this process, for comparisons. Before the first model is loaded."""
+    """Compute with llama.cpp's own kernels in this process, for a comparison; before a model is loaded."""
     _state.left_out = reason
 
 

@@ -87,6 +87,7 @@ class LlamaCppModel:
             max_batch=int(lib.llama_n_batch(context)),
             sequences=sequences,
             ragged=False,
+            window=max(0, int(lib.llama_model_n_swa(weights))),
         )
         self._weights: Any = weights
         self._open_context: Any = context
@@ -95,6 +96,8 @@ class LlamaCppModel:
         self._graphs = Graphs(context, sequences)
         self._streams = Streams(sequences)
         self._lengths = [0] * sequences
+        self._least = [0] * sequences
+        """The fewest cells that each can be cut to, beside none: a restored one has those in its window."""
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
         self._cores = cores
@@ -300,6 +303,10 @@ class LlamaCppModel:
             raise BackendError(
                 f"{held - length} tokens of sequence {seq} cannot be rolled back: it has a recurrent state."
             )
+        if length < self._least[seq]:
+            raise BackendError(
+                f"Sequence {seq} cannot be cut to {length} tokens: it has no cells before its sliding window."
+            )
         self._cut(seq, length)
         self._lengths[seq] = length
         self._spare[seq] = 0
@@ -309,7 +316,9 @@ class LlamaCppModel:
 
     def reachable(self, seq: int, length: int) -> int:
         held = self._lengths[seq]
-        return min(length, held) if not self._recurrent or length >= held else 0
+        reached = min(length, held)
+        possible = reached >= self._least[seq] and (not self._recurrent or length >= held)
+        return reached if possible else 0
 
     def checkpoint(self, seq: int, instead_of: object = None) -> object:
         """The recurrent state alone: a few megabytes, whatever the sequence's length."""
@@ -337,6 +346,11 @@ class LlamaCppModel:
             self.release(dst)
             return
         if src != dst:
+            if not self._recurrent and not self.capabilities.copy_reaches(self._lengths[src], length):
+                raise BackendError(
+                    f"The first {length} of {self._lengths[src]} tokens of sequence {src} cannot be copied: "
+                    "their cells are before its sliding window."
+                )
             # Not llama_memory_seq_cp: between streams it copies the whole buffer, and only at the next
             # decode, over anything restored into the sequence in the meantime.
             self.restore(dst, self.snapshot(src))
@@ -348,6 +362,8 @@ class LlamaCppModel:
     def restore(self, seq: int, snapshot: object) -> None:
         self.release(seq)
         self._load(seq, cast("bytearray", snapshot), _ALL)
+        length = self._lengths[seq]
+        self._least[seq] = 0 if self.capabilities.copy_reaches(length, 0) or self._recurrent else length - 1
 
     def _save(self, seq: int, part: int, buffer: bytearray | None = None) -> bytearray:
         """The sequence's state, in `buffer` if that has the right size."""
@@ -378,7 +394,7 @@ class LlamaCppModel:
 
     def release(self, seq: int) -> None:
         self._forget(seq, -1)
-        self._lengths[seq] = self._spare[seq] = 0
+        self._lengths[seq] = self._spare[seq] = self._least[seq] = 0
 
     def close(self) -> None:
         if self._open_context is not None:

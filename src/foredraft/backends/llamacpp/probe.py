@@ -38,7 +38,8 @@ def probed(model: M, context: Any, settings_key: str, options: ModelOptions) -> 
 def measure(model: Model, options: ModelOptions, window: int = 0) -> Verdict:
     """`backends.probe.measure`, with advice about kernels that are known not to be exact."""
     verdict = probe.measure(model, options, enough=UNTILED_ROWS, window=window, lengthen=_lengthened)
-    if "depends on the batch size" in verdict.note and _TILED_KERNELS in _build():
+    tiled = model.info.device == "cpu" and _TILED_KERNELS in _build()
+    if tiled and "depends on the batch size" in verdict.note:
         return replace(verdict, note=f"{verdict.note}; {_REMEDY}")
     return verdict
 

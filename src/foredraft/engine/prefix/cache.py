@@ -10,7 +10,7 @@ from foredraft.engine.prefix.disk import Fetch, PrefixDisk
 from foredraft.errors import ForedraftError
 from foredraft.protocols import Model
 from foredraft.sequences import common_prefix
-from foredraft.types import Timings
+from foredraft.types import Rollback, Timings
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +118,16 @@ class PrefixCache:
         if slot is source and shared:
             self._model.truncate(slot.seq, shared)
             return shared
-        if slot is not source and shared >= MIN_COPIED_TOKENS and self._model.capabilities.fork:
+        if slot is not source and shared >= MIN_COPIED_TOKENS and self._can_copy(source.seq, shared):
             self._model.fork(source.seq, slot.seq, shared)
             return shared
         self._model.release(slot.seq)
         return 0
+
+    def _can_copy(self, seq: int, length: int) -> bool:
+        capabilities = self._model.capabilities
+        whole = capabilities.rollback is not Rollback.TRUNCATE  # `reachable` has answered for these
+        return capabilities.fork and (whole or capabilities.copy_reaches(self._model.length(seq), length))
 
     def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
         if slot.scope != scope:

@@ -62,7 +62,7 @@ def open_disk(
         capabilities.snapshot_key,
         max_bytes=max_bytes,
         min_tokens=MIN_TOKENS,
-        whole=capabilities.rollback is not Rollback.TRUNCATE,
+        reaches=capabilities.copy_reaches,
         clock=clock,
     )
     return PrefixDisk(model, store, clock=clock)
@@ -241,9 +241,9 @@ class Stored:
 class PrefixStore:
     """The prefixes in `folder` that a model with this `key` can use, found by their text.
 
-    Only prefixes that share `min_tokens` with a text are found. `whole`: cells cannot be cut, so a prefix is
-    of use only where all of it is wanted. `max_bytes` bounds the files of all models together. What another
-    process adds is seen at the next start. `clock` gives seconds.
+    Only prefixes that share `min_tokens` with a text are found. `reaches` says whether a stored prefix of so
+    many tokens can be cut to so many (`Capabilities.copy_reaches`). `max_bytes` bounds the files of all
+    models together. What another process adds is seen at the next start. `clock` gives seconds.
     """
 
     def __init__(
@@ -253,13 +253,13 @@ class PrefixStore:
         *,
         max_bytes: int,
         min_tokens: int,
-        whole: bool = False,
+        reaches: Callable[[int, int], bool],
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._folder = folder
         self._model = file_format.digest(key)
         self._min_tokens = min_tokens
-        self._whole = whole
+        self._reaches = reaches
         self._clock = clock
         self._known: dict[tuple[bytes, bytes], list[Stored]] = {}
         self._writer = PrefixWriter(folder, max_bytes)
@@ -376,12 +376,12 @@ class PrefixStore:
         length = min(len(stored), len(wanted))
         differs = np.flatnonzero(stored[:length] != wanted[:length])
         shared = int(differs[0]) if len(differs) else length
-        return 0 if self._whole and shared < len(stored) else shared
+        return shared if self._reaches(len(stored), shared) else 0
 
     def _replaces(self, longer: Tokens, shorter: Tokens) -> bool:
-        """Whether a prefix serves wherever a shorter one does; never where cells cannot be cut."""
+        """Whether a prefix serves wherever a shorter one does; never where it cannot be cut to that."""
         continues = len(shorter) < len(longer) and self._shared(shorter, longer) == len(shorter)
-        return continues and not self._whole
+        return continues and self._reaches(len(longer), len(shorter))
 
 
 # --- changing the folder -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.engine.prefix.cache import PrefixCache
+from foredraft.engine.prefix.cache import MIN_COPIED_TOKENS, PrefixCache
 from foredraft.sequences import common_prefix
 from foredraft.testing import FakeModel
 from foredraft.types import Rollback, Rows
@@ -137,11 +137,24 @@ def test_a_model_that_cannot_go_back_reuses_whole_sequences_only(rollback: Rollb
     assert answer(model, cache, [1, 2, 3, 9]) == (0, 0)
 
 
-@given(st.lists(st.tuples(prompts, st.sampled_from(["", "bob"])), max_size=12), st.integers(1, 3))
+def test_a_sliding_window_is_kept_in_place_and_not_copied_from_behind_it() -> None:
+    window = MIN_COPIED_TOKENS
+    model, cache = cache_of(2, window=window)
+    long = list(range(3 * window))
+    answer(model, cache, long)
+    assert answer(model, cache, [*long[: window + 1], 1, 2]) == (1, 0), "a copy would lack cells"
+    assert answer(model, cache, [*long[: 2 * window], 1]) == (0, 2 * window), "in place all cells are there"
+
+
+@given(
+    st.lists(st.tuples(prompts, st.sampled_from(["", "bob"])), max_size=12),
+    st.integers(1, 3),
+    st.sampled_from([0, 2]),
+)
 def test_what_is_reused_is_always_the_prompt_s_own_beginning(
-    requests: list[tuple[list[int], str]], sequences: int
+    requests: list[tuple[list[int], str]], sequences: int, window: int
 ) -> None:
-    model, cache = cache_of(sequences)
+    model, cache = cache_of(sequences, window=window)
     for prompt, scope in requests:
         seq, shared = answer(model, cache, prompt, scope)
         assert model.tokens(seq) == prompt

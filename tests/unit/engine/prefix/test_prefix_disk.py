@@ -264,20 +264,19 @@ conversations = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 @given(
     asked=st.lists(st.tuples(conversations, st.sampled_from(["alice", "bob"])), max_size=14),
     sequences=st.integers(1, 3),
-    whole=st.booleans(),
+    limits=st.sampled_from([{}, {"rollback": Rollback.SNAPSHOT}, {"window": 40}]),
     restarts=st.sets(st.integers(0, 13)),
 )
 def test_whatever_is_asked_only_the_scopes_own_text_is_reused(
-    asked: list[tuple[list[int], str]], sequences: int, whole: bool, restarts: set[int]
+    asked: list[tuple[list[int], str]], sequences: int, limits: dict[str, Any], restarts: set[int]
 ) -> None:
-    rollback: dict[str, Any] = {"rollback": Rollback.SNAPSHOT} if whole else {}
     with TemporaryDirectory() as folder:
-        machine = Machine(Path(folder), sequences, **rollback)
+        machine = Machine(Path(folder), sequences, **limits)
         before: list[tuple[list[int], str]] = []
         for number, (conversation, scope) in enumerate(asked):
             if number in restarts:
                 machine.cache.close()
-                machine = Machine(Path(folder), sequences, **rollback)
+                machine = Machine(Path(folder), sequences, **limits)
             prompt = [30 * part + i for part in conversation for i in range(30)]
             shared = machine.answer(prompt, scope)  # which looks at the cells
             most = (common_prefix(prompt[:-1], other) for other, its in before if its == scope)

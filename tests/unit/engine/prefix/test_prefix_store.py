@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,13 +43,25 @@ def store(folder: Path, stores: list[PrefixStore]) -> PrefixStore:
     return opened(folder, stores)
 
 
+Reaches = Callable[[int, int], bool]
+
+
+def anything(_held: int, _length: int) -> bool:
+    return True
+
+
 def opened(
-    folder: Path, stores: list[PrefixStore], key: str = "key", *, size: int = MANY, whole: bool = False
+    folder: Path,
+    stores: list[PrefixStore],
+    key: str = "key",
+    *,
+    size: int = MANY,
+    reaches: Reaches = anything,
 ) -> PrefixStore:
     """A store as a process that begins now would have it."""
     for before in stores:
         before.flush()
-    stores.append(PrefixStore(folder, key, max_bytes=size, min_tokens=LEAST, whole=whole))
+    stores.append(PrefixStore(folder, key, max_bytes=size, min_tokens=LEAST, reaches=reaches))
     stores[-1].flush()
     return stores[-1]
 
@@ -135,13 +147,23 @@ def test_one_that_continues_another_takes_its_place(
 
 
 def test_what_cannot_be_cut_is_used_whole_or_not_at_all(folder: Path, stores: list[PrefixStore]) -> None:
-    store = opened(folder, stores, whole=True)
+    store = opened(folder, stores, reaches=lambda held, length: length >= held)
     save(store, TEXT[:10])
     save(store, TEXT)
     assert len(bins(folder)) == 2
     assert found(store, [*TEXT, 1]) == len(TEXT)
     assert found(store, TEXT[:15]) == 10
     assert found(store, TEXT[:9]) == 0
+
+
+def test_what_can_be_cut_by_one_is_found_there(folder: Path, stores: list[PrefixStore]) -> None:
+    store = opened(folder, stores, reaches=lambda held, length: length >= held - 1)
+    save(store, TEXT[:10])
+    save(store, TEXT)
+    assert len(bins(folder)) == 2
+    assert found(store, TEXT[:-1]) == len(TEXT) - 1
+    assert found(store, TEXT[:15]) == 10
+    assert found(store, TEXT[:9]) == 9
 
 
 # --- the files -----------------------------------------------------------------------------------------
@@ -311,7 +333,7 @@ import sys
 from pathlib import Path
 from foredraft.engine.prefix.disk import PrefixStore, Stored
 
-store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, min_tokens=4)
+store = PrefixStore(Path(sys.argv[1]), "key", max_bytes=10**9, min_tokens=4, reaches=lambda *_: True)
 for n in range(10**6):
     store.save([n] * 8, "", bytearray(str(n).encode() * 10**6))
     print(n, flush=True)
@@ -348,5 +370,5 @@ def test_problems_are_logged_by_the_store(caplog: pytest.LogCaptureFixture, fold
     )
     (folder / name).write_bytes(b"not a prefix")
     with caplog.at_level(logging.WARNING, logger=disk.__name__):
-        PrefixStore(folder, "key", max_bytes=MANY, min_tokens=LEAST).close()
+        PrefixStore(folder, "key", max_bytes=MANY, min_tokens=LEAST, reaches=anything).close()
     assert "too short to be a prefix" in caplog.text
