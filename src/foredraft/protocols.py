@@ -98,7 +98,7 @@ class Model(Protocol):
     def tokenizer(self) -> Tokenizer: ...
     @property
     def idle_threads(self) -> int:
-        """How many of its threads the model leaves out for now, because others need their cores; V(n) depends
+        """How many of its threads the last forward left out, because others need their cores; V(n) depends
         on it, and no result does. 0 if it never does so.
         """
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -289,7 +290,9 @@ def speculation(model: Model) -> Speculation:
     costs: dict[int, float] = {}
     if setup.reason is None:
         rounds = measure_costs(model, 0, MEASURING_SECONDS)
-        costs = {measured.rows: measured.forward_ms for measured in rounds}
+        threads = Counter(measured.load.idle_threads for measured in rounds)
+        [(most, _)] = threads.most_common(1)
+        costs = {it.rows: it.forward_ms for it in rounds if it.load.idle_threads == most}
     step = costs.get(1)
     return Speculation(
         runs=setup.reason is None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -60,6 +61,7 @@ class RoundRunner:
             return []
         logits, drafts = computed
         forwarded = self._clock()
+        load = replace(load, idle_threads=self._model.idle_threads)  # the forward may have changed it
         events, outcomes, used = self._commit(decoding, drafts, logits)
         if prefill:
             events += finish_prefill(prefill, logits[used:], self.setup.drafters, self._model)

@@ -243,21 +243,22 @@ class PlannerStore:
         return bool(measured) and (known.thorough or known.rounds >= TRUSTED_ROUNDS)
 
     def save(self, planner: AutoPlanner) -> None:
-        """Store what a planner has learnt. A failure is logged."""
-        learnt, costs = planner.state(), planner.cost.state()
-        if not costs or not planner.cost.rounds:
+        """Store what a planner has learnt; costs as they were, where none were measured with all threads. A
+        failure is logged.
+        """
+        learnt, costs, known = planner.state(), planner.cost.state(), self._known
+        if costs:
+            curve = {
+                int(depth): {int(rows): ms for rows, ms in sizes.items()}
+                for depth, sizes in costs["milliseconds"].items()
+            }
+            now = datetime.now(UTC)
+            known = known or Profile(key=self._key, name=self._name, curve=curve, measured_at=now)
+            known = replace(known, curve=curve, resize=round(costs["size_change"], 4), measured_at=now)
+        if known is None or not planner.cost.rounds:
             return
-        curve = {
-            int(depth): {int(rows): ms for rows, ms in sizes.items()}
-            for depth, sizes in costs["milliseconds"].items()
-        }
-        now = datetime.now(UTC)
-        known = self._known or Profile(key=self._key, name=self._name, curve=curve, measured_at=now)
         self._known = replace(
             known,
-            curve=curve,
-            resize=round(costs["size_change"], 4),
-            measured_at=now,
             rounds=known.rounds + planner.cost.rounds,
             learnt=learnt if self._remember else known.learnt,
         )

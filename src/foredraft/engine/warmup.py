@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
 from statistics import median
 from time import perf_counter
 
@@ -55,38 +57,70 @@ def measure_costs(
     Each size is compared with the plain forwards before it, and keeps its best of `REPEATS` turns through all
     of them: a busy moment must not distort one size alone. The fastest of many plain forwards would make all
     others look expensive. A plain forward counts when another one came before it; what the first one after
-    another size takes longer is in the rounds as well, as a run has it. The sequence is empty again
+    another size takes longer is in the rounds as well, as a run has it. Forwards are compared only with those
+    of as many threads, and rounds are told apart by it (`Load.idle_threads`). The sequence is empty again
     afterwards. `notice` gets a line where that takes long.
     """
     most = min(model.capabilities.max_rows, model.capabilities.max_batch, model.info.context_length)
     sizes = [size for size in sizes if size <= most]
     began = clock()
-    _forward_ms(model, seq, 1, clock)  # the first forward pages the weights in
-    plain = deque([_forward_ms(model, seq, 1, clock)], maxlen=NEIGHBOURS)
-    fastest, ratios, before = plain[0], {1: 1.0}, 1
-    expected_s = plain[0] / 1e3 * sum(_PRIOR[size] for size in REQUIRED.intersection(sizes))
+    forward = partial(_forward, model, seq, clock)
+    forward(1)  # the first forward pages the weights in
+    ms, idle = forward(1)
+    known = _Costs()
+    known.add_plain(ms)
+    found, tried, measured, before = {idle: known}, {1}, {1}, 1
+    resized = dict[int, list[float]]()  # by threads left out, too
+    expected_s = ms / 1e3 * sum(_PRIOR[size] for size in REQUIRED.intersection(sizes))
     if notice is not None and expected_s > LONG_S:
         notice(f"Measuring what verifying drafts costs, once for this model: about {expected_s:.0f} s…")
-    resized: list[float] = []
     for turn in range(REPEATS):
         end = began + budget_s * (turn + 1) / REPEATS
-        for size in sizes if turn == 0 else [size for size in sizes if size in ratios]:
-            expected_ms = ratios.get(size, 2 * max(ratios.values())) * min(plain)
-            required = size in REQUIRED and size not in ratios
-            if not required and clock() + expected_ms / 1e3 > end:
+        for size in sizes if turn == 0 else [size for size in sizes if size in tried]:
+            required = size in REQUIRED and size not in measured
+            if not required and clock() + known.expected_ms(size) / 1e3 > end:
                 continue
-            ms = _forward_ms(model, seq, size, clock)
+            at, (ms, idle) = idle, forward(size)
             if size == 1:
-                if before != 1:
-                    first, ms = ms, _forward_ms(model, seq, 1, clock)
-                    resized.append(first - ms)
-                plain.append(ms)
-                fastest = min(fastest, ms)
-            else:
-                ratios[size] = min(ratios.get(size, float("inf")), ms / min(plain))
-            before = size
-    resize_ms = max(median(resized), 0.0) if resized else 0.0
-    return _rounds(ratios, fastest, resize_ms, Load(1, 0, 0, idle_threads=model.idle_threads))
+                if before != 1 or idle != at:
+                    first, (ms, now) = ms, forward(1)
+                    if at == idle == now:
+                        resized.setdefault(idle, []).append(first - ms)
+                    idle = now
+                found.setdefault(idle, _Costs()).add_plain(ms)
+            elif idle in found:
+                found[idle].add(size, ms)
+                measured.add(size)
+            tried.add(size)
+            known, before = found.get(idle, known), size
+    in_order = sorted(found, key=lambda number: number == idle)  # a planner goes on with the last
+    return [it for number in in_order for it in found[number].rounds(number, resized.get(number, ()))]
+
+
+class _Costs:
+    """What was measured with one number of threads; a plain forward comes first."""
+
+    def __init__(self) -> None:
+        self._plain: deque[float] = deque(maxlen=NEIGHBOURS)
+        self._fastest = inf
+        self._ratios = {1: 1.0}
+
+    def add_plain(self, ms: float) -> None:
+        self._plain.append(ms)
+        self._fastest = min(self._fastest, ms)
+
+    def add(self, size: int, ms: float) -> None:
+        """A forward of several rows, compared with the plain ones before it."""
+        self._ratios[size] = min(self._ratios.get(size, inf), ms / min(self._plain))
+
+    def expected_ms(self, size: int) -> float:
+        """What a forward of that size takes, by those before it."""
+        return self._ratios.get(size, 2 * max(self._ratios.values())) * min(self._plain)
+
+    def rounds(self, idle_threads: int, resized: Sequence[float]) -> list[Round]:
+        """As a run would have had them."""
+        resize_ms = max(median(resized), 0.0) if resized else 0.0
+        return _rounds(self._ratios, self._fastest, resize_ms, Load(1, 0, 0, idle_threads=idle_threads))
 
 
 def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float, load: Load) -> list[Round]:
@@ -100,9 +134,10 @@ def _rounds(ratios: Mapping[int, float], plain_ms: float, resize_ms: float, load
     ]
 
 
-def _forward_ms(model: Model, seq: int, rows: int, clock: Callable[[], float]) -> float:
+def _forward(model: Model, seq: int, clock: Callable[[], float], rows: int) -> tuple[float, int]:
+    """The milliseconds of a forward, and `Model.idle_threads` in it."""
     began = clock()
     model.forward([Rows(seq, 0, (0,) * rows, rows)])
     elapsed = 1e3 * (clock() - began)
     model.release(seq)
-    return elapsed
+    return elapsed, model.idle_threads

@@ -69,6 +69,13 @@ _Key = tuple[int, int, int]
 Point = tuple[int, float, int]
 """Rows, V(n)/V(1), and how many measurements stand behind it."""
 
+_Baseline = tuple[deque[tuple[int, float]], deque[float]]
+"""The last plain forwards, each with its round and V(1) in ms, and V(1) in ms by forwards of all sizes."""
+
+
+def _no_baseline() -> _Baseline:
+    return deque(maxlen=3), deque(maxlen=WINDOW)
+
 
 def median(values: Iterable[float]) -> float:
     """The median of one value or more. `statistics.median` takes three times as long."""
@@ -291,8 +298,8 @@ class CostCurve:
         self._pass_curve: RelativeCosts | None = None
         self._pass_curves: dict[_Key, RelativeCosts] = {}  # of drafts that are passes
         self._break_even: tuple[tuple[object, ...], float] = (), 1.0
-        self._plain: deque[tuple[int, float]] = deque(maxlen=3)  # round and V(1) in ms of plain forwards
-        self._single_ms: deque[float] = deque(maxlen=WINDOW)  # V(1) by forwards of all sizes
+        self._baselines: dict[int, _Baseline] = {}  # by threads left out
+        self._plain, self._single_ms = self._baselines[0] = _no_baseline()
         self._baseline_ms: float | None = 0.0
         self._last_rows = 0  # of the last forward; 0 if it was of another kind
         self._first_ms: float | None = None  # the last forward's, if it was plain and changed the size
@@ -308,16 +315,20 @@ class CostCurve:
     @property
     def known(self) -> bool:
         """Whether a plain forward was measured."""
-        return bool(self._single_ms)
+        return any(single_ms for _, single_ms in self._baselines.values())
 
     @property
     def stale(self) -> bool:
-        """Whether a plain forward is due, to measure the baseline."""
-        return bool(self._plain) and self.rounds - self._plain[-1][0] >= STALE_ROUNDS
+        """Whether a plain forward is due, to measure the baseline of as many threads as compute now."""
+        if not self._plain:
+            return self.known
+        return self.rounds - self._plain[-1][0] >= STALE_ROUNDS
 
     @property
     def baseline_ms(self) -> float:
-        """V(1) now, in milliseconds: a rolling median over forwards of all sizes; 0 before it is known."""
+        """V(1) now, in milliseconds: a rolling median over forwards of all sizes with as many threads as
+        compute now, or before there are any, the last one known; 0 before one is.
+        """
         if self._baseline_ms is None:
             self._baseline_ms = median(self._single_ms)
         return self._baseline_ms
@@ -333,6 +344,8 @@ class CostCurve:
         key = batch_class(self._batch_size), band_of(depth), idle_threads
         if key == self._key:
             return
+        if idle_threads != self._key[2]:
+            self._change_threads(idle_threads)
         if key not in self._curves:
             near = min(
                 (known for known in self._curves if known[0] <= key[0]),
@@ -344,6 +357,12 @@ class CostCurve:
                 self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), {}, now)
         self._key, self._curve = key, self._curves[key]
         self._pass_curve = self._pass_curves.get(key)
+
+    def _change_threads(self, idle_threads: int) -> None:
+        last_known = self.baseline_ms
+        self._plain, self._single_ms = self._baselines.setdefault(idle_threads, _no_baseline())
+        self._baseline_ms = None if self._single_ms else last_known
+        self._first_ms = None
 
     # --- what the next forward costs ------------------------------------------------------------------
 
@@ -515,18 +534,21 @@ class CostCurve:
     # --- what is kept between runs --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is kept between runs, as a JSON object; empty before a plain forward was measured.
+        """What is kept between runs, as a JSON object; empty before a plain forward with all threads was
+        measured.
 
         Milliseconds of one request's forwards, by depth and rows, and what a change of size costs; with all
         threads.
         """
-        if not self.known:
+        _, single_ms = self._baselines[0]
+        if not single_ms:
             return {}
+        baseline_ms = median(single_ms)
         alone = {band: it for (batch, band, idle), it in self._curves.items() if batch == 1 and not idle}
         curves = {str(depth_of(band)): it for band, it in sorted(alone.items())}
         return {
             "milliseconds": {
-                depth: {str(rows): cost * self.baseline_ms for rows, cost in it.known(self.rounds).items()}
+                depth: {str(rows): cost * baseline_ms for rows, cost in it.known(self.rounds).items()}
                 for depth, it in curves.items()
             },
             "size_change": self.size_change,

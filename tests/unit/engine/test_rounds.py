@@ -284,3 +284,33 @@ def test_what_plain_rounds_take_is_known_without_drafters() -> None:
     known = engine.plain_round(1)
     assert known is not None
     assert known.seen == 3, "and the prompt's was none"
+
+
+class Sharing(FakeModel):
+    """Leaves out one thread in every other forward; that is decided in the forward."""
+
+    @property
+    def idle_threads(self) -> int:
+        return len(self.forwards) % 2
+
+
+class Recording(PlannerAround):
+    """Keeps the threads left out in each round, by what the planner is told."""
+
+    def __init__(self) -> None:
+        super().__init__(StaticPlanner())
+        self.idle: list[int] = []
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.idle += [measured.load.idle_threads for measured in rounds]
+
+
+def test_a_round_has_the_number_of_threads_of_its_forward() -> None:
+    planner = Recording()
+    drafters = [ScriptedDrafter(next_one, name="next")]
+    engine = Engine(Sharing(VOCABULARY, logits=counting), drafters=drafters, planner=planner)
+    engine.generate([1, 2, 3], tokens(9))
+    first = planner.idle[0]
+    assert len(planner.idle) > 2
+    assert planner.idle == [(first + i) % 2 for i in range(len(planner.idle))]
+    assert first == 0, "the prompt's forward was the first, this is the second"

@@ -18,6 +18,7 @@ from foredraft.engine.profile_store import Profile, ProfileStore, files, key_of
 from foredraft.engine.speculation import TRUSTED_ROUNDS, PlannerStore, WarmUp
 from foredraft.planner import AutoPlanner, StaticPlanner
 from foredraft.testing import FakeModel
+from foredraft.types import Load, Outcome, Round
 from planner_doubles import auto_planner
 from planner_rounds import Game, all_right, chain, linear, teach
 
@@ -55,6 +56,21 @@ def test_little_experience_is_used_and_measured_again(tmp_path: Path) -> None:
     again = auto_planner()
     assert not store_of(tmp_path).load(again)
     assert first_probability(again) > first_probability(auto_planner())
+
+
+def test_costs_with_fewer_threads_do_not_replace_those_with_all(tmp_path: Path) -> None:
+    store_of(tmp_path).save(experienced(5))
+    [path] = files(tmp_path)
+    before = json.loads(path.read_text())
+    store, planner = store_of(tmp_path), auto_planner()
+    store.load(planner)
+    load = Load(1, 0, 0, idle_threads=1)
+    for kept in range(20):
+        planner.cost.learn(Round(load, 1, {}, 99.0, 0.0, ((0, Outcome(kept, (5,), None, 0)),)))
+    store.save(planner)
+    after = json.loads(path.read_text())
+    assert after["rounds"] == before["rounds"] + 20
+    assert after["curve"] == before["curve"]
 
 
 def test_what_was_measured_on_purpose_is_enough_at_once(tmp_path: Path) -> None:

@@ -81,3 +81,55 @@ def test_a_seeded_planner_drafts_from_the_first_round() -> None:
     engine.generate([1, 2, 3], max_tokens=4, ignore_eos=True)
     [first, *_] = engine.decisions.latest()
     assert first.choices[0].asked == ("scripted",)
+
+
+class Busy(Changing):
+    """Has one thread fewer, and takes twice as long, from one forward to another."""
+
+    def __init__(self, clock: Clock, first: int, last: int) -> None:
+        super().__init__(clock)
+        self._with_fewer = range(first, last)
+
+    @property
+    def idle_threads(self) -> int:
+        return int(len(self.forwards) - 1 in self._with_fewer)
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        began = self._clock.now
+        logits = super().forward(batch)
+        self._clock.now += self.idle_threads * (self._clock.now - began)
+        return logits
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (5, 1000), (6, 14), (7, 8), (0, 50), (13, 15)])
+def test_what_is_kept_was_measured_with_all_threads(first: int, last: int) -> None:
+    clock = Clock()
+    model = Busy(clock, first, last)
+    planner = auto_planner()
+    rounds = measure_costs(model, 0, budget_s=60, clock=clock)
+    planner.observe(rounds)
+    for measured in rounds:
+        slower = 1 + measured.load.idle_threads
+        alone = 4.0 + measured.rows
+        assert measured.forward_ms / slower == pytest.approx(alone, abs=0.51), measured
+    assert rounds[-1].load.idle_threads == model.idle_threads
+    (curve,) = planner.cost.state()["milliseconds"].values()
+    assert curve["1"] == pytest.approx(5.0)
+    for rows, ms in curve.items():
+        assert ms == pytest.approx(4.0 + int(rows) + 0.5 * (rows != "1"), abs=0.01)
+
+
+def test_required_sizes_are_measured_although_the_number_of_threads_changes() -> None:
+    clock = Clock()
+    rounds = measure_costs(Busy(clock, 5, 6), 0, budget_s=0.0, clock=clock)
+    assert {measured.rows for measured in rounds} == {1, 2, 4, 8, 16}
+    assert {measured.load.idle_threads for measured in rounds} == {0}
+
+
+def test_nothing_is_kept_of_a_warm_up_with_fewer_threads() -> None:
+    clock = Clock()
+    planner = auto_planner()
+    planner.observe(measure_costs(Busy(clock, 0, 1000), 0, budget_s=60, clock=clock))
+    assert planner.cost.known
+    assert planner.cost.state() == {}
+    assert planner.cost.baseline_ms == pytest.approx(10.0)

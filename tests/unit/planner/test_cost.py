@@ -388,6 +388,22 @@ def test_fewer_threads_have_a_curve_of_their_own_which_is_not_kept() -> None:
     assert kept["8"] / kept["1"] == pytest.approx(2.3)
 
 
+def test_a_baseline_is_that_of_as_many_threads() -> None:
+    curve = measured({2: 1.1, 8: 2.3})
+    curve.focus(0, 1, 1)
+    assert curve.baseline_ms == pytest.approx(PLAIN_MS), "as with all threads until it was measured"
+    assert curve.known
+    due = [curve.stale]
+    for _ in range(50):
+        load = Load(1, 0, 0, idle_threads=1)
+        curve.learn(Round(load, 1, {}, 2 * PLAIN_MS, 0.0, decoding(2 * PLAIN_MS, [0]).outcomes))
+    assert curve.baseline_ms == pytest.approx(2 * PLAIN_MS)
+    assert [*due, curve.stale] == [True, False]
+    assert curve.state()["milliseconds"]["192"]["1"] == pytest.approx(PLAIN_MS)
+    curve.focus(0, 1)
+    assert curve.baseline_ms == pytest.approx(PLAIN_MS)
+
+
 def batch_rounds(curve: CostCurve, *rounds: tuple[Sequence[int], float], times: int = 20) -> None:
     """Rounds with drafts of these lengths that cost so many V(1)."""
     for _ in range(times):
