@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import _ctypes
-import functools
+import ctypes
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +217,7 @@ def test_a_process_has_one_library(tmp_path: Path) -> None:
 @pytest.fixture
 def unused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not used a library yet."""
-    monkeypatch.setattr(binding, "library", functools.cache(binding.library.__wrapped__))
+    monkeypatch.setattr(binding, "_used", [])
 
 
 @pytest.mark.usefixtures("unused")
@@ -230,6 +233,27 @@ def test_two_libraries_cannot_be_chosen(tmp_path: Path) -> None:
         binding.choose(second)
     assert "second.so" in (caught.value.hint or "")
     assert binding.chosen() == first
+
+
+@pytest.mark.usefixtures("unused")
+def test_two_threads_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, loaded = threading.Barrier(2), list[Path]()
+
+    def slowly(path: Path) -> binding.Library:
+        loaded.append(path)
+        time.sleep(0.2)
+        handle = ctypes.CDLL(_ctypes.__file__)
+        return binding.Library(path, handle, False, (), f"{len(loaded)}", "", ())
+
+    def use(_: int) -> binding.Library:
+        both.wait()
+        return binding.library()
+
+    monkeypatch.setattr(binding, "_loaded", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(use, range(2))
+    assert first is second
+    assert len(loaded) == 1
 
 
 @pytest.mark.usefixtures("unused")

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,6 +93,7 @@ LOCK = threading.RLock()
 """Held while the process's library is loaded or changed."""
 
 _chosen: list[Path] = []
+_used: list[Library] = []
 
 
 def choose(path: Path | None) -> None:
@@ -109,7 +109,7 @@ def choose(path: Path | None) -> None:
             hint="Name the file: libllama.so, llama.dll or libllama.dylib (docs/llama-library.md).",
         )
     with LOCK:
-        used = library().path if library.cache_info().currsize else chosen()
+        used = _used[0].path if _used else chosen()
         if used is not None and used != path and not (used.exists() and used.samefile(path)):
             raise ConfigError(
                 f"{used} is in use already; a process can have only one llama.cpp library.",
@@ -123,17 +123,18 @@ def chosen() -> Path | None:
     return _chosen[0] if _chosen else None
 
 
-@cache
 def library() -> Library:
     """The process's library. Raises MissingDependencyError, or BackendError if it cannot be used; another may
     be chosen then.
     """
     with LOCK:
-        try:
-            return _loaded(_chosen[0] if _chosen else _packaged())
-        except BackendError:
-            _chosen.clear()
-            raise
+        if not _used:
+            try:
+                _used.append(_loaded(_chosen[0] if _chosen else _packaged()))
+            except BackendError:
+                _chosen.clear()
+                raise
+        return _used[0]
 
 
 def _loaded(path: Path) -> Library:
