@@ -1,6 +1,7 @@
 """The processor of this machine, from Linux's /proc/cpuinfo; other systems report little more than a name.
 
-It is part of every cache key for measurements: costs and summation order differ between processors.
+It is part of the cache keys of costs, exactness and stored KV cells: costs and summation order differ between
+processors.
 """
 
 from __future__ import annotations

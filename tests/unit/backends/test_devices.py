@@ -102,3 +102,10 @@ def test_buffers_that_hold_no_weights_do_not_count(monkeypatch: pytest.MonkeyPat
         "sched_reserve:  CUDA0 compute buffer size =    90.00 MiB\n",
     ]
     assert devices.placed(lines) == "cpu"
+
+
+def test_an_accelerator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, *GPUS)
+    assert devices.has_accelerator()
+    have(monkeypatch, *GPUS[:-1])
+    assert not devices.has_accelerator()

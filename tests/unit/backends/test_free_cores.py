@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,8 @@ def on_two_cores(
     path: Path, monkeypatch: pytest.MonkeyPatch, **options: object
 ) -> tuple[LlamaCppModel, Machine]:
     machine = Machine(2, 2)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("foredraft.backends.llamacpp.devices.has_accelerator", lambda: False)
     monkeypatch.setattr(loading, "physical_cores", lambda: 2)
     monkeypatch.setattr(loading, "free_cores", lambda most: machine.cores if most == 2 else None)
     monkeypatch.setattr("foredraft.backends.llamacpp.model.monotonic", lambda: machine.times.at)
@@ -196,3 +199,32 @@ def test_a_number_of_the_user_or_one_that_shows_stays(
     _, threads = answer(model, machine, [0, 4])
     model.close()
     assert threads == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("machine", "accelerator", "may_vary"),
+    [
+        ("x86_64", False, True),
+        ("AMD64", False, True),
+        ("x86_64", True, False),
+        ("aarch64", False, False),
+        ("arm64", True, False),
+    ],
+)
+def test_the_number_stays_where_it_was_not_shown_to_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, machine: str, accelerator: bool, may_vary: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("foredraft.backends.llamacpp.devices.has_accelerator", lambda: accelerator)
+    settings = loading.ContextSettings(
+        context_length=64,
+        sequences=1,
+        threads=2,
+        batch=64,
+        ubatch=64,
+        kv_types=("bf16", "f16"),
+        flash_attention="auto",
+        device="cpu",
+    )
+    assert loading._threads_may_vary(ModelOptions(), settings) == may_vary
+    assert not loading._threads_may_vary(ModelOptions(), replace(settings, device="CUDA0 A GPU"))

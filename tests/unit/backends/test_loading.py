@@ -24,8 +24,10 @@ from foredraft.backends.llamacpp import BACKEND, abi, kernels, loading
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.kv_types import KV_TYPES
 from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.cpu_info import Processor
 from foredraft.engine.profile_store import key_of
 from foredraft.errors import (
+    BackendError,
     ConfigError,
     ContextLengthError,
     ForedraftError,
@@ -199,6 +201,48 @@ def test_an_encoder_decoder_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lib, "llama_model_has_encoder", lambda _weights: True)
     with pytest.raises(UnsupportedModelError, match="encoder"):
         load(tiny)
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_weights_of_the_processor_lie_where_the_kernels_find_them(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, attached: bool
+) -> None:
+    given = list[Any]()
+
+    def refused(_path: bytes, params: Any) -> None:
+        given.append(params)
+
+    monkeypatch.setattr(kernels, "in_use", lambda: object() if attached else None)
+    monkeypatch.setattr(lib, "llama_model_load_from_file", refused)
+    for as_they_lie in (False, True):
+        with pytest.raises(ModelFormatError):
+            loading._load_weights(tiny, ModelOptions(), as_they_lie=as_they_lie)
+    assert [params.no_host for params in given] == [attached, False]
+    assert [params.use_extra_bufts for params in given] == [True, False]
+
+
+@pytest.mark.parametrize(("device", "offloads"), [("cpu", False), ("CUDA0 NVIDIA H100", True)])
+def test_no_gpu_computes_for_a_model_on_the_processor(
+    monkeypatch: pytest.MonkeyPatch, device: str, offloads: bool
+) -> None:
+    given = list[Any]()
+
+    def refused(_weights: object, params: Any) -> None:
+        given.append(params)
+
+    monkeypatch.setattr(lib, "llama_init_from_model", refused)
+    settings = loading.ContextSettings(64, 1, 1, 64, 64, ("bf16", "f16"), "auto", device)
+    with pytest.raises(BackendError):
+        loading._create_context(None, settings, fallback=False)
+    assert given[0].op_offload == offloads
+
+
+def test_the_key_of_measurements_has_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = loading.ContextSettings(64, 1, 1, 64, 64, ("bf16", "f16"), "auto", "cpu")
+    here = settings.key()
+    assert settings.key() == here
+    monkeypatch.setattr(loading, "this_processor", lambda: Processor("Another", "avx2"))
+    assert settings.key() != here
 
 
 @pytest.mark.parametrize("name", ["ünï cödé 模型.gguf", os.fsdecode(b"caf\xe9.gguf")])

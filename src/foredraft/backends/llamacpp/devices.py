@@ -14,12 +14,13 @@ CPU = "cpu"
 """`ModelInfo.device` of a model whose weights are all in the processor's memory."""
 
 GPU = "GPU"
+ACCELERATOR = "accelerator"
 
 KINDS = {
     abi.GGML_BACKEND_DEVICE_TYPE_CPU: "processor",
     abi.GGML_BACKEND_DEVICE_TYPE_GPU: GPU,
     abi.GGML_BACKEND_DEVICE_TYPE_IGPU: GPU,
-    abi.GGML_BACKEND_DEVICE_TYPE_ACCEL: "accelerator",
+    abi.GGML_BACKEND_DEVICE_TYPE_ACCEL: ACCELERATOR,
 }
 
 _WEIGHTS = re.compile(r"(\S+) +model buffer size = +[\d.]+ MiB")
@@ -38,6 +39,11 @@ class Device:
 def devices() -> tuple[Device, ...]:
     """All devices, in ggml's order."""
     return tuple(map(_described, map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))))
+
+
+def has_accelerator() -> bool:
+    """Whether ggml has a device beside the processor that computes in its memory, such as BLAS."""
+    return any(device.kind == ACCELERATOR for device in devices())
 
 
 def placed(lines: Iterable[str]) -> str:

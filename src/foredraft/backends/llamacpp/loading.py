@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from foredraft.backends.llamacpp.snapshot_key import snapshot_key
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foredraft.backends.rewind import RewindingModel
 from foredraft.config import ModelOptions
-from foredraft.cpu_info import first_processor, instructions_of
+from foredraft.cpu_info import first_processor, instructions_of, this_processor
 from foredraft.errors import (
     BackendError,
     CapacityError,
@@ -51,6 +52,7 @@ from foredraft.types import ModelInfo
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
 _SAMPLE = 1 << 20
+_X86_64 = {"x86_64", "amd64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class ContextSettings:
     """Memory of the context, not part of its settings: see `ModelInfo`."""
 
     def key(self) -> str:
-        built = (binding.library().key, lib.llama_print_system_info(), self.device)
+        built = (binding.library().key, lib.llama_print_system_info(), this_processor(), self.device)
         chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
@@ -147,10 +149,12 @@ def open_weights(
 
 def _threads_may_vary(options: ModelOptions, settings: ContextSettings) -> bool:
     """Whether the number is Foredraft's to choose, and no bit depends on it: llama.cpp adds up attention that
-    it does not compute row by row in as many parts as there are threads.
+    it does not compute row by row in as many parts as there are threads. Other processors' products were not
+    looked at, and BLAS computes as it likes.
     """
     exact = row_by_row(settings.kv_types) or settings.flash_attention == "off"
-    return not options.threads and settings.device == "cpu" and exact
+    known = platform.machine().lower() in _X86_64 and not devices.has_accelerator()
+    return not options.threads and settings.device == devices.CPU and exact and known
 
 
 def check_file(path: Path) -> None:
@@ -199,6 +203,8 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.use_extra_bufts = not as_they_lie
+    # Weights that a GPU's driver holds for the processor never reach the kernels.
+    params.no_host = not as_they_lie and kernels.in_use() is not None
     params.load_mode = abi.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else abi.LLAMA_LOAD_MODE_NONE
     progress = _Progress(options.progress)
     callback = abi.llama_progress_callback(progress.report)
@@ -318,6 +324,7 @@ def _create_context(
     exact = single and settings.flash_attention == "auto"  # without it the batch size shows
     params.flash_attn_type = _FLASH["on" if exact else settings.flash_attention]
     params.kv_unified = False  # a stream per sequence: exact whatever the others do (docs/exactness.md)
+    params.op_offload = settings.device != devices.CPU  # else a GPU computes large products of the "cpu"
     params.no_perf = True
     with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
