@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ import pytest
 
 import gguf_factory
 import gguf_hybrids
-from foredraft.backends.llamacpp import gguf_converted
+from foredraft.backends.llamacpp import gguf_converted, kernels
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.file_types import file_type_name, file_type_number
 from foredraft.backends.llamacpp.gguf_file import read_gguf
@@ -72,9 +74,36 @@ def test_types(tiny: Path, tmp_path: Path, type_name: str, file_type: str, weigh
 def test_the_result_loads(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     quantize(tiny, out, "q4_0", threads=1)
-    model = lib.llama_model_load_from_file(str(out).encode(), lib.llama_model_default_params())
+    params = lib.llama_model_default_params()
+    params.use_extra_bufts = False  # other tests of this process may attach the kernels yet
+    model = lib.llama_model_load_from_file(str(out).encode(), params)
     assert model
     lib.llama_model_free(model)
+
+
+THEN_LOADED = """
+import sys
+from pathlib import Path
+from foredraft.backends.llamacpp import kernels
+from foredraft.backends.llamacpp.loading import load_model
+from foredraft.backends.llamacpp.quantize import quantize
+from foredraft.config import ModelOptions
+
+source, out = map(Path, sys.argv[1:])
+quantize(source, out, "q4_0", threads=1)
+load_model(out, ModelOptions(probe=False)).close()
+print(kernels.left_out())
+"""
+
+
+def test_the_kernels_can_be_attached_afterwards(tiny: Path, tmp_path: Path) -> None:
+    """To llama.cpp, which keeps the list of buffer types that it first looked at."""
+    kernels.attach()
+    if kernels.in_use() is None:
+        pytest.skip(kernels.left_out())
+    command = [sys.executable, "-c", THEN_LOADED, str(tiny), str(tmp_path / "out.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 ERRORS = {

@@ -230,6 +230,7 @@ def loaded_without_weights(path: Path) -> Iterator[Any]:
     """
     params = lib.llama_model_default_params()
     params.no_alloc, params.n_gpu_layers, params.load_mode = True, 0, abi.LLAMA_LOAD_MODE_NONE
+    params.use_extra_bufts = False  # else llama.cpp copies its list before the kernels are in it
     with log.capture() as lines:
         weights = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not weights:
