@@ -2,8 +2,12 @@
 
 A comparison is a passage at a depth of the context: its rows are computed one by one, which is the reference,
 and then in forwards of 2, 3, 4, 8 and 16 rows, of which each goes on from the cells that the one before has
-written, as accepted drafts do. What is to be compared is in order of what it can find. The first of it is
-always compared, the rest until the time is used up.
+written, as accepted drafts do. Of larger forwards the first rows and the last ones are compared, in a
+thorough comparison every row. The reference for the last rows goes on from cells that forwards of up to 16
+rows have written, so that other cells anywhere in a large forward show in its last rows.
+
+What is to be compared is in order of what it can find. The first of it is always compared, the rest until the
+time is used up.
 
 The cells before the rows matter for their number and positions, not for their content: a backend that can
 `lengthen` a sequence without computing it makes depths cheap.
@@ -23,6 +27,14 @@ from foredraft.protocols import Model
 from foredraft.types import Logits, Rollback, Rows
 
 REFERENCE_ROWS = 17
+"""The first rows of a passage at a depth, each computed alone."""
+
+_LAST_ROWS = 2
+"""The last rows of a larger forward that are compared as well."""
+
+_CELL_ROWS = 16
+"""Rows of the forwards that write the cells before them."""
+
 DEPTHS = (8, 250, 506)
 """Near the start, and where a forward's rows lie on both sides of 256 and of 512 cells: llama.cpp computes
 cells in blocks of 256 and splits them from 512 on.
@@ -53,7 +65,7 @@ _SLOW_S = 0.03
 """Seconds of a plain forward from which on there are fewer reference rows."""
 
 _FEWER_ROWS = 9
-_FORWARDS, _MOST_S = 60, 10.0
+_FORWARDS, _MOST_S = 80, 10.0
 """The time for a model whose forwards are slow: that of so many plain ones, and at most so many seconds."""
 
 _READING_S = 30.0
@@ -100,7 +112,7 @@ class Difference:
 class Result:
     """What was compared: the numbers of rows, the depths and the passages, how many logits, and whether
     several sequences were; and the differences found, the fewest rows first. `complete`: nothing was left out
-    for time.
+    for time. `missed`: depths that are needed and would take too long to compute the tokens before them.
     """
 
     sizes: set[int] = field(default_factory=set)
@@ -110,6 +122,7 @@ class Result:
     logits: int = 0
     together: bool = False
     complete: bool = True
+    missed: set[int] = field(default_factory=set)
     differences: list[Difference] = field(default_factory=list)
 
     @property
@@ -122,7 +135,8 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A comparison: rows of a passage at a depth, in forwards of these numbers of rows. `needed`: whatever
-    time it takes, if the cells before it can be had in `reading_s` seconds.
+    time it takes, if the cells before it can be had in `reading_s` seconds. At least the first `rows` rows
+    are compared.
     """
 
     passage: Passage
@@ -130,6 +144,11 @@ class _Step:
     walks: tuple[tuple[int, ...], ...]
     needed: bool = False
     reading_s: float = 0.0
+    rows: int = 0
+
+
+_Reference = dict[int, Logits]
+"""Logits of rows computed alone, shape (vocabulary,), by their number from the depth on."""
 
 
 def compared_depths(model: Model, window: int = 0) -> list[int]:
@@ -276,7 +295,7 @@ class _Comparison:
         self._passages = passages(model)
         self._rows = REFERENCE_ROWS
         self._deadline = 0.0
-        self._references: dict[tuple[str, int], Logits] = {}
+        self._references: dict[tuple[str, int], _Reference] = {}
         self.result = Result()
 
     def run(self) -> Result:
@@ -312,8 +331,8 @@ class _Comparison:
         context = _Context(self._model, self._passages[0], self._lengthen, self._costs)
         usual = [depth for depth in depths if depth <= max(DEPTHS)]
         first = (self._passages[0], usual[0]), (self._passages[1], usual[-1])
-        for passage, depth in first:
-            step = _Step(passage, depth, self._walks(), needed=True, reading_s=_READING_S)
+        for (passage, depth), rows in zip(first, (_CELL_ROWS, 0), strict=True):
+            step = _Step(passage, depth, self._walks(), needed=True, reading_s=_READING_S, rows=rows)
             if not self._take(context, step):
                 return
         if self._model.capabilities.sequences > 1 and not self._together(context, first):
@@ -360,12 +379,18 @@ class _Comparison:
                 self._tell(done / total)
                 if not self._take(context, _Step(passage, depth, walks)):
                     return
+                self._drop_last_rows()
                 done += sum(map(sum, walks))
             ends = (passage, depths[0]), (passage, depths[-1])
             alone = self._model.capabilities.sequences < 2 or number == len(self._passages)
             if not alone and not self._together(context, ends):
                 return
             self._references.clear()
+
+    def _drop_last_rows(self) -> None:
+        """Of a large vocabulary they take much memory; other sequences are compared by the first rows."""
+        for key, reference in self._references.items():
+            self._references[key] = {row: reference[row] for row in reference if row < REFERENCE_ROWS}
 
     def _tell(self, done: float) -> None:
         if self._progress is not None:
@@ -386,8 +411,10 @@ class _Comparison:
             return True
         if not context.reach(step.depth, step.reading_s or left):
             self.result.complete = False
+            if step.needed:
+                self.result.missed.add(step.depth)
             return True
-        reference = self._reference(context, step)
+        reference = self._reference(context, step, walks)
         for walk in walks:
             found = self._walk(context, step, walk, reference)
             if found is not None and not self._note(found):
@@ -407,26 +434,44 @@ class _Comparison:
         return found.rows > self._enough
 
     def _expected_s(self, step: _Step, walks: Sequence[Sequence[int]]) -> float:
-        known = (step.passage.name, step.depth) in self._references
-        singles = 0.0 if known else self._rows * self._costs.expected_s(1)
+        singles = sum(self._costs.expected_s(count) for _, count, _ in self._plan(step, walks))
         return singles + sum(self._costs.expected_s(size) for walk in walks for size in walk)
 
-    def _reference(self, context: _Context, step: _Step) -> Logits:
-        """The logits of the step's rows, computed one by one; shape (rows, vocabulary)."""
-        key = step.passage.name, step.depth
-        if key not in self._references:
-            context.go(step.depth)
-            tokens = step.passage.rows(step.depth, self._rows)
-            first = self._costs.forward([Rows(0, step.depth, tokens[:1], 1)])
-            logits = np.empty((self._rows, first.shape[1]), np.float32)
-            logits[0] = first[0]
-            for row in range(1, self._rows):
-                logits[row] = self._costs.forward([Rows(0, step.depth + row, tokens[row : row + 1], 1)])[0]
-            self._references[key] = logits
-        return self._references[key]
+    def _plan(self, step: _Step, walks: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, int]]:
+        """The forwards that complete the step's reference: (first row, rows, rows with logits) of each."""
+        known = self._references.get((step.passage.name, step.depth), {})
+        most = min(_CELL_ROWS, self._model.capabilities.max_batch)
+        at = 0
+        for row in sorted(self._compared_rows(step, walks) - known.keys()):
+            while at < row:
+                count = min(row - at, most)
+                yield at, count, 0
+                at += count
+            yield row, 1, 1
+            at = row + 1
+
+    def _compared_rows(self, step: _Step, walks: Sequence[Sequence[int]]) -> set[int]:
+        """The first rows and the last ones of each forward; in a thorough comparison all."""
+        first = max(self._rows, step.rows)
+        if self._effort.thorough:
+            return set(range(max(first, *map(sum, walks), 0)))
+        ends = [sum(walk[: place + 1]) for walk in walks for place in range(len(walk))]
+        return set(range(first)) | {row for end in ends for row in range(max(0, end - _LAST_ROWS), end)}
+
+    def _reference(self, context: _Context, step: _Step, walks: Sequence[Sequence[int]]) -> _Reference:
+        """The logits of the step's rows, computed one by one."""
+        reference = self._references.setdefault((step.passage.name, step.depth), {})
+        for place, (row, count, wanted) in enumerate(list(self._plan(step, walks))):
+            if not place:
+                context.go(step.depth)
+            tokens = step.passage.rows(step.depth + row, count)
+            logits = self._costs.forward([Rows(0, step.depth + row, tokens, wanted)])
+            if wanted:
+                reference[row] = logits[0].copy()
+        return reference
 
     def _walk(
-        self, context: _Context, step: _Step, walk: Sequence[int], reference: Logits
+        self, context: _Context, step: _Step, walk: Sequence[int], reference: _Reference
     ) -> Difference | None:
         """The first difference of forwards of these sizes one after the other."""
         context.go(step.depth)
@@ -434,16 +479,17 @@ class _Comparison:
         for place, size in enumerate(walk):
             tokens = step.passage.rows(step.depth + done, size)
             logits = self._costs.forward([Rows(0, step.depth + done, tokens, size)])
-            differing, of = self._compare(logits, reference[done : done + size])
+            differing, of = self._compare(logits, reference, done)
             if differing:
                 rows = size if size > 1 else walk[place - 1]
                 found = Difference(rows, step.depth, step.passage.name, differing, of)
                 return self._alone(context, step, reference, max(walk[: place + 1])) or found
-            self.result.sizes.add(size)
             done += size
+            if done - 1 in reference:
+                self.result.sizes.add(size)
         return None
 
-    def _alone(self, context: _Context, step: _Step, reference: Logits, most: int) -> Difference | None:
+    def _alone(self, context: _Context, step: _Step, reference: _Reference, most: int) -> Difference | None:
         """The smallest forward, up to `most` rows, that differs by itself: what a walk finds may come from
         the cells of the forward before.
         """
@@ -451,18 +497,23 @@ class _Comparison:
         for size in sizes:
             context.go(step.depth)
             logits = self._costs.forward([Rows(0, step.depth, step.passage.rows(step.depth, size), size)])
-            differing, of = self._compare(logits, reference[:size])
+            differing, of = self._compare(logits, reference, 0)
             if differing:
                 return Difference(size, step.depth, step.passage.name, differing, of)
         return None
 
-    def _compare(self, logits: Logits, reference: Logits) -> tuple[int, int]:
-        """(differing bytes, compared bytes) of the rows that both have."""
-        logits = logits[: len(reference)]
-        self.result.logits += logits.size
-        if np.array_equal(logits.view(np.uint32), reference.view(np.uint32)):
-            return 0, logits.nbytes
-        return int(np.count_nonzero(logits.view(np.uint8) != reference.view(np.uint8))), logits.nbytes
+    def _compare(self, logits: Logits, reference: _Reference, first: int) -> tuple[int, int]:
+        """(differing bytes, compared bytes) of the rows, from number `first` on, that the reference has."""
+        differing = of = 0
+        for row, ours in enumerate(logits, start=first):
+            if row not in reference:
+                continue
+            alone = reference[row]
+            of += ours.nbytes
+            self.result.logits += ours.size
+            if not np.array_equal(ours.view(np.uint32), alone.view(np.uint32)):
+                differing += int(np.count_nonzero(ours.view(np.uint8) != alone.view(np.uint8)))
+        return differing, of
 
     def _together(self, context: _Context, places: Sequence[tuple[Passage, int]]) -> bool:
         """Compare rows of several sequences in a forward, at depths in turns; returns whether to go on."""
@@ -496,8 +547,8 @@ class _Comparison:
         ]
         logits, first = self._costs.forward(batch), 0
         for seq, ((passage, depth), count) in enumerate(zip(chosen, counts, strict=True)):
-            reference = self._references[passage.name, depth][done[seq] : done[seq] + count]
-            differing, of = self._compare(logits[first : first + count], reference)
+            reference = self._references[passage.name, depth]
+            differing, of = self._compare(logits[first : first + count], reference, done[seq])
             if differing:
                 return Difference(2, depth, passage.name, differing, of, beside=True)
             first += count

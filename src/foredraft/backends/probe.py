@@ -38,7 +38,7 @@ MOST_TRIES = 3
 A model may also be slow.
 """
 
-_VERSION = 7
+_VERSION = 8
 """Version of the probe and of the arithmetic that it measures."""
 
 
@@ -55,7 +55,8 @@ M = TypeVar("M", bound=Probeable)
 class Verdict:
     """The largest number of rows up to which all that was compared is bit-identical, 1 if the arithmetic is
     not exact or nothing was compared; and what was compared, in words. `thorough`: as asked for by `doctor`.
-    `cut`: forwards as large as drafts can be were left out for time; `tries`: how often that has been so.
+    `cut`: forwards as large as drafts can be, or a depth that is needed, were left out for time; `tries`: how
+    often that has been so.
     """
 
     rows: int
@@ -132,12 +133,15 @@ def verdict_of(result: Result, *, enough: int, thorough: bool = False) -> Verdic
     if not result.sizes:
         return Verdict(1, "not measured: the context or the batch is too short for a comparison", thorough)
     note = f"logits of 1 and up to {result.exact} rows are bit-identical at a depth of {_scope(result)}"
+    missed = result.missed - result.depths
+    if missed:
+        note += f"; not compared past {max(result.depths):,}: computing {min(missed):,} tokens takes too long"
     if worst is not None:
         note += f"; {worst}"
     elif not result.complete and not thorough:
         note += "; 'foredraft doctor --thorough' compares more"
     cut = worst is None and not result.complete and result.exact < enough
-    return Verdict(result.exact, note, thorough, cut and not thorough)
+    return Verdict(result.exact, note, thorough, (cut or bool(missed)) and not thorough)
 
 
 def _scope(result: Result) -> str:
@@ -179,7 +183,7 @@ def _kept(file: Path | None, verdict: Verdict) -> Verdict:
     if there is not None and there.thorough:
         return there
     if there is not None:
-        more = verdict.rows >= there.rows or verdict.rows == 1
+        more = verdict.rows >= there.rows or verdict.rows == 1 or (there.cut and not verdict.cut)
         verdict = replace(verdict if more else there, tries=there.tries + 1)
     if file is not None:
         try:

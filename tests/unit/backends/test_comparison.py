@@ -10,6 +10,7 @@ import pytest
 
 from foredraft.backends.comparison import (
     DEPTHS,
+    MOST_ROWS,
     QUICK,
     Effort,
     Result,
@@ -30,16 +31,20 @@ PLAIN_S = 0.004
 Where = Callable[[Sequence[Rows], Rows], bool]
 """Whether rows of a batch come out differently."""
 
+Which = Callable[[Rows], Sequence[int]]
+"""Those of them that do, from 0 on."""
+
 
 class OneByte(FakeModel):
-    """One byte of the logits of a row is another one where `where` says so. A forward takes `plain_s` for
-    each of its rows in virtual time.
+    """One byte of the logits of rows (`which`; the first) is another one where `where` says so. A forward
+    takes `plain_s` for each of its rows in virtual time.
     """
 
     def __init__(self, where: Where = lambda _batch, _rows: False, **options: object) -> None:
         settings = {"max_rows": 200, "context_length": 3000, "sequences": 1, **options}
         super().__init__(VOCABULARY, **settings)  # type: ignore[arg-type]
         self.where = where
+        self.which: Which = lambda _own: (0,)
         self.plain_s = PLAIN_S
         self.seconds = 0.0
 
@@ -52,7 +57,8 @@ class OneByte(FakeModel):
         first = 0
         for rows in batch:
             if rows.logits and self.where(batch, rows):
-                logits.view(np.uint8)[first, 4 * 7] ^= 1
+                for row in self.which(rows):
+                    logits.view(np.uint8)[first + row, 4 * 7] ^= 1
             first += rows.logits
         return logits
 
@@ -86,9 +92,8 @@ def test_one_byte_in_forwards_of_one_size_only(rows: int) -> None:
     verdict = verdict_of(run(OneByte(lambda _, own: own.logits == rows)), enough=ENOUGH)
     assert verdict.rows == 1
     assert f"from {rows} rows on" in verdict.note
-    assert (
-        f"1 of {4 * VOCABULARY * min(rows, 17):,} bytes of the logits differ with {rows} rows" in verdict.note
-    )
+    compared = {33: 17 + 2, 63: 17 + 2 + 2}.get(rows, rows)
+    assert f"1 of {4 * VOCABULARY * compared:,} bytes of the logits differ with {rows} rows" in verdict.note
 
 
 def test_one_byte_with_more_rows_than_drafts_need_only_limits_them() -> None:
@@ -96,6 +101,67 @@ def test_one_byte_with_more_rows_than_drafts_need_only_limits_them() -> None:
     assert verdict.rows == ENOUGH
     assert "1 of" in verdict.note
     assert "129 rows" in verdict.note
+
+
+def from_the_18th_on(own: Rows) -> Sequence[int]:
+    return range(17, own.logits)
+
+
+def the_last(own: Rows) -> Sequence[int]:
+    return (own.logits - 1,)
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "which"), [(33, from_the_18th_on), (63, from_the_18th_on), (63, the_last), (33, the_last)]
+)
+def test_late_rows_of_a_large_forward_are_compared(rows: int, which: Which, thorough: bool) -> None:
+    model = OneByte(lambda _, own: own.logits == rows)
+    model.which = which
+    verdict = verdict_of(run(model, Effort(6e4, thorough=True) if thorough else LONG), enough=ENOUGH)
+    assert verdict.rows == 1
+    assert f"from {rows} rows on" in verdict.note
+
+
+def test_the_last_row_of_129_limits_the_rows() -> None:
+    model = OneByte(lambda _, own: own.logits == 129)
+    model.which = the_last
+    assert verdict_of(run(model), enough=ENOUGH).rows == ENOUGH
+
+
+def test_a_thorough_comparison_compares_every_row() -> None:
+    model = OneByte(lambda _, own: own.logits == 63)
+    model.which = lambda _own: (40,)
+    assert verdict_of(run(model, Effort(6e4, thorough=True)), enough=ENOUGH).rows == 1
+
+
+@pytest.mark.parametrize("row", range(16))
+@pytest.mark.parametrize("plain_s", [0.001, 0.05, 0.2])
+def test_every_row_of_a_usual_draft_is_compared_however_slow_the_model_is(row: int, plain_s: float) -> None:
+    model = OneByte(lambda _, own: own.logits == 16)
+    model.which, model.plain_s = lambda _own: (row,), plain_s
+    verdict = verdict_of(run(model, QUICK), enough=ENOUGH)
+    assert verdict.rows == 1
+    assert "from 16 rows on" in verdict.note
+
+
+def test_other_cells_amid_a_large_forward_show_in_its_last_rows() -> None:
+    """Row 40 of 63 has the right logits and writes a wrong cell."""
+
+    class WrongCell(OneByte):
+        wrong = 1 << 30
+
+        def forward(self, batch: Sequence[Rows]) -> Logits:
+            [own] = batch
+            if len(own.tokens) == 63:
+                self.wrong = own.start + 40
+            elif own.start <= self.wrong:
+                self.wrong = 1 << 30
+            self.where = lambda _, own: own.start + own.logits > self.wrong + 1
+            self.which = lambda own: range(max(0, self.wrong + 1 - own.start), own.logits)
+            return super().forward(batch)
+
+    assert verdict_of(run(WrongCell()), enough=ENOUGH).rows == 1
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -225,9 +291,9 @@ def test_cells_are_repeated_rather_than_computed() -> None:
     model = OneByte()
     result = compare(model, enough=ENOUGH, effort=LONG, lengthen=longer, clock=model.now)
     assert (result.depths, result.differences, sorted(asked)) == (set(DEPTHS), [], [250, 506])
-    assert not [
-        batch for batch in model.forwards if not batch[0].logits and batch[0].start + len(batch[0].tokens) > 8
-    ]
+    furthest = min(DEPTHS) + MOST_ROWS
+    ends = [batch[0].start + len(batch[0].tokens) for batch in model.forwards if not batch[0].logits]
+    assert not [end for end in ends if furthest < end <= max(DEPTHS)]
 
 
 @pytest.mark.parametrize("answer", [None, bytearray(b"no")])
@@ -267,7 +333,20 @@ def test_a_slow_model_has_more_time_but_bounded() -> None:
     verdict = verdict_of(result, enough=ENOUGH)
     assert verdict.cut
     assert "at a depth of 8 tokens (1 text, " in verdict.note
+    assert "; not compared past 8: computing 506 tokens takes too long; " in verdict.note
     assert "doctor --thorough" in verdict.note
+
+
+def test_a_needed_depth_that_was_left_out_is_tried_again_and_named() -> None:
+    """Past a sliding window; all else is compared."""
+    model = OneByte(context_length=9000)
+    model.plain_s = 0.001
+    result = run(model, Effort(5.0), window=8000)
+    assert (result.exact, result.missed) == (129, {8024})
+    verdict = verdict_of(result, enough=ENOUGH)
+    assert verdict.cut
+    assert "; not compared past 506: computing 8,024 tokens takes too long" in verdict.note
+    assert not verdict_of(run(model, Effort(20.0), window=8000), enough=ENOUGH).cut
 
 
 def test_a_thorough_comparison_takes_every_passage_depth_and_number_of_rows() -> None:

@@ -314,6 +314,13 @@ def test_what_compared_more_or_found_a_difference_is_kept(
     assert load_with(monkeypatch, folder, tmp_path, cut, second) == [16, rows]
 
 
+def test_what_left_nothing_out_is_kept_though_it_had_fewer_rows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = Verdict(129, "not past 506", cut=True), Verdict(63, "deeper")
+    assert load_with(monkeypatch, folder, tmp_path, *verdicts) == [129, 63]
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"rows": 5}', '{"rows": "many", "note": ""}', "\0"])
 def test_a_damaged_result_is_ignored_with_a_warning_and_replaced(
     folder: Path, tmp_path: Path, measured: list[str], damage: str, caplog: pytest.LogCaptureFixture
