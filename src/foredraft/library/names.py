@@ -156,7 +156,7 @@ def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
     """The error for an unknown name or path, with similar names."""
     path = as_path(name)
     if _looks_like_path(name):
-        siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        siblings = _siblings(path)
         named = [*gguf_models(siblings), *filter(is_repository, siblings)]
         near = [str(path.parent / match) for match in _near(path.name, [[file.name] for file in named])]
         kind = "file" if path.suffix.lower() == ".gguf" else "file or folder"
@@ -170,6 +170,14 @@ def not_found(name: str, models: Sequence[StoredModel]) -> ModelNotFoundError:
     if near:
         message += f" Did you mean {_listing(near, joiner=' or ')}?"
     return ModelNotFoundError(message, hint=how_to_get_one())
+
+
+def _siblings(path: Path) -> list[Path]:
+    """What lies in the folder of a path; nothing where that cannot be listed."""
+    try:
+        return sorted(path.parent.iterdir())
+    except OSError:
+        return []
 
 
 def _near(name: str, models: Iterable[Sequence[str]]) -> list[str]:

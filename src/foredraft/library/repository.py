@@ -29,8 +29,11 @@ INDEX = "model.safetensors.index.json"
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether a folder has the Hub's form, with a configuration and safetensors."""
-    return (folder / CONFIG).is_file() and any(folder.glob(f"*{SUFFIX}"))
+    """Whether a folder can be read and has the Hub's form, with a configuration and safetensors."""
+    try:
+        return (folder / CONFIG).is_file() and any(folder.glob(f"*{SUFFIX}"))
+    except OSError:
+        return False
 
 
 def repository_of(path: Path) -> Path | None:

@@ -198,3 +198,32 @@ def test_safetensors_without_a_configuration_are_a_file(tmp_path: Path) -> None:
 def test_a_folder_put_into_the_models_folder_goes_by_its_name(folder: Path, name: str) -> None:
     put = write(folder / "My-1.5B", one_file())
     assert resolve(name, folder) == put
+
+
+def test_folders_that_may_not_be_read_are_no_suggestions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /lost+found is for everybody but root, who runs some tests."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "model.gguf").touch()
+    real = Path.is_file
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    with pytest.raises(ModelNotFoundError, match=r"Did you mean .*model\.gguf"):
+        resolve(str(tmp_path / "modell.gguf"), tmp_path)
+
+
+def test_a_folder_that_may_not_be_listed_has_no_suggestions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(ModelNotFoundError, match="There is no file"):
+        resolve(str(tmp_path / "modell.gguf"), tmp_path / "none")
