@@ -32,7 +32,7 @@ class KernelsHook(BuildHookInterface[Any]):
         is_release = os.environ.get("CIBUILDWHEEL") == "1"
         try:
             libraries: list[Path] = build.build(everything=is_release)
-        except build.BuildError as reason:
+        except (build.BuildError, OSError) as reason:  # OSError: a disk that is full or read-only
             if is_release:
                 raise
             self.app.display_warning(f"Foredraft's kernels for llama.cpp are left out: {reason}.")

@@ -187,7 +187,10 @@ def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterato
     if machine.features:
         yield "features", " ".join(machine.features)
     if machine.unused:
-        yield "not used", f"{' '.join(machine.unused)} (llama.cpp's own kernels; Foredraft's use what helps)"
+        yield (
+            "not used",
+            f"{' '.join(machine.unused)} (by llama.cpp; Foredraft's kernels use AVX-512 and VNNI)",
+        )
     if llama is None:
         return
     yield "llama.cpp", escape(llama.name if llama.chosen else f"{llama.name}, {llama.path}") + _by_whom(llama)

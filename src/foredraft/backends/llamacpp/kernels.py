@@ -13,7 +13,7 @@ import ctypes
 import hashlib
 import json
 import logging
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,7 +151,10 @@ def attach(cache: Path | None = None) -> None:
 
 def leave_out(reason: str) -> None:
     """Compute with llama.cpp's own kernels in this process, for a comparison; before a model is loaded."""
-    _state.left_out = reason
+    with binding.LOCK:
+        if _state.kernels is not None:
+            raise RuntimeError("The kernels are attached already.")
+        _state.left_out = reason
 
 
 def in_use() -> Kernels | None:
@@ -209,17 +212,29 @@ def _attached(library: binding.Library, cache: Path | None) -> Kernels:
     levels = levels_of(cpu_info.instructions_of(cpu_info.first_processor()))
     if not levels:
         raise LeftOutError("this processor lacks AVX2, FMA or F16C")
-    # An old compiler may not have known the best.
-    compiled = (level for level in levels if (build.FOLDER / build.library_name(level)).exists())
-    level = next(compiled, levels[0])
-    native = library_of(level)
+    level, native = _best(levels)
     if fault := _checked(library, native, cache):
+        logger.warning("Foredraft's kernels are left out, so everything takes longer: %s.", fault)
         raise LeftOutError(fault)
     native.attach(library.handle)
     if not native.handle.foredraft_found_by_models():
         native.detach()
         raise LeftOutError("llama.cpp loaded a model before them in this process")
-    return Kernels(level, native, f"{level} {native.sources}")
+    # Not of the sources only: another compiler may round otherwise.
+    digest = hashlib.sha256(native.path.read_bytes()).hexdigest()[:16]
+    return Kernels(level, native, f"{level} {digest}")
+
+
+def _best(levels: Sequence[str]) -> tuple[str, NativeLibrary]:
+    """The best level that can be used: an old compiler may not have known the best. Raises LeftOutError."""
+    compiled = [level for level in levels if (build.FOLDER / build.library_name(level)).exists()]
+    reasons: list[LeftOutError] = []
+    for level in compiled or levels[:1]:
+        try:
+            return level, library_of(level)
+        except LeftOutError as reason:
+            reasons.append(reason)
+    raise reasons[0]
 
 
 def _checked(library: binding.Library, native: NativeLibrary, cache: Path | None) -> str:

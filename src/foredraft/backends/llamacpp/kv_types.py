@@ -44,7 +44,7 @@ def automatic_types(
     device: str, value_size: int, instructions: Set[str], *, flash_attention: bool, own_kernel: bool = False
 ) -> tuple[str, str]:
     """K and V for heads of `value_size` numbers, on a processor with these `instructions` (Linux's names);
-    `own_kernel`: whether Foredraft's attention kernel is compiled in.
+    `own_kernel`: whether Foredraft's attention kernel is in use.
     """
     if device != devices.CPU or not flash_attention:
         return EVERYWHERE

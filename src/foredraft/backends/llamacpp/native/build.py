@@ -154,7 +154,7 @@ def main() -> int:
     """Compile; returns the exit code."""
     try:
         libraries = build()
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         sys.stderr.write(f"Foredraft's kernels are left out: {error}.\n")
         return 1
     sys.stdout.write("".join(f"{path}\n" for path in libraries))
