@@ -63,6 +63,7 @@ def test_a_package_without_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, binding.PACKAGE, raising=False)  # if another test has imported it
     with pytest.raises(BackendError, match="has no library") as caught:
         binding._packaged()
     assert "--force-reinstall" in (caught.value.hint or "")
