@@ -42,7 +42,7 @@ LEAD_IN_S = 1.0
 """Seconds of decoding that are not counted, after the other processes have begun."""
 
 BUSY = "from time import monotonic\nend = monotonic() + {seconds}\nwhile monotonic() < end: sum(range(9999))"
-"""A process that computes; it ends by itself if nobody ends it."""
+"""A process that only computes; it ends by itself after a time limit."""
 
 
 @dataclass(frozen=True, slots=True)

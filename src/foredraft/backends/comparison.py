@@ -66,7 +66,7 @@ _SLOW_S = 0.03
 
 _FEWER_ROWS = 9
 _FORWARDS, _MOST_S = 80, 10.0
-"""The time for a model whose forwards are slow: that of so many plain ones, and at most so many seconds."""
+"""Time limit for slow models: a number of plain forwards, and a number of seconds that bounds it."""
 
 _READING_S = 30.0
 """Seconds that the tokens before a depth may take to compute."""
@@ -165,8 +165,8 @@ def _within(model: Model, depths: Sequence[int]) -> list[int]:
 
 
 Lengthen = Callable[[object, int], object | None]
-"""From a snapshot of a sequence and a length: one with so many cells, those of the first repeated; None where
-that cannot be done.
+"""From a snapshot and a length: a snapshot with `length` cells, its first ones repeated; None where that is
+not possible.
 """
 
 
