@@ -43,6 +43,7 @@ class ModelOptions:
     GGUF files are computed in their own formats.
     `llama_library`: the llama.cpp that runs GGUF files, if not the packaged one; there is one for a process
     (docs/llama-library.md).
+    `watch`: the hidden states that the model returns with each forward, for heads (`Backend.features_for`).
     `other_programs`: folders of other programs in which a draft model is looked up by name.
     `probe`: measure batch invariance; the result is cached under `cache_dir`. "thorough" compares more, for
     some minutes, whatever is cached. `progress` is called with the loaded fraction of the weights, `notice`
@@ -62,6 +63,7 @@ class ModelOptions:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     probe: bool | Literal["thorough"] = True
     llama_library: Path | None = None
+    watch: tuple[str, ...] = ()
     cache_dir: Path | None = None
     other_programs: OtherPrograms = field(default_factory=OtherPrograms)
     progress: Callable[[float], None] | None = None

@@ -20,6 +20,8 @@ from foredraft.types import (
     Constraint,
     Draft,
     DraftLimit,
+    Features,
+    HeadRows,
     Load,
     Logits,
     Message,
@@ -111,6 +113,22 @@ class Model(Protocol):
         """
         ...
 
+    def features(self) -> Features:
+        """The hidden states `capabilities.features` of all rows of the last forward, in batch order, also of
+        rows without logits: a view that is valid until the next forward. Raises BackendError if the model was
+        loaded without any.
+        """
+        ...
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        """Load a head for this model: a file, or with None the layers for multi-token prediction that the
+        model's own file has. The head is freed with `Head.close`, before the model.
+
+        Raises ModelError if it does not fit this model, CapacityError, and UnsupportedModelError if the model
+        was not loaded with the features that the head needs (`Backend.features_for`).
+        """
+        ...
+
     def length(self, seq: int) -> int:
         """KV cells the sequence holds, in tokens."""
         ...
@@ -160,6 +178,60 @@ class Model(Protocol):
         ...
 
 
+class Head(Protocol):
+    """A small network that continues a text from the target's hidden states: EAGLE-3 (Li et al. 2025, arXiv
+    2503.01840), layers for multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2).
+
+    It holds rows of consecutive positions for each of `sequences` sequences; a sequence may begin at any
+    position, so that a text whose beginning came from a cache has a head, too. Its row for token n predicts
+    token n + 1.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The target's features that it reads, in the order of its columns (`Capabilities.features`)."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """How many rows a row depends on, itself included; 0 for all. With 1 the head keeps no rows."""
+        ...
+
+    @property
+    def trees(self) -> bool:
+        """Whether rows may have `parents`."""
+        ...
+
+    @property
+    def sequences(self) -> int: ...
+    def forward(self, batch: Sequence[HeadRows]) -> Logits:
+        """Compute all rows and append them to their sequences. A sequence without rows may start anywhere.
+
+        Returns shape (rows that asked for logits, the target's vocabulary), in batch order, -inf for tokens
+        that the head never proposes: a view that is valid until the next forward. Raises OutOfKVError (the
+        head is as before), BackendError.
+        """
+        ...
+
+    def length(self, seq: int) -> int:
+        """The position after the sequence's last row; 0 if it has none."""
+        ...
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Drop the rows of tokens from position `length` on, and all rows of a tree."""
+        ...
+
+    def release(self, seq: int) -> None:
+        """Drop the sequence's rows."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. May be called twice."""
+        ...
+
+
 @dataclass(slots=True)
 class RequestView:
     """A request as drafters see it. They never write to it.
@@ -186,6 +258,11 @@ class Drafter(Protocol):
     `match_length(request) -> int`, in O(1) for each new token: how many tokens at the end of the request's
     text repeat earlier text. A planner attempts a draft sooner where that is long. It is called before
     `observe` for tokens that `request.tokens` already has.
+
+    And it may have `absorb(request, start, features)`: called after every forward with the target's features
+    of the rows that were kept, the first of which is that of token `start` of `request.tokens`. They are
+    valid only during the call, which comes before `observe`. Rows come in order; one that came before comes
+    again where text was removed or is read again, and those of a prefix from a cache do not come.
     """
 
     @property
@@ -280,6 +357,16 @@ class ModelLoader(Protocol):
     def __call__(self, path: str, *, sequences: int, context_length: int) -> Model: ...
 
 
+class HeadLoader(Protocol):
+    """Loads a head for the target: a file (path or name), or "" for the one that belongs to it: a file that
+    was found for it, else its own layers for multi-token prediction.
+
+    Raises what `Model.load_head` does, and ModelNotFoundError.
+    """
+
+    def __call__(self, path: str, *, sequences: int) -> Head: ...
+
+
 class GrammarState(Protocol):
     """An answer's position in its constraint, passed to a drafter of forced tokens so that it need not be
     imported.
@@ -318,6 +405,7 @@ class DrafterContext:
     tokenizer: Tokenizer
     sampler: TokenSampler
     load_model: ModelLoader
+    load_head: HeadLoader
     store: Path | None = None
     grammar: GrammarCompiler | None = None
     notice: Callable[[str], None] = _ignore
@@ -341,6 +429,15 @@ class Backend(Protocol):
 
     def accepts(self, path: Path) -> bool:
         """Whether this backend supports the file or folder, judged by its content rather than its name."""
+        ...
+
+    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+        """What a model must be loaded with (`ModelOptions.watch`) for a head to draft for it: for the head in
+        a file, or with None for its own layers for multi-token prediction; () if it has none.
+
+        Reads headers only. Raises ModelError if the file is no head, or a head that cannot be used with this
+        model.
+        """
         ...
 
     def load(self, path: Path, options: ModelOptions) -> Model:

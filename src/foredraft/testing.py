@@ -12,8 +12,8 @@ from time import perf_counter
 
 import numpy as np
 
-from foredraft.errors import BackendError, OutOfKVError, RequestError
-from foredraft.protocols import Drafter, DrafterContext, GrammarState, Model, Planner, RequestView
+from foredraft.errors import BackendError, OutOfKVError, RequestError, UnsupportedModelError
+from foredraft.protocols import Drafter, DrafterContext, GrammarState, Head, Model, Planner, RequestView
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
@@ -21,6 +21,8 @@ from foredraft.types import (
     Constraint,
     Draft,
     DraftLimit,
+    Features,
+    HeadRows,
     Logits,
     Message,
     ModelInfo,
@@ -93,12 +95,32 @@ def markov_logits(vocab_size: int, *, order: int = 2, seed: int = 0, scale: floa
     return logits
 
 
+FEATURE_SIZE = 2
+"""Numbers of one of a FakeModel's features."""
+
+_PLACES, _CHAIN = 1024, 1021  # such numbers are exact in half precision, too
+
+
+def _feature_row(position: int, chained: int, kinds: int) -> list[int]:
+    """The features of a row: its position, and a hash of the tokens up to it, each beside its kind."""
+    row = []
+    for kind in range(kinds):
+        row += [(position + kind) % _PLACES, (chained + kind) % _CHAIN]
+    return row
+
+
+def _chained(before: int, token: int) -> int:
+    """The hash of a prefix from that of the prefix before its last token; 0 is that of the empty one."""
+    return (31 * before + token + 1) % _CHAIN
+
+
 class FakeModel:
     """A Model whose logits are a function of the prefix: exact, instant, and strict about the KV cache.
 
     It raises where a real backend would misbehave silently: rows that do not start at the end of the cache,
     more rows than `max_rows`, a sequence out of range. `forwards` records every batch. `kv_cells` limits the
-    total tokens of all sequences; with None only each sequence's context is limited.
+    total tokens of all sequences; with None only each sequence's context is limited. `features` are the
+    names of the hidden states it returns; they are hashes of the prefix, which a FakeHead checks.
     """
 
     def __init__(
@@ -112,6 +134,7 @@ class FakeModel:
         max_batch: int = 512,
         trees: bool = True,
         kv_cells: int | None = None,
+        features: tuple[str, ...] = (),
         name: str = "fake",
     ) -> None:
         self.tokenizer = FakeTokenizer(vocab_size)
@@ -139,6 +162,8 @@ class FakeModel:
             max_batch=max_batch,
             sequences=sequences,
             trees=trees,
+            features=features,
+            feature_size=FEATURE_SIZE if features else 0,
             snapshot_key=f"{name}|{vocab_size}|{context_length}",
         )
         self._cache: dict[int, list[int]] = {}
@@ -146,6 +171,7 @@ class FakeModel:
         """Of a sequence that was copied: the fewest cells that it can be cut to (`Capabilities.window`)."""
         self._tree: dict[int, tuple[list[int], list[list[int]]]] = {}
         self.forwards: list[tuple[Rows, ...]] = []
+        self._prefixes: list[list[int]] = []
         self.closed = False
 
     def clock(self) -> float:
@@ -171,9 +197,27 @@ class FakeModel:
             self._check(rows)
         self._check_cells(sum(len(rows.tokens) for rows in batch))
         wanted: list[Logits] = []
+        self._prefixes = []
         for rows in batch:
             wanted.extend(self._append(rows))
         return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
+
+    def features(self) -> Features:
+        kinds = len(self.capabilities.features)
+        if not kinds:
+            raise BackendError("the model was loaded without features")
+        rows = [_feature_row(len(prefix) - 1, _hash(prefix), kinds) for prefix in self._prefixes]
+        return np.asarray(rows, np.float32).reshape(len(rows), kinds * FEATURE_SIZE)
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        """A head that is always right if the logits depend on the last token only. The file is not read."""
+        if not self.capabilities.features:
+            raise UnsupportedModelError("the model was loaded without features")
+        return FakeHead(self, name=str(path or "own layers"), sequences=sequences)
+
+    def logits_after(self, prefix: Sequence[int]) -> Logits:
+        """The logits, shape (vocabulary,), of the token after a prefix."""
+        return self._logits(prefix)
 
     def _check(self, rows: Rows) -> None:
         if not 0 <= rows.seq < self.capabilities.sequences:
@@ -200,6 +244,7 @@ class FakeModel:
         if rows.parents is not None:
             self._tree[rows.seq] = (prefix, paths)
         cached.extend(rows.tokens)
+        self._prefixes += [prefix + path for path in paths]
         return [self._logits(prefix + path) for path in paths[first:]]
 
     def length(self, seq: int) -> int:
@@ -272,6 +317,113 @@ class FakeModel:
         self.closed = True
 
 
+def _hash(prefix: Sequence[int]) -> int:
+    chained = 0
+    for token in prefix:
+        chained = _chained(chained, token)
+    return chained
+
+
+class FakeHead:
+    """A Head whose logits are the target's after the tokens that it holds of a sequence, at most `window`.
+
+    It raises where a real one would be wrong in silence: features of another position or text than those of
+    the row before, rows that do not follow those it holds, its own hidden states where it has none. `batches`
+    records every forward.
+    """
+
+    def __init__(
+        self,
+        model: FakeModel,
+        *,
+        window: int = 0,
+        trees: bool = True,
+        sequences: int = 4,
+        logits: LogitsFunction | None = None,
+        name: str = "head",
+    ) -> None:
+        self.info = replace(model.info, name=name)
+        self.needs = model.capabilities.features
+        self.window = window
+        self.trees = trees
+        self.sequences = sequences
+        self.batches: list[tuple[HeadRows, ...]] = []
+        self.closed = False
+        self._logits = logits or model.logits_after
+        self._held: dict[int, list[tuple[int, list[int], int]]] = {}
+        """Of each sequence its rows: position, the tokens up to it, the hash of the text up to it."""
+        self._tree: dict[int, list[tuple[int, list[int], int]]] = {}
+        self._open: set[int] = set()
+
+    def forward(self, batch: Sequence[HeadRows]) -> Logits:
+        self.batches.append(tuple(batch))
+        wanted: list[Logits] = []
+        for rows in batch:
+            if not 0 <= rows.seq < self.sequences:
+                raise BackendError(f"the head has no sequence {rows.seq}")
+            texts = self._own(rows) if rows.features is None else self._given(rows, rows.features)
+            wanted += [self._logits(text) for text in texts[len(texts) - rows.logits :]]
+            (self._open.add if rows.logits else self._open.discard)(rows.seq)
+        return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
+
+    def _given(self, rows: HeadRows, features: Features) -> list[list[int]]:
+        """Append rows with the target's features; returns the text that each row knows."""
+        held = self._held.setdefault(rows.seq, [])
+        if rows.start < 1 or rows.parents is not None or features.shape[0] != len(rows.tokens):
+            raise BackendError("rows with features are a chain, one row of features for each token")
+        if held and not self.window == 1 and rows.start != held[-1][0] + 1:
+            raise BackendError(f"rows start at {rows.start}, the head's end at {held[-1][0] + 1}")
+        texts = []
+        for i, token in enumerate(rows.tokens):
+            position, before = rows.start + i, int(features[i, 1])
+            expected = _feature_row(position - 1, before, len(self.needs))
+            follows = bool(held) and held[-1][0] == position - 1
+            if features[i].tolist() != expected or (follows and held[-1][2] != before):
+                raise BackendError(f"these are not the features of token {position - 1}")
+            texts.append(self._cut([*(held[-1][1] if held else []), token]))
+            held.append((position, texts[-1], _chained(before, token)))
+        self._tree.pop(rows.seq, None)
+        return texts
+
+    def _own(self, rows: HeadRows) -> list[list[int]]:
+        """Append rows that go on from the head's own hidden states."""
+        held = self._held.get(rows.seq)
+        if not held or rows.seq not in self._open:
+            raise BackendError("the head has no hidden state to go on from")
+        tree = self._tree.setdefault(rows.seq, [held[-1]])
+        if rows.parents is not None and not self.trees:
+            raise BackendError("this head has no trees")
+        parents = [len(tree) - 2] if rows.parents is None else rows.parents
+        texts = []
+        for token, parent in zip(rows.tokens, parents, strict=True):
+            position, text, chained = tree[parent + 1]
+            if rows.start > position + 1:
+                raise BackendError(f"rows start at {rows.start}, their parent is at {position}")
+            texts.append(self._cut([*text, token]))
+            tree.append((position + 1, texts[-1], _chained(chained, token)))
+        return texts
+
+    def _cut(self, text: list[int]) -> list[int]:
+        return text[-self.window :] if self.window else text
+
+    def length(self, seq: int) -> int:
+        rows = [*self._held.get(seq, ()), *self._tree.get(seq, ())]
+        return max((position + 1 for position, _, _ in rows), default=0)
+
+    def truncate(self, seq: int, length: int) -> None:
+        self._tree.pop(seq, None)
+        self._open.discard(seq)
+        self._held[seq] = [row for row in self._held.get(seq, ()) if row[0] < length]
+
+    def release(self, seq: int) -> None:
+        for rows in (self._held, self._tree):
+            rows.pop(seq, None)
+        self._open.discard(seq)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class ScriptedDrafter:
     """A Drafter that proposes what `script` returns for a history: right, wrong or adversarial drafts."""
 
@@ -338,12 +490,16 @@ def drafter_context(model: Model | None = None, *, store: Path | None = None) ->
             target.info.vocab_size, sequences=sequences, context_length=context_length, name=path
         )
 
+    def load_head(path: str, *, sequences: int) -> Head:
+        return target.load_head(Path(path) if path else None, sequences=sequences)
+
     return DrafterContext(
         target=target.info,
         capabilities=target.capabilities,
         tokenizer=tokenizer,
         sampler=FakeSampler(),
         load_model=load,
+        load_head=load_head,
         store=store,
         grammar=follow,
     )

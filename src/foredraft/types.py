@@ -18,6 +18,11 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 Probs: TypeAlias = npt.NDArray[np.float64]
 """Shape (vocabulary,); sums to 1."""
 
+Features: TypeAlias = npt.NDArray[np.float32]
+"""Shape (rows, n × `Capabilities.feature_size`): n of a target's hidden states for each row, side by side in
+the order of `Capabilities.features`.
+"""
+
 TARGET = "target"
 """The origin of a token that the target model chose itself."""
 
@@ -50,6 +55,25 @@ class Rows:
     parents: Sequence[int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Consecutive rows of one sequence in a forward of a head (`protocols.Head`).
+
+    Row i is a pair: `tokens[i]`, which is token `start + i` of the text, and `features[i]`, the target's
+    features of the row before it, that of token `start + i - 1`. So `start` is at least 1. With `features`
+    None they are the head's own hidden states, those of each row's parent: in a chain, one row, after the
+    row before it; in a tree `parents[i]` is the index of row i's parent among the rows that the sequence got
+    since its last row with features, which is -1. The last `logits` rows return logits.
+    """
+
+    seq: int
+    start: int
+    tokens: Sequence[int]
+    features: Features | None
+    logits: int
+    parents: Sequence[int] | None = None
+
+
 class Rollback(StrEnum):
     """How a model removes rows that verification rejected. Unless it is `TRUNCATE`, only rows of the
     sequence's last forward, after the first row that returned logits, can be removed; or the whole sequence.
@@ -74,6 +98,8 @@ class Capabilities:
     count takes a pass and V(n) is their sum. `snapshot_key` identifies everything that a snapshot depends on;
     it is empty if snapshots are only valid within the process. `window`: a snapshot or fork of more cells
     than this has only those that its next token sees (sliding-window attention); 0 if it has all.
+    `features` names the hidden states that `Model.features` returns, those that the model was loaded with
+    (`ModelOptions.watch`); each has `feature_size` numbers.
     """
 
     rollback: Rollback
@@ -83,7 +109,8 @@ class Capabilities:
     max_batch: int
     sequences: int
     trees: bool = False
-    hidden_states: bool = False
+    features: tuple[str, ...] = ()
+    feature_size: int = 0
     fork: bool = True
     rollback_bound: int = 0
     ragged: bool = True

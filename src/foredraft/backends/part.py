@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from foredraft.errors import BackendError
-from foredraft.protocols import Model, Tokenizer
-from foredraft.types import Capabilities, Logits, ModelInfo, Rows
+from foredraft.protocols import Head, Model, Tokenizer
+from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rows
 
 
 class Part:
@@ -46,6 +47,12 @@ class Part:
         return self._whole.forward(
             [Rows(self._at(rows.seq), rows.start, rows.tokens, rows.logits, rows.parents) for rows in batch]
         )
+
+    def features(self) -> Features:
+        return self._whole.features()
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        return self._whole.load_head(path, sequences=sequences)
 
     def length(self, seq: int) -> int:
         return self._whole.length(self._at(seq))

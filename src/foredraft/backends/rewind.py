@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from foredraft.errors import BackendError, OutOfKVError
-from foredraft.protocols import Model, Tokenizer
-from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+from foredraft.protocols import Head, Model, Tokenizer
+from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 MARKED_FROM = 256
 """Minimum rows of a prompt for a mark in it. The rows after the mark are a separate forward, which makes
@@ -210,6 +211,12 @@ class RewindingModel:
             self._forget(seq)  # a part may have been computed, so the tokens to recompute are unknown
             raise
         trail.tokens, trail.to_recompute = trail.to_recompute, []
+
+    def features(self) -> Features:
+        return self._model.features()
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        return self._model.load_head(path, sequences=sequences)
 
     def length(self, seq: int) -> int:
         return self._model.length(seq) + self.to_recompute(seq)

@@ -8,16 +8,27 @@ draft are charged (`charge`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from foredraft.bench.attempt_cost import AttemptCost
 from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace, TraceSet
-from foredraft.errors import BackendError, RequestError
+from foredraft.errors import BackendError, RequestError, UnsupportedModelError
+from foredraft.protocols import Head
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
-from foredraft.types import MAX_DRAFT_TOKENS, Capabilities, Logits, Message, ModelInfo, Rollback, Rows
+from foredraft.types import (
+    MAX_DRAFT_TOKENS,
+    Capabilities,
+    Features,
+    Logits,
+    Message,
+    ModelInfo,
+    Rollback,
+    Rows,
+)
 
 LIKELIEST = 8.0
 """Logit of the recorded token; all others are at 0."""
@@ -210,6 +221,12 @@ class ReplayModel:
                 answer = output[reached[i]]
                 logits[i - silent, answer] = LIKELIEST
                 self._set.append((first + i - silent, answer))
+
+    def features(self) -> Features:
+        raise BackendError("The model was loaded without features.")
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
+        raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
 
     def length(self, seq: int) -> int:
         return len(self._cells.get(seq, ()))

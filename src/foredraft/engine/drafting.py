@@ -11,7 +11,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from foredraft.engine.request import Request
 from foredraft.errors import ConfigError, ForedraftError
 from foredraft.protocols import Drafter, Proposer, RequestView
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import Draft, DraftLimit, Features, Outcome
 
 logger = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
@@ -66,6 +66,18 @@ class Drafters:
     def start(self, view: RequestView) -> None:
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
+
+    @property
+    def absorbing(self) -> bool:
+        """Whether a drafter takes the target's features."""
+        return any(hasattr(drafter, "absorb") for drafter in self._drafters.values())
+
+    def absorb(self, view: RequestView, start: int, features: Features) -> None:
+        """The target's features of rows that were kept, from that of token `start` on."""
+        for drafter in self._all():
+            own = getattr(drafter, "absorb", None)
+            if own is not None:
+                self._guard(drafter, own, view, start, features)
 
     def observe(self, view: RequestView, outcome: Outcome) -> None:
         """A round is over. Drafters observe it before they draft again; several rounds come as one change."""

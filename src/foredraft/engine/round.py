@@ -15,7 +15,19 @@ from foredraft.engine.speculation import Setup
 from foredraft.engine.stats import PlainRounds
 from foredraft.errors import ForedraftError, OutOfKVError
 from foredraft.protocols import Model
-from foredraft.types import Choice, Draft, DraftLimit, Event, Load, Logits, Outcome, Reason, Round, Rows
+from foredraft.types import (
+    Choice,
+    Draft,
+    DraftLimit,
+    Event,
+    Features,
+    Load,
+    Logits,
+    Outcome,
+    Reason,
+    Round,
+    Rows,
+)
 
 MAX_RECOMPUTED = 16
 """Rows of a request to be computed again (`Model.to_recompute`) above which nothing is drafted for it.
@@ -62,8 +74,11 @@ class RoundRunner:
         logits, drafts = computed
         forwarded = self._clock()
         load = replace(load, idle_threads=self._model.idle_threads)  # the forward may have changed it
-        events, outcomes, used = self._commit(decoding, drafts, logits)
+        features = self._model.features() if self.setup.drafters.absorbing else None
+        events, outcomes, used = self._commit(decoding, drafts, logits, features)
         if prefill:
+            if features is not None:
+                self._absorb_prompts(prefill, features[used:])
             events += finish_prefill(prefill, logits[used:], self.setup.drafters, self._model)
         prompt_rows = sum(count for _, count in prefill)
         self._remember(
@@ -123,7 +138,11 @@ class RoundRunner:
                 return None
 
     def _commit(
-        self, decoding: Sequence[Request], drafts: Sequence[Draft | None], logits: Logits
+        self,
+        decoding: Sequence[Request],
+        drafts: Sequence[Draft | None],
+        logits: Logits,
+        features: Features | None,
     ) -> tuple[list[Event], list[Outcome | None], int]:
         """The events, the outcome of each request (None if it cannot go on), and the rows that were used."""
         events: list[Event] = []
@@ -131,8 +150,11 @@ class RoundRunner:
         first = 0
         for request, draft in zip(decoding, drafts, strict=True):
             end = first + 1 + (len(draft) if draft else 0)
-            kept = len(request.view.tokens)
+            kept, computed = len(request.view.tokens), request.computed
             verdict = accept(request, draft, logits[first:end], events, self._model)
+            if verdict is not None and features is not None:
+                rows = [first, *(first + 1 + node for node in verdict.path)]
+                self.setup.drafters.absorb(request.view, computed, features[rows])
             first = end
             if verdict is None:
                 outcomes.append(None)
@@ -142,6 +164,13 @@ class RoundRunner:
             request.stats.round(draft, accepted, len(committed))
             outcomes.append(Outcome(kept, committed, draft, accepted))
         return events, outcomes, first
+
+    def _absorb_prompts(self, prefill: Prefill, features: Features) -> None:
+        """Pass on the features of the rows of prompts."""
+        first = 0
+        for request, count in prefill:
+            self.setup.drafters.absorb(request.view, request.computed, features[first : first + count])
+            first += count
 
     def _remember(self, done: _Done, *, before_ms: float, forward_ms: float, sample_ms: float) -> None:
         """Let drafters, planner, counters and `decisions` learn from a round: the milliseconds are those

@@ -26,7 +26,7 @@ from foredraft.errors import (
 )
 from foredraft.library import models_dir, resolve
 from foredraft.planner import AutoPlanner, StaticPlanner
-from foredraft.protocols import Drafter, DrafterContext, Model, Planner
+from foredraft.protocols import Drafter, DrafterContext, Head, Model, Planner
 from foredraft.registry import backend_for, create_drafter
 from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.coupled import CoupledSampler
@@ -152,6 +152,11 @@ def _context(
         file = resolve(path, folder, options.other_programs)
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
+    def load_head(path: str, *, sequences: int) -> Head:
+        folder = models_dir(options.cache_dir) if options.cache_dir else Path()
+        file = resolve(path, folder, options.other_programs) if path else None
+        return model.load_head(file, sequences=sequences)
+
     def follow(constraint: Constraint) -> Guide:
         return compile_constraint(constraint, model.tokenizer)
 
@@ -161,6 +166,7 @@ def _context(
         tokenizer=model.tokenizer,
         sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens, follow),
         load_model=load,
+        load_head=load_head,
         store=store,
         grammar=follow,
         notice=notice,

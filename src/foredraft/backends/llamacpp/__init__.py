@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foredraft.backends.llamacpp import binding
 from foredraft.config import ModelOptions
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, UnsupportedModelError
 from foredraft.protocols import Model
 
 MAGIC = b"GGUF"
@@ -26,6 +26,11 @@ class LlamaCppBackend:
                 return file.read(len(MAGIC)) == MAGIC
         except OSError:
             return False
+
+    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+        if head is None:
+            return ()
+        raise UnsupportedModelError(f"{head.name} cannot be used as a head of {path.name}.")
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""

@@ -12,6 +12,7 @@ import ctypes
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, cast
 
@@ -26,8 +27,9 @@ from foredraft.backends.llamacpp.graphs import Graphs
 from foredraft.backends.llamacpp.passes import Passes, count_passes
 from foredraft.backends.llamacpp.streams import Streams
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
-from foredraft.errors import BackendError, OutOfKVError
-from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
+from foredraft.protocols import Head
+from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 UNTILED_ROWS = 63
 """Maximum rows of one sequence with row-by-row attention for any KV types (docs/exactness.md)."""
@@ -283,6 +285,12 @@ class LlamaCppModel:
             view = np.ctypeslib.as_array(raw).reshape(rows, self.info.vocab_size)
             self._views[(address, rows)] = view
         return view
+
+    def features(self) -> Features:
+        raise BackendError("The model was loaded without features.")
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
+        raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
 
     def length(self, seq: int) -> int:
         return self._lengths[seq]

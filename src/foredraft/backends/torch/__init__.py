@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foredraft.config import ModelOptions
+from foredraft.errors import UnsupportedModelError
 from foredraft.library.repository import repository_of
 from foredraft.protocols import Model
 from foredraft.registry import missing_dependency
@@ -18,6 +19,11 @@ class TorchBackend:
     def accepts(self, path: Path) -> bool:
         """Whether the path is, or is in, a folder with a configuration and safetensors."""
         return repository_of(path) is not None
+
+    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+        if head is None:
+            return ()
+        raise UnsupportedModelError(f"{head.name} cannot be used as a head of {path.name}.")
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -13,8 +14,9 @@ from foredraft.backends.bounds import check_batch
 from foredraft.backends.torch.batch import Batch, make_batch
 from foredraft.backends.torch.sdpa_kernels import attention_kernels
 from foredraft.backends.torch.tokenizer import TorchTokenizer
-from foredraft.errors import BackendError, CapacityError, first_line
-from foredraft.types import Capabilities, Logits, ModelInfo, Rollback, Rows
+from foredraft.errors import BackendError, CapacityError, UnsupportedModelError, first_line
+from foredraft.protocols import Head
+from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 VERIFY_ROWS = 63
 """Maximum rows of one sequence in a verifying forward if the probe found no larger exact number."""
@@ -132,6 +134,12 @@ class TorchModel:
     def durable(self) -> bool:
         """Whether snapshots are bytes that another process can restore."""
         return self._cache.durable
+
+    def features(self) -> Features:
+        raise BackendError("The model was loaded without features.")
+
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
+        raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
 
     def length(self, seq: int) -> int:
         return self._cache.lengths[seq]
