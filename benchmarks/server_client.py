@@ -1,4 +1,4 @@
-"""A client that streams chat completions and keeps the time: what its user would see."""
+"""A client that streams answers, chat or plain text, and keeps the time: what its user would see."""
 
 from __future__ import annotations
 
@@ -60,8 +60,17 @@ def chat_body(
     prompt: str, tokens: int, *, temperature: float = 0.0, seed: int | None = None
 ) -> dict[str, Any]:
     """A request for a streamed answer to one message."""
+    return _body({"messages": [{"role": "user", "content": prompt}]}, tokens, temperature, seed)
+
+
+def completion_body(prompt: str, tokens: int) -> dict[str, Any]:
+    """A request for how a text goes on, streamed and greedy: for a model without a chat template."""
+    return _body({"prompt": prompt}, tokens, 0.0, None)
+
+
+def _body(asked: Mapping[str, Any], tokens: int, temperature: float, seed: int | None) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": prompt}],
+        **asked,
         "temperature": temperature,
         "max_tokens": tokens,
         "stream": True,
@@ -76,10 +85,11 @@ def new_client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, timeout=timeout, limits=httpx.Limits(max_connections=None))
 
 
-async def stream_chat(
+async def stream_answer(
     client: httpx.AsyncClient, body: Mapping[str, Any], *, leave_after: int | None = None
 ) -> Answer:
-    """One streamed answer. With `leave_after` the client goes away once that many pieces have come.
+    """One streamed answer; a body with a `prompt` goes to /v1/completions, others to the chat. With
+    `leave_after` the client goes away once that many pieces have come.
 
     What goes wrong is told in the answer's `error`. It reads from the socket itself: a client library takes
     as much of the processor for a token as the server does, and both share it with the model.
@@ -104,8 +114,9 @@ async def stream_chat(
 
 def _request(host: str, body: Mapping[str, Any]) -> bytes:
     content = json.dumps(body).encode()
+    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + content
@@ -143,12 +154,17 @@ def _take(answer: Answer, chunk: Mapping[str, Any]) -> None:
     if "error" in chunk:
         answer.error = str(chunk["error"])[:300]
         return
-    piece = "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices") or ())
+    piece = "".join(map(_text, chunk.get("choices") or ()))
     if piece:
         answer.text += piece
         answer.arrivals.append((time.perf_counter(), len(answer.text)))
     if chunk.get("usage"):
         answer.tokens = int(chunk["usage"]["completion_tokens"])
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    """What a piece adds to the answer: `delta` is that of a chat, `text` that of a completion."""
+    return (choice["delta"].get("content") if "delta" in choice else choice.get("text")) or ""
 
 
 async def left_over(client: httpx.AsyncClient, seconds: float = 10.0) -> dict[str, float]:

@@ -37,7 +37,7 @@ from typing import Any
 
 from common import parser, progress, run_benchmark
 from foredraft.bench.workloads import load_prompts, select
-from server_client import Answer, chat_body, left_over, new_client, stream_chat
+from server_client import Answer, chat_body, left_over, new_client, stream_answer
 from server_common import (
     Running,
     add_results,
@@ -131,7 +131,9 @@ async def drive(
             async def one(number: int) -> None:
                 while time.perf_counter() < deadline:
                     ask = next(asks)
-                    found.take(ask, await stream_chat(client, ask.body, leave_after=leave(number)), deadline)
+                    found.take(
+                        ask, await stream_answer(client, ask.body, leave_after=leave(number)), deadline
+                    )
 
             await asyncio.gather(*map(one, range(clients)))
         left = await left_over(client)
@@ -154,7 +156,7 @@ async def answers_alone(server: Running, wanted: Sequence[Mapping[str, Any]]) ->
     deck = []
     async with new_client(server.url) as client:
         for number, body in enumerate(wanted):
-            answer = await stream_chat(client, body)
+            answer = await stream_answer(client, body)
             if answer.error:
                 raise SystemExit(f"A request failed with nobody else there: {answer.error}")
             deck.append(Ask(body, answer.text))

@@ -30,7 +30,7 @@ from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
 from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.cli.paths import cache_dir
 from foredraft.types import FinishEvent
-from server_client import Answer, chat_body, new_client, stream_chat
+from server_client import Answer, chat_body, new_client, stream_answer
 from server_common import Running, add_results, figure, mean_ratio, serve_command, started, table, write_json
 
 SETTINGS = ("off", "auto")
@@ -64,7 +64,7 @@ def by_server(server: Running) -> Ask:
 
     async def asked(prompt: str, tokens: int) -> Answer:
         async with new_client(server.url) as client:
-            return await stream_chat(client, chat_body(prompt, tokens))
+            return await stream_answer(client, chat_body(prompt, tokens))
 
     return lambda prompt, tokens: asyncio.run(asked(prompt, tokens))
 

@@ -30,17 +30,19 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common import model_path, parser, progress, run_benchmark
 from foredraft.backends.cpu import physical_cores
+from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.bench.live import WARM_UP, WARM_UP_TOKENS
 from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.cli.units import counted
-from server_client import Answer, chat_body, new_client, stream_chat
+from server_client import Answer, chat_body, completion_body, new_client, stream_answer
 from server_common import (
     FOREDRAFT_READY,
     Running,
@@ -59,6 +61,9 @@ BARE = (
     "from foredraft.cli import main; main()"
 )
 """A command line of Foredraft that computes with llama.cpp's own kernels."""
+
+Body = Callable[[str, int], Mapping[str, Any]]
+"""The request for an answer to a prompt, of that many tokens."""
 
 SPINNING = 0.02
 """Of a core: a waiting server that takes more is stopped between its turns."""
@@ -120,10 +125,15 @@ def groups(cases: Sequence[PromptCase], size: int) -> list[list[PromptCase]]:
     return [group for group in cut if len(group) == size or len(by_category[group[0].category]) < size]
 
 
-async def ask(url: str, prompts: Sequence[str], tokens: int) -> list[Answer]:
-    """All prompts at once."""
+def body_for(model: Path) -> Body:
+    """A chat, or plain text for a model without a chat template: each side would make up one of its own."""
+    return chat_body if read_gguf(model).has_chat_template else completion_body
+
+
+async def ask(url: str, bodies: Iterable[Mapping[str, Any]]) -> list[Answer]:
+    """All of them at once."""
     async with new_client(url) as client:
-        return await asyncio.gather(*(stream_chat(client, chat_body(prompt, tokens)) for prompt in prompts))
+        return await asyncio.gather(*(stream_answer(client, body) for body in bodies))
 
 
 @contextmanager
@@ -141,6 +151,7 @@ def awake(server: Running, *, spins: bool) -> Iterator[None]:
 def one_pass(
     sides: Sequence[Side],
     work: Sequence[Sequence[PromptCase]],
+    body: Body,
     tokens: int,
     number: int,
     idle: dict[str, float],
@@ -149,7 +160,7 @@ def one_pass(
     with ExitStack() as stack:
         servers = [stack.enter_context(started(side.command, side.ready)) for side in sides]
         for server in servers:
-            asyncio.run(ask(server.url, [WARM_UP[0]["content"]], WARM_UP_TOKENS))
+            asyncio.run(ask(server.url, [body(WARM_UP[0]["content"], WARM_UP_TOKENS)]))
         for side, share in zip(sides, idle_shares(servers), strict=True):
             idle[side.name] = max(share, idle.get(side.name, 0.0))
         spins = [idle[side.name] > SPINNING for side in sides]
@@ -159,7 +170,9 @@ def one_pass(
             start = (at + number) % len(sides)
             for place in (*range(start, len(sides)), *range(start)):
                 with awake(servers[place], spins=spins[place]):
-                    answers = asyncio.run(ask(servers[place].url, [case.turns[0] for case in group], tokens))
+                    answers = asyncio.run(
+                        ask(servers[place].url, [body(case.turns[0], tokens) for case in group])
+                    )
                 ids = tuple(case.id for case in group)
                 yield Turn(sides[place].name, number, group[0].category, ids, tuple(answers))
             progress(at + 1, len(work), f"pass {number + 1}, {len(group)} at once")
@@ -190,25 +203,35 @@ def main() -> None:
     args = arguments()
     model = args.model or model_path(None)
     cases = select(load_prompts(args.prompts), limit=args.limit)
+    body = body_for(Path(model))
     idle: dict[str, float] = {}
     turns: dict[int, list[Turn]] = {}
     for clients in args.levels:
         sides = all_sides(args, model, clients)
         work = groups(cases, clients)
         turns[clients] = [
-            turn for number in range(args.repeat) for turn in one_pass(sides, work, args.tokens, number, idle)
+            turn
+            for number in range(args.repeat)
+            for turn in one_pass(sides, work, body, args.tokens, number, idle)
         ]
-    sys.exit(closing(args, turns, idle))
+    sys.exit(closing(args, turns, idle, plain=body is completion_body))
 
 
-def closing(args: argparse.Namespace, turns: Mapping[int, Sequence[Turn]], idle: Mapping[str, float]) -> int:
-    """Print and write the report; returns the exit code."""
+def closing(
+    args: argparse.Namespace,
+    turns: Mapping[int, Sequence[Turn]],
+    idle: Mapping[str, float],
+    *,
+    plain: bool,
+) -> int:
+    """Print and write the report; returns the exit code. `plain`: the prompts were continued as text."""
     found = summaries(turns)
     compared = texts(turns)
     spinning = [name for name, share in idle.items() if share > SPINNING]
     setting = (
         f"{counted(args.threads, 'thread')}, {args.context} tokens of context a slot, "
         f"{counted(args.tokens, 'token')} an answer"
+        f"{', prompts continued as plain text (the model has no chat template)' if plain else ''}"
     )
     page = as_markdown(found, compared, f"{setting}, best of {args.repeat}", spinning)
     errors = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from server_client import Answer, chat_body, stream_chat
+from server_client import Answer, chat_body, stream_answer
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TEMPERATURE, SEEDS = 0.8, 3
@@ -117,13 +117,13 @@ def _whole(body: Mapping[str, Any]) -> dict[str, Any]:
 async def streamed(traffic: Traffic, rng: random.Random) -> None:
     """A chat that is streamed."""
     body = _chat(traffic, rng)
-    traffic.same(body, _good(await stream_chat(traffic.client, body)).text)
+    traffic.same(body, _good(await stream_answer(traffic.client, body)).text)
 
 
 async def leaving(traffic: Traffic, rng: random.Random) -> None:
     """A chat whose client goes away."""
     body = _chat(traffic, rng)
-    answer = _good(await stream_chat(traffic.client, body, leave_after=rng.randrange(1, traffic.tokens)))
+    answer = _good(await stream_answer(traffic.client, body, leave_after=rng.randrange(1, traffic.tokens)))
     traffic.same(body, answer.text, whole=not answer.left)
 
 
@@ -212,7 +212,7 @@ async def _events(traffic: Traffic, path: str, body: Mapping[str, Any], last: st
 async def long_prompt(traffic: Traffic, rng: random.Random) -> None:
     """A prompt that takes a while to read."""
     body = chat_body(traffic.long_text(rng, LONG_PROMPT), 16)
-    _good(await stream_chat(traffic.client, body))
+    _good(await stream_answer(traffic.client, body))
 
 
 async def tokenized(traffic: Traffic, rng: random.Random) -> None:

@@ -34,6 +34,7 @@ class ChatServer:
         self.status = 200
         self.longest: int | None = None
         self.refusal = ""
+        self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
 
@@ -48,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
+        self.chat.paths.append(self.path)
         self.chat.bodies.append(json.loads(self.rfile.read(length)))
         if self.chat.longest is not None and length > self.chat.longest:
             self._send(400, json.dumps({"error": {"code": 400, "message": "...", "type": TOO_LONG}}))

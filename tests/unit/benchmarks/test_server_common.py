@@ -7,15 +7,16 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import openai
 import psutil
 import pytest
 
 from chat_server import ChatServer, chat_server, piece
-from server_client import Answer, chat_body, new_client, stream_chat
+from server_client import Answer, chat_body, completion_body, new_client, stream_answer
 from server_common import (
     check_server,
     gauges,
@@ -31,6 +32,7 @@ from server_schemas import first_model
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 USAGE = {"choices": [], "usage": {"completion_tokens": 7}}
+CHAT = chat_body("Hello?", 16, seed=3)
 LISTENS = "import time; print('model on http://127.0.0.1:9/v1', flush=True); time.sleep(60)"
 
 
@@ -40,10 +42,10 @@ def server() -> Iterator[ChatServer]:
         yield running
 
 
-def ask(server: ChatServer, *, leave_after: int | None = None) -> Answer:
+def ask(server: ChatServer, body: Mapping[str, Any] = CHAT, *, leave_after: int | None = None) -> Answer:
     async def asked() -> Answer:
         async with new_client(server.url) as client:
-            return await stream_chat(client, chat_body("Hello?", 16, seed=3), leave_after=leave_after)
+            return await stream_answer(client, body, leave_after=leave_after)
 
     return asyncio.run(asked())
 
@@ -55,8 +57,19 @@ def test_a_stream_is_heard_with_its_times_and_tokens(server: ChatServer) -> None
     assert [count for _, count in answer.arrivals] == [3, 7]
     assert answer.first_ms is not None
     assert answer.first_ms > 0
+    assert server.paths == ["/v1/chat/completions"]
     assert server.bodies[0]["seed"] == 3
     assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_plain_text_is_continued_and_heard_alike(server: ChatServer) -> None:
+    server.events = [*({"choices": [{"index": 0, "text": text}]} for text in ("One", "", " two")), USAGE]
+    answer = ask(server, completion_body("Hello", 16))
+    assert (answer.text, answer.tokens, answer.error) == ("One two", 7, "")
+    assert len(answer.arrivals) == 2
+    assert server.paths == ["/v1/completions"]
+    asked = server.bodies[0]
+    assert (asked["prompt"], asked["max_tokens"], asked["temperature"]) == ("Hello", 16, 0.0)
 
 
 def test_a_client_that_leaves_has_read_that_many_pieces(server: ChatServer) -> None:

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+import gguf_factory
 import server_load
 import server_overhead
 import server_peers
 import server_soak
 from foredraft.bench.workloads import PromptCase
-from server_client import Answer
+from server_client import Answer, chat_body, completion_body
 from server_load import Ask, Slice
 from server_peers_report import AUTO, OFF, PEER_OFF, Turn, as_markdown, summaries, texts
 from server_soak_plot import binned, soak_plot
@@ -143,6 +144,14 @@ def test_every_foredraft_has_its_command() -> None:
     assert list(found) == ["foredraft", "bare", "older"]
     assert "leave_out" in found["bare"][2]
     assert found["older"] == ("/older/python", "-m", "foredraft")
+
+
+@pytest.mark.parametrize(("template", "body"), [("{{ messages }}", chat_body), (None, completion_body)])
+def test_a_model_without_a_chat_template_continues_text(
+    tmp_path: Path, template: str | None, body: server_peers.Body
+) -> None:
+    model = gguf_factory.tiny_llama(tmp_path / "tiny.gguf", chat_template=template)
+    assert server_peers.body_for(model) is body
 
 
 def test_a_prompt_that_one_side_cannot_do_counts_for_none() -> None:
