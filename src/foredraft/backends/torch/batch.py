@@ -59,12 +59,14 @@ class Batch:
     and the cell that it is written to.
 
     `scratch` caches values that every layer computes alike, such as masks, until the forward is over.
+    `features` receives the watched hidden states of all rows, each of shape (rows, size).
     """
 
     numbers: Any
     wanted: Any
     segments: tuple[Segment, ...]
     scratch: dict[object, Any] = field(default_factory=dict)
+    features: list[Any] = field(default_factory=list)
 
     @property
     def tokens(self) -> Any:
@@ -106,6 +108,19 @@ def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
     numbers[WANTED].extend([*wanted, *[0] * (len(numbers[TOKEN]) - len(wanted))])
     made = torch.tensor(numbers, dtype=torch.long, device=device)
     return Batch(made, made[WANTED, : len(wanted)], tuple(segments))
+
+
+def side_by_side(batch: Batch, rows: Sequence[Rows]) -> Any:
+    """A copy of the batch's features in one tensor, in the order of the request; None if there are none."""
+    if not batch.features:
+        return None
+    made = torch.cat(batch.features, -1)
+    order = sorted(range(len(rows)), key=lambda index: rows[index].seq)
+    if order == list(range(len(rows))):
+        return made
+    parts = made.split([len(rows[index].tokens) for index in order])
+    places = sorted(range(len(rows)), key=order.__getitem__)
+    return torch.cat([parts[place] for place in places])
 
 
 def _depths(parents: Sequence[int]) -> list[int]:

@@ -68,7 +68,9 @@ class _Held:
         paths = paths_of(batch)
         if paths is not None:
             self.batch.scratch["paths"][:count].copy_(paths)
-        return self.compute()[: len(batch.wanted)]
+        logits = self.compute()[: len(batch.wanted)]
+        batch.features[:] = [rows[:count] for rows in self.batch.features]
+        return logits
 
 
 class FixedSizeForward:
@@ -168,16 +170,22 @@ class FixedSizeModel(TorchModel):
             changes["max_rows"] = min(changes["max_rows"], self._forward.most)
         return super().with_capabilities(**changes)
 
-    def _compute(self, batch: Sequence[Rows]) -> Any:
+    def _compute(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
         groups = divided([len(rows.tokens) for rows in batch], self._forward.most)
         if len(groups) == 1:
             return super()._compute(batch)
         found: dict[int, Any] = {}
+        kept: dict[int, Any] = {}
         for group in groups:
             part = [batch[index] for index in group]
-            logits = super()._compute(part).split([rows.logits for rows in part])
-            found.update(zip(group, logits, strict=True))
-        return torch.cat([found[index] for index in range(len(batch))])
+            logits, features = super()._compute(part)
+            found.update(zip(group, logits.split([rows.logits for rows in part]), strict=True))
+            if features is not None:
+                kept.update(zip(group, features.split([len(rows.tokens) for rows in part]), strict=True))
+        in_order = range(len(batch))
+        return torch.cat([found[i] for i in in_order]), torch.cat(
+            [kept[i] for i in in_order]
+        ) if kept else None
 
 
 def divided(counts: Sequence[int], most: int) -> list[list[int]]:

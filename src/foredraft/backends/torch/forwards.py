@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import transformers
@@ -12,6 +12,7 @@ import transformers
 from foredraft.backends.torch.attention import Attention, cells_dtype, choose_attention
 from foredraft.backends.torch.cached import CachedForward, OwnCaches
 from foredraft.backends.torch.check import AS_GGUF, CHAIN, PREFIX, check_forward, reference_logits
+from foredraft.backends.torch.features import Trunk
 from foredraft.backends.torch.generic import GenericForward, UnseenWindowError, is_supported
 from foredraft.backends.torch.half import choose_products
 from foredraft.backends.torch.kv import KVCache
@@ -28,7 +29,7 @@ from foredraft.types import Rollback
 @dataclass(frozen=True, slots=True)
 class Computation:
     """A forward with its cache and their capabilities. `settings` describe them, `model` creates a Model from
-    them.
+    them, `trunk` is what heads of the model share with it.
     """
 
     forward: Forward
@@ -37,20 +38,31 @@ class Computation:
     rollback: Rollback = Rollback.TRUNCATE
     trees: bool = True
     model: type[TorchModel] = TorchModel
+    trunk: Trunk | None = None
 
 
 def choose_forward(
-    weights: Any, *, name: str, sequences: int, context_length: int, dtype: Any, device: Any
+    weights: Any,
+    *,
+    name: str,
+    sequences: int,
+    context_length: int,
+    dtype: Any,
+    device: Any,
+    watch: Sequence[str] = (),
 ) -> Computation:
-    """Choose a forward for transformers' model `weights`, which it takes over.
+    """Choose a forward for transformers' model `weights`, which it takes over. `watch`: the hidden states
+    that it keeps (features.py).
 
-    Raises UnsupportedModelError if no forward computes the same as transformers, and CapacityError.
+    Raises UnsupportedModelError if no forward computes the same as transformers, or if the model does not
+    have the hidden states, and CapacityError.
     """
     linear, attention = choose_products(dtype, device), choose_attention(device)
     cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
     if is_lean(weights, context_length):
-        lean = LeanForward(weights, cells, linear, Kernels(attention))
-        return Computation(lean, cells, {"forward": "lean", "products": linear.describe()})
+        lean = LeanForward(weights, cells, linear, Kernels(attention), watch=watch)
+        trunk = Trunk(weights.config, lean.embedding, lean.output, linear)
+        return Computation(lean, cells, {"forward": "lean", "products": linear.describe()}, trunk=trunk)
     with _quietly():
         expected = reference_logits(weights)
     replaced = replace_products(weights, linear)
@@ -59,14 +71,19 @@ def choose_forward(
     layers, states = Layers(weights, linear), States(cells)
     found = None
     if layers.take_over(states):
-        found = _recurrent(weights, cells, attention, judge, layers=layers, states=states)
+        found = _recurrent(weights, cells, attention, judge, layers=layers, states=states, watch=watch)
     elif is_supported(weights):
-        found = _generic(weights, cells, attention, judge)
+        found = _generic(weights, cells, attention, judge, watch)
+    if found is None and watch:
+        raise _not_watched(name)
     if found is None:
         layers.give_back()
         found = _with_own_cache(weights, OwnCaches(sequences, context_length, weights.config), judge)
     found.settings["products"] = linear.describe()
-    return found
+    text = weights.config.get_text_config()
+    embedding = weights.get_input_embeddings().weight.detach()
+    trunk = Trunk(text, embedding, weights.get_output_embeddings(), linear, source=weights)
+    return replace(found, trunk=trunk) if watch else found
 
 
 @dataclass(slots=True)
@@ -98,9 +115,11 @@ class _Judge:
             raise
 
 
-def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) -> Computation | None:
+def _generic(
+    weights: Any, cells: KVCache, attention: Attention, judge: _Judge, watch: Sequence[str]
+) -> Computation | None:
     """Our attention in transformers' forward; None if it would not see everything it needs."""
-    generic = GenericForward(weights, cells, attention)
+    generic = GenericForward(weights, cells, attention, watch)
     try:
         judge.settle(generic, generic, tree=True, most=cells.context_length)
     except UnseenWindowError:
@@ -109,14 +128,21 @@ def _generic(weights: Any, cells: KVCache, attention: Attention, judge: _Judge) 
 
 
 def _recurrent(
-    weights: Any, cells: KVCache, attention: Attention, judge: _Judge, *, layers: Layers, states: States
+    weights: Any,
+    cells: KVCache,
+    attention: Attention,
+    judge: _Judge,
+    *,
+    layers: Layers,
+    states: States,
+    watch: Sequence[str],
 ) -> Computation | None:
     """The same with recurrent layers, which are taken over; None if they differ from our kernels."""
     size = sum(weight.numel() * weight.element_size() for weight in weights.parameters())
     judge.replaced = [entry for entry in judge.replaced if entry[0] not in layers.multiplied]
     try:
         with _quietly():
-            generic = GenericForward(weights, cells, attention)
+            generic = GenericForward(weights, cells, attention, watch)
         recurrent = RecurrentForward(generic, states)
         judge.settle(recurrent, generic, tree=False, most=cells.context_length)
     except (UnsupportedModelError, RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -152,6 +178,13 @@ def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
         {"forward": "transformers, with its own cache"},
         rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
         trees=False,
+    )
+
+
+def _not_watched(name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{name} is computed with transformers' own cache, from which no hidden states are taken for a head.",
+        hint="Run the model without a head.",
     )
 
 

@@ -9,6 +9,7 @@ by the order in which a forward calls them: some share their weights, and their 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from foredraft.backends.torch.attention import Attention, Style
 from foredraft.backends.torch.batch import Batch
 from foredraft.backends.torch.check import AS_GGUF
+from foredraft.backends.torch.features import Taps
 from foredraft.backends.torch.kv import KVCache
 from foredraft.errors import UnsupportedModelError
 
@@ -33,14 +35,18 @@ class UnseenWindowError(UnsupportedModelError):
 
 
 class GenericForward:
-    """Computes a batch over a KV cache with transformers' model `source`, which it modifies."""
+    """Computes a batch over a KV cache with transformers' model `source`, which it modifies.
 
-    def __init__(self, source: Any, cache: KVCache, attention: Attention) -> None:
+    `watch`: the hidden states that it keeps. Raises UnsupportedModelError if there are no such ones.
+    """
+
+    def __init__(self, source: Any, cache: KVCache, attention: Attention, watch: Sequence[str] = ()) -> None:
         self._source, self._cache, self._attention = source, cache, attention
         self._batch: Batch | None = None
         self._called = 0
         self._masked: set[int] = set()
         self._windows: set[int] = set()
+        self._taps = Taps(source, watch) if watch else None
         self._name = f"foredraft_{next(_numbers)}"
         AttentionInterface.register(self._name, self._attend)
         AttentionMaskInterface.register(self._name, self._note_mask)
@@ -52,6 +58,8 @@ class GenericForward:
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
         self._batch, self._called = batch, 0
+        if self._taps is not None:
+            self._taps.begin()
         try:
             output = self._source(
                 input_ids=batch.tokens[None],
@@ -61,6 +69,8 @@ class GenericForward:
             )
         finally:
             self._batch = None
+        if self._taps is not None:
+            self._taps.hand_over(batch)
         return output.logits[0]
 
     def check_windows(self, context_length: int) -> None:

@@ -7,7 +7,7 @@ bit for bit (tests/unit/backends/torch).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -16,6 +16,7 @@ import torch
 
 from foredraft.backends.torch.attention import Attention, Style
 from foredraft.backends.torch.batch import Batch
+from foredraft.backends.torch.features import NEXT, check_watch, layer_name
 from foredraft.backends.torch.kv import KVCache
 from foredraft.backends.torch.lanes import by_lanes
 from foredraft.backends.torch.linear import Linear
@@ -151,7 +152,8 @@ class Kernels(NamedTuple):
 
 class LeanForward:
     """Computes a batch over a KV cache. `source` is transformers' model, whose weights it takes over; with
-    `layers` they have already been taken.
+    `layers` they have already been taken. `watch`: the hidden states that it keeps. Raises
+    UnsupportedModelError if there are no such ones.
     """
 
     def __init__(
@@ -161,14 +163,18 @@ class LeanForward:
         linear: Callable[..., Linear],
         kernels: Kernels,
         layers: Layers[LeanLayer] | None = None,
+        *,
+        watch: Sequence[str] = (),
     ) -> None:
+        check_watch(watch, source.config.num_hidden_layers, type(source).__name__)
+        self._watch = tuple(watch)
         config, base = source.config, source.model
         self._cache, self._kernels = cache, kernels
         self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
         self._size = head_size(config)
         self._style = Style(self._size**-0.5)
         self._eps = config.rms_norm_eps
-        self._embedding = base.embed_tokens.weight.detach()
+        self.embedding = base.embed_tokens.weight.detach()
         self._rotary = base.rotary_emb
         self._norm = base.norm.weight.detach()
         if layers is None:
@@ -176,21 +182,27 @@ class LeanForward:
         self._layers = layers
         for index in range(len(layers)):
             cache.layer(index, self._groups, self._size, self._size)
-        self._head = linear(source.lm_head.weight.detach(), source.lm_head.bias)
+        self.output = linear(source.lm_head.weight.detach(), source.lm_head.bias)
 
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
-        rows = torch.nn.functional.embedding(batch.tokens, self._embedding)
+        rows = torch.nn.functional.embedding(batch.tokens, self.embedding)
         cos, sin = self._rotary(rows[None], batch.positions[None])
         cos, sin = cos[0, :, None], sin[0, :, None].clone()
         half = self._size // 2
         sin[..., :half].neg_()  # the halves are swapped, and one changes its sign
+        kept: dict[str, Any] = {}
         with closing(iter(self._layers)) as layers:
             for index, layer in enumerate(layers):
+                if (name := layer_name(index)) in self._watch:
+                    kept[name] = rows  # a layer's output is a new tensor
                 rows = rows + self._attend(index, layer, batch, rows, angles=(cos, sin))
                 gate, up = layer.gate_up(rms_norm(rows, layer.after, self._eps)).chunk(2, -1)
                 rows = rows + layer.down(by_lanes(torch.nn.functional.silu, gate) * up)
-        return self._head(rms_norm(rows[batch.wanted], self._norm, self._eps))
+        if NEXT in self._watch:
+            kept[NEXT] = rms_norm(rows, self._norm, self._eps)
+        batch.features[:] = [kept[name] for name in self._watch]
+        return self.output(rms_norm(rows[batch.wanted], self._norm, self._eps))
 
     def _attend(
         self, index: int, layer: LeanLayer, batch: Batch, rows: Any, *, angles: tuple[Any, Any]

@@ -357,7 +357,9 @@ def _assemble(
     if accelerator is not None:
         computation = lean_on(accelerator, weights, options, **where)
     else:
-        computation = choose_forward(weights, sequences=options.sequences, device=device, **where)
+        computation = choose_forward(
+            weights, sequences=options.sequences, device=device, watch=options.watch, **where
+        )
     info = ModelInfo(
         name=source.name,
         path=str(source.folder / source.gguf if source.gguf else source.folder),
@@ -372,15 +374,7 @@ def _assemble(
         backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
         device=device_name(device),
         quantization=dtype,
-        settings={
-            "format": dtype,
-            "kv_type": _cells_format(computation, dtype, device),
-            **({} if device.type == "cpu" else {"gpu_layers": "all"}),
-            **computation.settings,
-            "threads": str(torch.get_num_threads()),
-            "sequences": str(options.sequences),
-            "batch": str(max(options.batch, options.sequences)),
-        },
+        settings=_settings(computation, options, dtype, device),
         recommended=recommended_in_folder(source.folder),
     )
     return computation.model(
@@ -392,7 +386,22 @@ def _assemble(
         max_batch=max(options.batch, options.sequences),
         rollback=computation.rollback,
         trees=computation.trees,
+        watch=options.watch,
+        trunk=computation.trunk,
     )
+
+
+def _settings(computation: Computation, options: ModelOptions, dtype: Dtype, device: Any) -> dict[str, str]:
+    return {
+        "format": dtype,
+        "kv_type": _cells_format(computation, dtype, device),
+        **({} if device.type == "cpu" else {"gpu_layers": "all"}),
+        **computation.settings,
+        **({"watch": ", ".join(options.watch)} if options.watch else {}),
+        "threads": str(torch.get_num_threads()),
+        "sequences": str(options.sequences),
+        "batch": str(max(options.batch, options.sequences)),
+    }
 
 
 def _cells_format(computation: Computation, dtype: Dtype, device: Any) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from foredraft.backends.bounds import check_batch
-from foredraft.backends.torch.batch import Batch, make_batch
+from foredraft.backends.torch.batch import Batch, make_batch, side_by_side
+from foredraft.backends.torch.features import Trunk
 from foredraft.backends.torch.sdpa_kernels import attention_kernels
 from foredraft.backends.torch.tokenizer import TorchTokenizer
 from foredraft.errors import BackendError, CapacityError, UnsupportedModelError, first_line
@@ -69,6 +70,8 @@ class TorchModel:
         max_batch: int,
         rollback: Rollback = Rollback.TRUNCATE,
         trees: bool = True,
+        watch: tuple[str, ...] = (),
+        trunk: Trunk | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -81,7 +84,11 @@ class TorchModel:
             sequences=len(cache.lengths),
             trees=trees,
             fork=rollback is Rollback.TRUNCATE,
+            features=watch,
+            feature_size=int(trunk.config.get_text_config().hidden_size) if watch and trunk else 0,
         )
+        self._trunk = trunk
+        self._features: Any = None
         self._forward = forward
         self._cache = cache
         self._device = device
@@ -107,13 +114,15 @@ class TorchModel:
             max_batch=self.capabilities.max_batch,
             trees=self.capabilities.trees,
         )
+        self._features = None
         if not batch:
+            self._features = torch.empty(0, len(self.capabilities.features) * self.capabilities.feature_size)
             return np.empty((0, self.info.vocab_size), np.float32)
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode(), attention_kernels(self._device):
-                logits = self._compute(batch)
+                logits, features = self._compute(batch)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The device has too little memory for a forward of {sum(len(r.tokens) for r in batch)} "
@@ -124,11 +133,14 @@ class TorchModel:
             raise BackendError(f"torch failed to compute a forward: {error}") from error
         for rows in batch:
             self._cache.lengths[rows.seq] += len(rows.tokens)
+        self._features = features
         return cast("Logits", logits.numpy())
 
-    def _compute(self, batch: Sequence[Rows]) -> Any:
-        """Logits as fp32 on the processor."""
-        return self._forward(make_batch(batch, self._device)).float().cpu()
+    def _compute(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
+        """Logits as fp32 on the processor, and the watched hidden states, if any, in the order of `batch`."""
+        packed = make_batch(batch, self._device)
+        logits = self._forward(packed).float().cpu()
+        return logits, side_by_side(packed, batch)
 
     @property
     def durable(self) -> bool:
@@ -136,7 +148,13 @@ class TorchModel:
         return self._cache.durable
 
     def features(self) -> Features:
-        raise BackendError("The model was loaded without features.")
+        if not self.capabilities.features:
+            raise BackendError(
+                f"{self.info.name} was loaded without hidden states.", hint="They are asked for by `watch`."
+            )
+        if self._features is None:
+            raise BackendError("There are no hidden states: no forward was computed.")
+        return cast("Features", self._features.float().cpu().numpy())
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
         raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
@@ -175,5 +193,6 @@ class TorchModel:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._trunk = self._features = None
             self._forward.close()
             self._cache.close()

@@ -19,6 +19,7 @@ import torch
 
 from foredraft.backends.comparison import MOST_ROWS
 from foredraft.backends.torch.attention import choose_attention
+from foredraft.backends.torch.features import Trunk, check_watch
 from foredraft.backends.torch.fixed_sizes import (
     SIZES,
     FixedSizeForward,
@@ -105,8 +106,10 @@ def lean_on(
 ) -> Computation:
     """Create the forward of transformers' model `source`, which is in CPU memory and is taken over.
 
-    Raises CapacityError if it does not fit even with all layers streamed.
+    Raises CapacityError if it does not fit even with all layers streamed, and UnsupportedModelError if it
+    does not have the hidden states of `options.watch`.
     """
+    check_watch(options.watch, source.config.num_hidden_layers, name)
     device, config, head = accelerator.device, source.config, head_size(source.config)
     cells = KVCache(options.sequences, context_length, dtype=dtype, device=device)
     ends = (source.model.embed_tokens, source.model.norm, source.model.rotary_emb, source.lm_head)
@@ -141,15 +144,16 @@ def lean_on(
     settings = {"forward": "lean", "products": "plain"} | _settings(needs, streamed)
     try:
         kernels = by_rows or Kernels(choose_attention(device))
-        lean = LeanForward(source, cells, plain_linear, kernels, layers)
+        lean = LeanForward(source, cells, plain_linear, kernels, layers, watch=options.watch)
+        trunk = Trunk(config, lean.embedding, lean.output, plain_linear)
         if by_rows is None:
-            return Computation(lean, cells, settings)
+            return Computation(lean, cells, settings, trunk=trunk)
         sized = _in_sizes(lean, accelerator, recorded=not streamed, dtype=dtype, vocabulary=config.vocab_size)
     except BaseException:
         layers.close()
         raise
     settings |= {"attention": "by rows", "batches": sized.describe()}
-    return Computation(sized, cells, settings, model=FixedSizeModel)
+    return Computation(sized, cells, settings, model=FixedSizeModel, trunk=trunk)
 
 
 def _working(config: Any, options: ModelOptions, context_length: int, item: int, *, held: bool) -> int:
@@ -157,7 +161,10 @@ def _working(config: Any, options: ModelOptions, context_length: int, item: int,
     head, rows = head_size(config), max(options.batch, options.sequences)
     wanted = min(rows, options.sequences * MOST_ROWS)
     room = working_room(config, head, rows=rows, wanted=wanted, context_length=context_length, item=item)
-    return room + (held_room(config, head, cells=context_length, item=item) if held else 0)
+    if held:
+        room += held_room(config, head, cells=context_length, item=item)
+    watched = len(options.watch) * (rows + (sum(SIZES) if held else 0))
+    return room + watched * int(config.hidden_size) * item
 
 
 def _in_sizes(
