@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,8 @@ class Case:
     softcap: float = 0.0
     hidden: int = 0
     """Cells behind the last row, which nobody sees."""
+    slope: float = 0.0
+    """What a cell's score loses for each cell between it and the row."""
 
 
 def attention_of(case: Case, spread: float = 1.0) -> kernel_check.Attention:
@@ -93,7 +96,8 @@ def attention_of(case: Case, spread: float = 1.0) -> kernel_check.Attention:
         for kind in case.types
     )
     own = np.arange(case.cells - case.rows, case.cells)
-    mask = np.where(np.arange(total)[None] <= own[:, None], 0.0, -np.inf)
+    distance = own[:, None] - np.arange(total)[None]
+    mask = np.where(distance >= 0, -case.slope * distance, -np.inf)
     return kernel_check.Attention(
         queries.astype(np.float32), keys, values, mask.astype(np.float32), case.types, case.softcap
     )
@@ -133,6 +137,7 @@ CASES = [
     Case(1, 90, heads=9, groups=3),
     Case(5, 90, hidden=166),
     Case(1, 3, hidden=29),
+    Case(5, 90, size=96, heads=4, groups=4, slope=0.125),
 ]
 
 
@@ -349,6 +354,26 @@ def test_a_library_that_lacks_what_is_needed(unused: NativeLibrary) -> None:
         unused.attach(ctypes.CDLL(None))
 
 
+@needed
+def test_a_refusal_leaves_kernels_that_are_attached_as_they_are(tmp_path: Path) -> None:
+    """In a process of its own, which would end if they called what was not found."""
+    assert LEVEL is not None
+    script = (
+        "import ctypes, sys; from pathlib import Path; "
+        "from foredraft.backends.llamacpp import binding; "
+        "from foredraft.backends.llamacpp.kernels import LeftOutError, NativeLibrary; "
+        "native = NativeLibrary(Path(sys.argv[1])); native.attach(binding.library().handle)\n"
+        "try: native.attach(ctypes.CDLL(None))\n"
+        "except LeftOutError as reason: print(reason)\n"
+        "print(native.handle.foredraft_found_by_models()); native.detach()"
+    )
+    command = [sys.executable, "-c", script, str(compiled(LEVEL))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "get_extra_buffer_types" in done.stdout
+    assert done.stdout.splitlines()[1:] == ["True"]
+
+
 @pytest.mark.parametrize(("beside", "lacking"), [(True, "ggml_barrier"), (False, "get_extra_buffer_types")])
 def test_the_processor_s_part_may_be_a_file_beside_the_library(
     unused: NativeLibrary, tmp_path: Path, beside: bool, lacking: str
@@ -494,24 +519,63 @@ def test_the_hash_is_that_of_the_sources(tmp_path: Path, monkeypatch: pytest.Mon
     assert build.sources_hash() != before
 
 
-def test_a_compiler_that_is_too_old_for_a_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
+@dataclass
+class Compiler:
+    """A stand-in for `build._run` that writes libraries which say what they were defined to be."""
 
-    def run(command: list[str]) -> None:
+    ran: list[list[str]] = field(default_factory=list)
+    version: str = "12.2.0"
+    defined: str = ""
+
+    def __call__(self, command: list[str]) -> str:
         if "-mavxvnni" in command:
             raise build.BuildError("unrecognized option")
-        ran.append(command)
+        if "--version" in command:
+            return self.version
+        self.ran.append(command)
+        if "-c" in command:
+            self.defined = " ".join(part for part in command if part.startswith("-D"))
         if "-shared" in command:
-            Path(command[command.index("-o") + 1]).write_text(build.sources_hash())
+            Path(command[command.index("-o") + 1]).write_text(self.defined)
+        return ""
 
+    def compiled(self) -> bool:
+        """Whether anything was since this was last asked."""
+        found = any("-c" in command or "-shared" in command for command in self.ran)
+        self.ran.clear()
+        return found
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    stand_in = Compiler()
     monkeypatch.setattr(build, "is_supported", lambda: True)
-    monkeypatch.setattr(build, "_run", run)
+    monkeypatch.setattr(build, "_run", stand_in)
     monkeypatch.setenv("CXX", "old-c++ --flag")
+    return stand_in
+
+
+def test_a_compiler_that_is_too_old_for_a_level(tmp_path: Path, compiler: Compiler) -> None:
     libraries = build.build(tmp_path)
     assert [path.name for path in libraries] == ["libforedraft-avx512.so", "libforedraft-avx2.so"]
-    assert {tuple(command[:2]) for command in ran} == {("old-c++", "--flag")}
-    ran.clear()
+    assert {tuple(command[:2]) for command in compiler.ran} == {("old-c++", "--flag")}
+    assert compiler.compiled()
     assert build.build(tmp_path) == libraries
-    assert not [command for command in ran if "-c" in command or "-shared" in command], "all are current"
+    assert not compiler.compiled(), "all are current"
     with pytest.raises(build.BuildError, match="unrecognized"):
         build.build(tmp_path, everything=True)
+
+
+def test_another_compiler_compiles_again(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.build(tmp_path)
+    compiler.compiled()
+    monkeypatch.setenv("CXX", "old-c++ --other")
+    build.build(tmp_path)
+    assert compiler.compiled()
+    compiler.version = "13.1.0"
+    build.build(tmp_path)
+    assert compiler.compiled()
+    build.build(tmp_path)
+    assert not compiler.compiled()

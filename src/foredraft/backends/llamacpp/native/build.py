@@ -28,7 +28,18 @@ LEVELS = {
 }
 """Levels, the best first, and the instruction sets of each by the compiler's names."""
 
-OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+OPTIONS = (
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    # Where one rounding is meant, the kernels say so (`fma`). By itself GCC made one of a product and a sum
+    # in the attention of a single row, not in that of several, and both have to have the same bits.
+    "-ffp-contract=off",
+)
 COMPILERS = ("c++", "g++", "clang++")
 SYSTEMS = ("Linux",)
 MACHINES = ("x86_64", "AMD64")
@@ -70,23 +81,35 @@ def build(folder: Path = FOLDER, *, everything: bool = False) -> list[Path]:
     levels = [level for level in LEVELS if everything or _knows(compiler, level)]
     if not levels:
         raise BuildError(f"{compiler[0]} does not know AVX2")
-    missing = [level for level in levels if not _is_current(folder / library_name(level))]
+    identity = _identity(compiler)
+    missing = [level for level in levels if not _is_current(folder / library_name(level), identity)]
     with tempfile.TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
         units = [
             (level, source, Path(objects) / f"{level}-{source.stem}.o")
             for source in sorted(SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)
             for level in missing
         ]
-        list(pool.map(lambda unit: _compile(compiler, *unit), units))
+        defined = [f"-DFOREDRAFT_SOURCES={sources_hash()}", f"-DFOREDRAFT_COMPILER={identity}"]
+        list(pool.map(lambda unit: _compile([*compiler, *OPTIONS, *defined], *unit), units))
         folder.mkdir(parents=True, exist_ok=True)
         for level in missing:
             _link(compiler, [unit for name, _, unit in units if name == level], folder / library_name(level))
     return [folder / library_name(level) for level in levels]
 
 
-def _is_current(library: Path) -> bool:
-    """Whether this file was compiled from the sources as they are: their hash is in it."""
-    return library.is_file() and sources_hash().encode() in library.read_bytes()
+def _is_current(library: Path, identity: str) -> bool:
+    """Whether this file was compiled from the sources as they are, by the compiler of that identity: both
+    hashes are in it.
+    """
+    if not library.is_file():
+        return False
+    content = library.read_bytes()
+    return all(part.encode() in content for part in (sources_hash(), identity))
+
+
+def _identity(compiler: list[str]) -> str:
+    """A hash of the compiler's command and version."""
+    return hashlib.sha256(repr((compiler, _run([*compiler, "--version"]))).encode()).hexdigest()[:16]
 
 
 def _knows(compiler: list[str], level: str) -> bool:
@@ -114,20 +137,8 @@ def _flags(level: str) -> list[str]:
     return [f"-m{name}" for name in LEVELS[level]]
 
 
-def _compile(compiler: list[str], level: str, source: Path, to: Path) -> None:
-    flags = [f"-m{name}" for name in LEVELS[level]]
-    _run(
-        [
-            *compiler,
-            *OPTIONS,
-            *flags,
-            f"-DFOREDRAFT_SOURCES={sources_hash()}",
-            "-c",
-            str(source),
-            "-o",
-            str(to),
-        ]
-    )
+def _compile(command: list[str], level: str, source: Path, to: Path) -> None:
+    _run([*command, *_flags(level), "-c", str(source), "-o", str(to)])
 
 
 def _link(compiler: list[str], objects: list[Path], to: Path) -> None:
@@ -140,7 +151,8 @@ def _link(compiler: list[str], objects: list[Path], to: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
+    """What the command prints. Raises BuildError."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a compiler
     except OSError as error:
@@ -148,6 +160,7 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
         raise BuildError(f"the compiler failed: {first}")
+    return done.stdout
 
 
 def main() -> int:

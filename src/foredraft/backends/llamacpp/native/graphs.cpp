@@ -109,7 +109,10 @@ static Scheduler * another_scheduler(const void * context) {
 /* Finds llama.cpp's functions in a library: what dlopen returned for it. Null if all are there; else the one that is
    not, and then no other function of this file may be called. */
 FOREDRAFT_EXPORTED const char * foredraft_graphs_attach(void * handle) {
-    return foredraft::find_graph_functions(handle);
+    foredraft::GraphLibrary found;
+    if (const char * missing = foredraft::find_graph_functions(handle, found)) return missing;
+    foredraft::graph_library = found;
+    return nullptr;
 }
 
 /* Why the graphs of this context cannot be kept; null if they can. */

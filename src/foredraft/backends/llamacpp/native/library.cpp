@@ -47,14 +47,12 @@ static void * look_up(void * handle, const char * name) {
 #define FOREDRAFT_FIND(name, result, parameters)                                                                         \
     if (!(found.name = reinterpret_cast<result(*) parameters>(look_up(handle, #name)))) return #name;
 
-const char * find_functions(void * handle) {
-    Library & found = library;
+const char * find_functions(void * handle, Library & found) {
     FOREDRAFT_FUNCTIONS(FOREDRAFT_FIND)
     return nullptr;
 }
 
-const char * find_graph_functions(void * handle) {
-    GraphLibrary & found = graph_library;
+const char * find_graph_functions(void * handle, GraphLibrary & found) {
     FOREDRAFT_GRAPH_FUNCTIONS(FOREDRAFT_FIND)
     return nullptr;
 }

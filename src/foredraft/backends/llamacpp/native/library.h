@@ -51,13 +51,13 @@ struct GraphLibrary {
 };
 #undef FOREDRAFT_FIELD
 
-/* Those of the library that this is attached to (`find_functions`). */
+/* Those of the library that this is attached to: written whole, once everything is found to fit. */
 extern Library library;
 extern GraphLibrary graph_library;
 
 /* Fills one of these from what dlopen returned for a library; the name of a function that it lacks, or null. */
-const char * find_functions(void * handle);
-const char * find_graph_functions(void * handle);
+const char * find_functions(void * handle, Library & found);
+const char * find_graph_functions(void * handle, GraphLibrary & found);
 
 /* Where row `row` of a tensor lies, all rows of all its matrices counted. */
 inline char * row_of(const Tensor * tensor, int64_t row) {

@@ -64,45 +64,43 @@ static Buffer * new_buffer(BufferType * type, size_t bytes) {
 }
 
 /* Null if ggml's own objects are where ggml_abi.h has them; else what is not. */
-static const char * difference() {
+static const char * difference(const Library & its) {
     for (const Named & type : TYPES) {
-        if (strcmp(library.ggml_type_name(type.number), type.name)) return "numbers of types";
+        if (strcmp(its.ggml_type_name(type.number), type.name)) return "numbers of types";
     }
     for (const Named & operation : OPERATIONS) {
-        if (strcmp(library.ggml_op_name(operation.number), operation.name)) return "numbers of operations";
+        if (strcmp(its.ggml_op_name(operation.number), operation.name)) return "numbers of operations";
     }
     const size_t object = 32; // what a context keeps with each tensor
-    if (library.ggml_tensor_overhead() != object + sizeof(Tensor)) return "the size of a tensor";
-    BufferType * plain = library.ggml_backend_cpu_buffer_type();
-    if (plain->get_name(plain) != library.ggml_backend_buft_name(plain) || plain->context || // of which others are read
-        plain->is_host(plain) != library.ggml_backend_buft_is_host(plain)) {
+    if (its.ggml_tensor_overhead() != object + sizeof(Tensor)) return "the size of a tensor";
+    BufferType * plain = its.ggml_backend_cpu_buffer_type();
+    if (plain->get_name(plain) != its.ggml_backend_buft_name(plain) || plain->context || // of which others are read
+        plain->is_host(plain) != its.ggml_backend_buft_is_host(plain)) {
         return "buffer types";
     }
     const size_t bytes = 4096;
     const int usage = 1;
-    Buffer * buffer = library.ggml_backend_buft_alloc_buffer(plain, bytes);
+    Buffer * buffer = its.ggml_backend_buft_alloc_buffer(plain, bytes);
     if (!buffer) return "memory";
-    library.ggml_backend_buffer_set_usage(buffer, usage);
+    its.ggml_backend_buffer_set_usage(buffer, usage);
     const bool same = buffer->type == plain && buffer->bytes == bytes && buffer->usage == usage &&
-                      buffer->functions.get_base(buffer) == library.ggml_backend_buffer_get_base(buffer);
-    library.ggml_backend_buffer_free(buffer);
+                      buffer->functions.get_base(buffer) == its.ggml_backend_buffer_get_base(buffer);
+    its.ggml_backend_buffer_free(buffer);
     return same ? nullptr : "buffers";
 }
 
-/* Puts the entry first in the list. The old one is left to whoever holds it: it is a few words. */
-static const char * put_first() {
-    BufferTypes & listed = *library._Z39ggml_backend_cpu_get_extra_buffer_typesv();
+/* The list with the entry before all others, in memory of its own; null, or why there is none. */
+static const char * with_entry(const BufferTypes & listed, Device * device, BufferTypes & longer) {
     const ptrdiff_t count = listed.last - listed.first;
     if (count < 0 || count > 64 || listed.room < listed.last) return "the list of buffer types";
-    BufferType ** longer = static_cast<BufferType **>(operator new(sizeof(BufferType *) * size_t(count + 1), std::nothrow));
-    if (!longer) return "memory";
-    longer[0] = &buffer_type;
     for (ptrdiff_t i = 0; i < count; ++i) {
-        BufferType * other = listed.first[i];
-        if (other && other->device != buffer_type.device) return "the entries of the list of buffer types";
-        longer[i + 1] = other;
+        if (listed.first[i] && listed.first[i]->device != device) return "the entries of the list of buffer types";
     }
-    listed = {longer, longer + count + 1, longer + count + 1};
+    BufferType ** entries = static_cast<BufferType **>(operator new(sizeof(BufferType *) * size_t(count + 1), std::nothrow));
+    if (!entries) return "memory";
+    entries[0] = &buffer_type;
+    if (count) memcpy(entries + 1, listed.first, sizeof(BufferType *) * size_t(count));
+    longer = {entries, entries + count + 1, entries + count + 1};
     return nullptr;
 }
 
@@ -125,16 +123,23 @@ static bool found_by_models() {
 FOREDRAFT_EXPORTED const char * foredraft_attach(void * handle) {
     using namespace foredraft;
     static Plugin plugin;
-    if (const char * missing = find_functions(handle)) return missing;
-    if (const char * different = difference()) return different;
-    buffer_type = {};
-    buffer_type.get_name = name_of;
-    buffer_type.alloc_buffer = new_buffer;
-    buffer_type.get_alignment = alignment;
-    buffer_type.is_host = not_host;
-    buffer_type.device = library.ggml_backend_reg_dev_get(library.ggml_backend_cpu_reg(), 0);
-    buffer_type.context = &plugin;
-    return put_first();
+    Library found;
+    if (const char * missing = find_functions(handle, found)) return missing;
+    if (const char * different = difference(found)) return different;
+    BufferType entry{};
+    entry.get_name = name_of;
+    entry.alloc_buffer = new_buffer;
+    entry.get_alignment = alignment;
+    entry.is_host = not_host;
+    entry.device = found.ggml_backend_reg_dev_get(found.ggml_backend_cpu_reg(), 0);
+    entry.context = &plugin;
+    BufferTypes & listed = *found._Z39ggml_backend_cpu_get_extra_buffer_typesv();
+    BufferTypes longer;
+    if (const char * fault = with_entry(listed, entry.device, longer)) return fault;
+    library = found;
+    buffer_type = entry;
+    listed = longer; // the old one is left to whoever holds it: it is a few words
+    return nullptr;
 }
 
 /* Takes the entry out of the list. Weights that lie in its buffers can no longer be computed with. */
@@ -173,3 +178,6 @@ FOREDRAFT_EXPORTED const foredraft::Named * foredraft_tensor_layout() {
 
 /* What this was compiled from (build.py): a hash of the sources and the compiler's options. */
 FOREDRAFT_EXPORTED const char * foredraft_sources() { return FOREDRAFT_TEXT(FOREDRAFT_SOURCES); }
+
+/* What this was compiled by (build.py): a hash of the compiler's command and version. */
+FOREDRAFT_EXPORTED const char * foredraft_compiler() { return FOREDRAFT_TEXT(FOREDRAFT_COMPILER); }
