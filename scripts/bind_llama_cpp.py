@@ -5,9 +5,11 @@
 
 What is used is looked up: every `lib.NAME` and `abi.NAME` in the sources. The headers are those in the source
 distribution of the wheel that Foredraft runs on, so both are the same llama.cpp. For a new version the pin in
-pyproject.toml is changed, too; what is left is to install it and run the tests.
+pyproject.toml is changed, too. What the kernels take for llama.cpp's binary interface (`native/ggml_abi.h`)
+is compared with the same headers (`native_abi.py`), and what differs is listed, to be changed by hand; the
+exit code is then 1. What is left is to install it and run the tests.
 
-Needs pip, a C compiler's headers, and libclang from PyPI. Structs are compared field by field with the
+Needs pip, a C++ compiler's headers, and libclang from PyPI. Structs are compared field by field with the
 compiler's layout before anything is written. The default parameters of the library are recorded, so that one
 whose structs differ is noticed when it is loaded.
 """
@@ -27,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import native_abi
 from clang import cindex
 
 ROOT = Path(__file__).parent.parent
@@ -327,15 +330,19 @@ def main() -> None:
     assert pinned is not None
     version = parser.parse_args().version or pinned[1]
     with tempfile.TemporaryDirectory() as folder:
-        api = Api(unpacked(version, Path(folder)))
+        headers = unpacked(version, Path(folder))
+        api = Api(headers)
         source = text(api, used(), version)
         abi = module(source)
         check_layout(api, abi)
         source += "\n" + "\n".join(defaults(abi, library(version, Path(folder)))) + "\n"
+        different = native_abi.differences(headers, int(version.rpartition(".")[2]))
     TARGET.write_text(source, encoding="utf-8")
     PROJECT.write_text(PIN.sub(f"xllamacpp=={version}", project), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(TARGET)], check=True)  # noqa: S603
     print(f"{TARGET.relative_to(ROOT)}: xllamacpp {version}, {len(abi.SIGNATURES)} functions")
+    if different:
+        raise SystemExit("\n".join(["To be changed in native/ggml_abi.h and native/library.h:", *different]))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@ a server and all its models' requests. So a file that was not loaded before is f
 (`trial_run`), which computes a few rows. The weights are mapped there and not packed: the file is only read
 from the disk once, because it stays in the system's page cache. The result is stored for the file (its size,
 time and header), so that the cost is paid once; possible temporary faults of the machine are not stored.
+
+So the trial does not lay weights out for Foredraft's kernels, nor compute with these: it would take as much
+time and memory as loading itself. What they do with a file depends on the types and shapes of its tensors
+only. Those are checked for each tensor before it is placed with them (`weights_of` in `native/products.cpp`),
+and every type is tried once for the machine (`kernel_check`). No value of a weight is an index or a length.
 """
 
 from __future__ import annotations
