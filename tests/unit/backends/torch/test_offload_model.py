@@ -288,7 +288,7 @@ def test_closing_ends_the_copying(deep: Path, copiers: list[Watched]) -> None:
 def test_a_failure_while_loading_frees_the_buffers(
     deep: Path, copiers: list[Watched], place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*_: object) -> None:
+    def no_memory(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nand much more")
 
     monkeypatch.setattr(offload, place, no_memory)
