@@ -1,9 +1,10 @@
-"""What every drafter that needs no model promises (protocols.Drafter), whatever its method."""
+"""What every drafter that needs no second model promises (protocols.Drafter), whatever its method."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from foredraft.config import Stage
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.protocols import Drafter, RequestView
 from foredraft.testing import FakeModel, drafter_context
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import Draft, DraftLimit, Logits, Outcome, Rows
 
 VOCABULARY = 32
 LOOP = [3, 1, 4, 15, 9, 2, 6, 5, 30, 8, 7]
@@ -39,8 +40,29 @@ RETURNING = {"suffix"}
 rest, which one that was not asked before does not know of."""
 
 
+def in_a_loop(prefix: Sequence[int]) -> Logits:
+    """Logits of a target that writes `LOOP` whatever it was given, for drafters that see what it computes."""
+    logits = np.zeros(VOCABULARY, np.float32)
+    last = prefix[-1] if prefix else -1
+    logits[LOOP[(LOOP.index(last) + 1) % len(LOOP)] if last in LOOP else LOOP[0]] = 9.0
+    return logits
+
+
+def target() -> FakeModel:
+    return FakeModel(VOCABULARY, logits=in_a_loop, features=("layer:1", "next"))
+
+
+def compute(drafter: Drafter, request: RequestView, start: int) -> None:
+    """The target computes the request's rows from `start` on, all but the last token's."""
+    absorb, model, tokens = getattr(drafter, "absorb", None), target(), request.tokens[:-1]
+    start = min(start, len(tokens))
+    if absorb is not None and tokens[start:]:
+        model.forward([Rows(0, 0, tokens, 0)])
+        absorb(request, start, model.features()[start:])
+
+
 def names() -> list[str]:
-    """The built-in drafters that need no model and no constraint, as far as they can be imported."""
+    """The built-in drafters that need no second model and no constraint, as far as they can be imported."""
     found = []
     for name in registry.drafter_names():
         if name in ("draft-model", "grammar"):
@@ -61,7 +83,7 @@ edits = st.lists(st.tuples(st.integers(0, 40), texts), min_size=1, max_size=5)
 
 
 def new(name: str) -> Drafter:
-    return registry.create_drafter(Stage(name, SMALL.get(name, {})), drafter_context(FakeModel(VOCABULARY)))
+    return registry.create_drafter(Stage(name, SMALL.get(name, {})), drafter_context(target()))
 
 
 def started(
@@ -76,6 +98,7 @@ def started(
         id=number, tokens=list(tokens), prompt_length=len(tokens), scope=scope, prediction=tuple(prediction)
     )
     drafter.start(request)
+    compute(drafter, request, 0)
     return request
 
 
@@ -92,6 +115,7 @@ def change(
     accepted: int = 0,
 ) -> None:
     request.tokens[kept:] = tokens
+    compute(drafter, request, max(0, kept - 1))
     drafter.observe(request, Outcome(kept, tuple(tokens), drafted, accepted))
 
 
@@ -130,7 +154,7 @@ def play(drafter: Drafter, request: RequestView, text: Sequence[int], limit: int
 
 def test_every_built_in_method_of_ours_is_here() -> None:
     n_grams = {"ngram-cache", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-simple"}
-    assert n_grams | {"prediction", "recycle", "suffix"} <= set(NAMES)
+    assert n_grams | {"heads", "prediction", "recycle", "suffix"} <= set(NAMES)
 
 
 @by_name
@@ -181,6 +205,7 @@ def test_after_edits_it_drafts_like_one_that_starts_there(
         id=1, tokens=list(request.tokens), prompt_length=len(prompt), prediction=tuple(prediction)
     )
     fresh.start(same)
+    compute(fresh, same, 0)
     expected, found = draft(fresh, same), draft(edited, request)
     if name in RETURNING and appended:
         silent = new(name)

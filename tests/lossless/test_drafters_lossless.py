@@ -52,7 +52,14 @@ def draft_logits(prefix: Sequence[int]) -> Logits:
 
 
 def target() -> FakeModel:
-    return FakeModel(VOCABULARY, logits=target_logits, sequences=4, max_batch=48, context_length=400)
+    return FakeModel(
+        VOCABULARY,
+        logits=target_logits,
+        sequences=4,
+        max_batch=48,
+        context_length=400,
+        features=("layer:1", "next"),
+    )
 
 
 def context_for(model: Model, drafting: FakeModel | None = None) -> DrafterContext:

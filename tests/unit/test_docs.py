@@ -19,7 +19,7 @@ from foredraft import config, registry
 from foredraft.cli import cli
 from foredraft.config import Stage
 from foredraft.errors import ForedraftError
-from foredraft.testing import drafter_context
+from foredraft.testing import FakeModel, drafter_context
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -205,7 +205,8 @@ def test_options_of_drafters_are_documented(name: str, monkeypatch: pytest.Monke
         if getattr(module, "read_options", None) is original:
             monkeypatch.setattr(module, "read_options", spy)
     try:
-        registry.create_drafter(Stage(name), drafter_context()).close()
+        target = FakeModel(features=("next",))
+        registry.create_drafter(Stage(name), drafter_context(target)).close()
     except ForedraftError:
         assert name == "draft-model", "only a draft model needs an option"
     assert documented_options(name) == {option: str(default) for option, default in read.items()}

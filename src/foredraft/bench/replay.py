@@ -1,8 +1,8 @@
 """Replaying recorded answers on a cost curve: no model, virtual time.
 
 The engine itself runs, around a model that answers as recorded. What is measured is the policy: the drafts,
-what the planner makes of them, and what that costs on the curve. Model-free drafters only: a draft model
-cannot be replayed from a target's trace.
+what the planner makes of them, and what that costs on the curve. Model-free drafters only: a draft model or a
+head cannot be replayed from a target's trace.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Replay:
         trees: bool = False,
     ) -> None:
         parsed = parse_speculation(speculation)
-        if any(stage.name == "draft-model" for stage in parsed.stages):
+        if any(stage.name in ("draft-model", "heads") for stage in parsed.stages):
             raise ConfigError(
-                f"{speculation!r} drafts with a model, whose drafts cannot be replayed.",
+                f"{speculation!r} drafts with a model or a head, whose drafts cannot be replayed.",
                 hint="Measure it with the models themselves: foredraft bench MODEL --speculate SPEC.",
             )
         self._curve, self._overhead_ms = curve, overhead_ms

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foredraft.drafters.draft_model import SECOND, UNCERTAIN, DraftModelDrafter
+from foredraft.drafters.draft_model import DraftModelDrafter
+from foredraft.drafters.stepwise import SECOND, UNCERTAIN
 from foredraft.protocols import RequestView
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, markov_logits
