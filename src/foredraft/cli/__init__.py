@@ -11,18 +11,15 @@ import sys
 import textwrap
 import threading
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from foredraft.cli.interrupt import INTERRUPTED, TERMINATED, stop_code
-from foredraft.errors import ForedraftError, printable, quoted
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from foredraft.cli.lazy_group import LazyGroup
+from foredraft.errors import ForedraftError, printable
 
 COMMANDS = {
     "run": ("foredraft.cli.run:run", "Answer one prompt."),
@@ -32,6 +29,7 @@ COMMANDS = {
     "keys": ("foredraft.cli.keys:keys", "Create and remove API keys for the server."),
     "profile": ("foredraft.cli.profile:profile", "Measure the cost of forwards and of drafts."),
     "serve": ("foredraft.cli.serve:serve", "Serve models over OpenAI's and Anthropic's APIs."),
+    "draft": ("foredraft.cli.draft:draft", "Judge draft models for a model of your own."),
     "ngram": ("foredraft.cli.ngram:ngram", "Build files for the ngram-cache drafter."),
     "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),
     "forget": ("foredraft.cli.forget:forget", "Erase stored data about past texts."),
@@ -44,51 +42,7 @@ COMPLETE_VARIABLE = "_FOREDRAFT_COMPLETE"
 """Set by the scripts of `foredraft completion`; its name is click's."""
 
 
-class LazyGroup(click.Group):
-    """A group whose subcommands are imported only when one is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of commands in the help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin like this; click would import them all."""
-        from click.shell_completion import CompletionItem
-
-        fitting = [(name, line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=line) for name, line in fitting]
-        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Invoke as click does, without writing to a standard error that Ctrl-C may have closed."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            raise click.Abort from stop
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, but suggest names of all commands; click only knows imported ones."""
-        name = args[0]
-        near = [] if name in COMMANDS else get_close_matches(name, COMMANDS, n=1)
-        if near:
-            ctx.fail(f"No such command {quoted(name)}. Did you mean {quoted(near[0])}?")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("foredraft"), prog_name="foredraft")
 def cli() -> None:
     """Run local language models faster: speculative decoding with nothing to tune and nothing lost."""

@@ -98,6 +98,28 @@ class _Drafter:
         return median(max(0.0, cost - n * self.token_cost) / read for cost, n, read in self.chunks)
 
 
+def best_length(
+    acceptance: float, token_cost: float, curve: CostCurve, requests: int = 1
+) -> tuple[int, float]:
+    """(tokens to draft for each request, the rate relative to plain decoding); (0, 1) where none pays.
+
+    `acceptance`: the share of drafted tokens accepted whose ancestors were; `token_cost`: of drafting one.
+    """
+    passes = curve.passes(MAX_DRAFT_TOKENS + 1)
+    cost = curve.costs(requests * MAX_DRAFT_TOKENS + 1)
+    best, length, survival, expected = MARGIN, 0, 1.0, 1.0
+    for depth in range(1, MAX_DRAFT_TOKENS + 1):
+        survival *= acceptance
+        expected += survival
+        forward = cost[requests * depth] if passes is None else passes.cost([depth] * requests)
+        rate = expected * cost[0] / (forward + requests * depth * token_cost)
+        if rate > best:
+            best, length = rate, depth
+        if survival < _NEGLIGIBLE:
+            break
+    return (length, best) if length else (0, 1.0)
+
+
 class DraftModels:
     """All drafters of one engine, by what an attempt of each costs."""
 
@@ -138,23 +160,10 @@ class DraftModels:
         return limits
 
     def _best_length(self, drafter: _Drafter, requests: int, curve: CostCurve) -> tuple[int, float]:
-        """(tokens to draft for each request, the rate relative to plain decoding); (0, 1) where none pays."""
-        if not drafter.tokens:  # what a token costs is not known
+        """See `best_length`; (0, 1) also before it is known what a token costs."""
+        if not drafter.tokens:
             return 0, 1.0
-        acceptance, token_cost = drafter.right / drafter.tried, drafter.token_cost
-        passes = curve.passes(MAX_DRAFT_TOKENS + 1)
-        cost = curve.costs(requests * MAX_DRAFT_TOKENS + 1)
-        best, length, survival, expected = MARGIN, 0, 1.0, 1.0
-        for depth in range(1, MAX_DRAFT_TOKENS + 1):
-            survival *= acceptance
-            expected += survival
-            forward = cost[requests * depth] if passes is None else passes.cost([depth] * requests)
-            rate = expected * cost[0] / (forward + requests * depth * token_cost)
-            if rate > best:
-                best, length = rate, depth
-            if survival < _NEGLIGIBLE:
-                break
-        return length, best
+        return best_length(drafter.right / drafter.tried, drafter.token_cost, curve, requests)
 
     def _probe(
         self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], share: float

@@ -1,0 +1,1 @@
+"""Drafts for a model of one's own, as `foredraft draft` has them: what one is worth."""
