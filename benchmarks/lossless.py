@@ -3,7 +3,8 @@
 Prompts × (every drafter and `auto`) × temperature 0 and 0.8 with fixed seeds: the tokens must be equal to
 `--speculate off`, token for token. A share of the prompts is padded past 1,024 tokens, where llama.cpp's
 attention takes other paths than at the start. With `--concurrent N` the same prompts run through N sequences
-at once and are compared with each prompt run alone. The default model also drafts for itself: at temperature
+at once and are compared with each prompt run alone. With `--bare` llama.cpp computes with its own kernels,
+as where Foredraft's cannot be used. The default model also drafts for itself: at temperature
 0 its acceptance must be 100 %. Exit code 1 if anything differs.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from common import model_path, parser, progress, run_benchmark
 from foredraft import Completion, Engine, SamplingParams
+from foredraft.backends.llamacpp import kernels
 from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.registry import drafter_names
 
@@ -27,7 +29,10 @@ def main() -> None:
     arguments.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     arguments.add_argument("--concurrent", type=int, default=0, help="also run this many at once")
     arguments.add_argument("--only", nargs="*", help="these speculation strings instead of all")
+    arguments.add_argument("--bare", action="store_true", help="without Foredraft's kernels")
     args = arguments.parse_args()
+    if args.bare:
+        kernels.leave_out("for comparison")
     cases = select(load_prompts(args.prompts), limit=args.limit or 40)
     model = args.model or model_path(None)
     specs = args.only or ["auto", *map(stage_for(model), drafter_names())]
@@ -48,7 +53,8 @@ def main() -> None:
         for result in row
     )
     print(f"deepest context: {deepest} tokens; texts that differ: {different}")
-    print(json.dumps({"different": different, "deepest": deepest, "runs": report}))
+    result = {"different": different, "deepest": deepest, "kernels": kernels.describe(), "runs": report}
+    print(json.dumps(result))
     sys.exit(1 if different else 0)
 
 
