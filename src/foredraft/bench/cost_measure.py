@@ -16,6 +16,9 @@ forwards as long as five plain ones two that agree are enough: a hiccup that spo
 part of a long one. And one is enough as long as 20 plain ones, if its rows are not much dearer than those of
 the next smaller size: such drafts are only verified where nearly all is right, and such forwards would be
 most of the time. So a quiet machine is done after three passes, of which only the first is over everything.
+
+A model that leaves cores to other processes (`Model.idle_threads`) has other costs meanwhile, which are not
+to be mixed with its own: a pass over a depth in which it did so is thrown away and done again.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from time import perf_counter
 import numpy as np
 
 from foredraft.engine.profile_store import Profile, key_of
-from foredraft.errors import CapacityError
+from foredraft.errors import BackendError, CapacityError
 from foredraft.planner.cost import TOLERANCE
 from foredraft.protocols import Model
 from foredraft.types import Rollback, Rows
@@ -56,6 +59,9 @@ DEEPER = 1.5
 
 DEARER = 1.3
 """By how much a row may cost more than in the next smaller size; more is looked at again."""
+
+ATTEMPTS = 5
+"""How often a pass over a depth is done before the machine is said to be too busy."""
 
 SEQUENCE = 0
 
@@ -121,7 +127,8 @@ def measure_profile(
 
     What the model has no room for is left out, and depths end where the context does. The tokens are random:
     where the cost depends on them (a mixture of experts) that is the dear end. `progress` gets the fraction
-    done. Raises CapacityError for a context too short to measure in, and what a forward raises.
+    done. Raises CapacityError for a context too short to measure in, BackendError where other processes keep
+    the model from all its threads, and what a forward raises.
     """
     sizes, depths = _fitting(model, plan)
     bar = _Bar(progress, fill=_ROW * depths[-1])
@@ -196,10 +203,21 @@ def _passes(
         for depth in sorted(samples, reverse=True):
             sizes = [int(size) for size in order.permutation(samples[depth].unsettled())]
             if sizes:
-                sequence.go_to(depth)
-                bar.begin(samples[depth].add(sequence, sizes, bar.show))
+                bar.begin(_added(samples[depth], sequence, depth, sizes, bar))
         done += 1
     return done
+
+
+def _added(samples: _Samples, sequence: _Sequence, depth: int, order: Sequence[int], bar: _Bar) -> float:
+    """A pass over a depth with all threads; returns its work. Raises BackendError where there are fewer."""
+    for _ in range(ATTEMPTS):
+        sequence.go_to(depth)
+        if work := samples.add(sequence, order, bar.show):
+            return work
+    raise BackendError(
+        "The costs cannot be measured: other processes use the cores, and the model leaves threads out.",
+        hint="Measure when the machine is quiet, or say how many threads there are to be (threads).",
+    )
 
 
 class _Sequence:
@@ -216,6 +234,8 @@ class _Sequence:
         self._snapshots: dict[int, object] = {}
         self._depth = 0
         self._clock = clock
+        self.threads_left_out = False
+        """Whether a forward had fewer threads since this was last set."""
         self.snapshot_times: list[float] = []
         self.restore_times: list[float] = []
 
@@ -257,6 +277,7 @@ class _Sequence:
         """The time of one forward whose rows all return logits; the sequence is as before."""
         batch = [Rows(SEQUENCE, self._depth, self._tokens[self._depth : self._depth + rows], rows)]
         elapsed = self._ms(lambda: self._model.forward(batch))
+        self.threads_left_out |= self._model.idle_threads > 0
         self._rewind()
         return elapsed
 
@@ -315,28 +336,31 @@ class _Samples:
 
     def add(self, sequence: _Sequence, order: Sequence[int], progress: Callable[[float], None]) -> float:
         """Time one forward of each size, between plain ones. `progress` gets the work that is done, in plain
-        forwards; returns all of it.
+        forwards; returns all of it, or 0 if nothing of it counts, because a forward had fewer threads.
         """
-        singles = [self._single(sequence)]
+        sequence.threads_left_out = False
+        pairs = [self._pair(sequence)]
         times: list[float] = []
         work = 0.0
         for size in order:
             times.append(sequence.forward_ms(size))
-            singles.append(self._single(sequence))
+            pairs.append(self._pair(sequence))
             work += _work(size)
             progress(work)
+        if sequence.threads_left_out:
+            return 0.0
+        singles = [ms for _, ms in pairs]
         for i, (size, ms) in enumerate(zip(order, times, strict=True)):
             near = singles[max(0, i - 1) : i + 3]  # two before, two after
             self._times[size].append(ms)
             self._ratios[size].append(ms / max(median(near), 1e-6))
         self._singles += singles
+        self.resized += [first / max(ms, 1e-6) - 1.0 for first, ms in pairs]
         return work
 
-    def _single(self, sequence: _Sequence) -> float:
-        """A plain forward after another one, and what the first took longer."""
-        first, ms = sequence.forward_ms(1), sequence.forward_ms(1)
-        self.resized.append(first / max(ms, 1e-6) - 1.0)
-        return ms
+    def _pair(self, sequence: _Sequence) -> tuple[float, float]:
+        """A plain forward, and one after it."""
+        return sequence.forward_ms(1), sequence.forward_ms(1)
 
     def curve(self) -> dict[int, float]:
         """V(n) in milliseconds."""

@@ -43,6 +43,12 @@ class TimedModel(FakeModel):
         self._load = load
         self.snapshots = 0
         self.restored: list[int] = []
+        self.busy: Callable[[float], bool] = lambda now: False
+        self.idle = 0
+
+    @property
+    def idle_threads(self) -> int:
+        return self.idle
 
     def clock(self) -> float:
         return self.now
@@ -52,7 +58,9 @@ class TimedModel(FakeModel):
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         (rows,) = batch
-        self.spend(self._cost(len(rows.tokens), rows.start))
+        self.idle = int(self.busy(self.now))
+        slower = len(rows.tokens) ** 0.5 if self.idle else 1.0
+        self.spend(slower * self._cost(len(rows.tokens), rows.start))
         return super().forward(batch)
 
     def snapshot(self, seq: int) -> bytearray:
@@ -133,6 +141,24 @@ def test_the_cache_is_filled_once_and_left_empty() -> None:
     measure_profile(model, PLAN, clock=model.clock)
     filled = sum(len(rows.tokens) for (rows,) in model.forwards if not rows.logits)
     assert filled == 128
+    assert model.length(0) == 0
+
+
+def test_passes_with_fewer_threads_are_done_again() -> None:
+    """A model that leaves cores to others has another curve then."""
+    model = TimedModel()
+    model.busy = lambda now: now % 1.5 > 0.8
+    found = measure_profile(model, PLAN, clock=model.clock)
+    for depth, curve in found.profile.curve.items():
+        assert curve == pytest.approx({rows: stepped(rows, depth) for rows in STEPS}, rel=1e-3)
+    assert found.profile.rounds < len([rows for (rows,) in model.forwards if rows.logits])
+
+
+def test_a_machine_that_stays_busy_has_no_profile() -> None:
+    model = TimedModel()
+    model.busy = lambda now: now > 1.0
+    with pytest.raises(BackendError, match="other processes use the cores"):
+        measure_profile(model, PLAN, clock=model.clock)
     assert model.length(0) == 0
 
 
