@@ -42,7 +42,7 @@ STDOUT = "-"
 REPLAYING = {"replayed", "curves", *WRITERS}
 RECORDING = {
     *("named", "record", "prompts", "categories", "limit", "tokens", "temperature", "seed", "remember"),
-    *("llama_library", *MODEL_OPTIONS),
+    *MODEL_OPTIONS,
 }
 """Parameters that can be used with --replay and --record."""
 

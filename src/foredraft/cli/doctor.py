@@ -125,7 +125,7 @@ def doctor(model: str | None, *, as_json: bool, thorough: bool, **options: Any) 
     found = _find(model)
     safetensors = isinstance(found, Path) and repository_of(found) is not None
     with HeldCtrlC():
-        _check_machine(report, needed=not safetensors)
+        _check_machine(report, options["llama_library"], needed=not safetensors)
     with HeldCtrlC():
         _check_torch(report, needed=safetensors)
     if not report.problems:
@@ -166,13 +166,13 @@ def _find(name: str | None) -> Path | ForedraftError:
         return error
 
 
-def _check_machine(report: Report, *, needed: bool) -> None:
+def _check_machine(report: Report, llama_library: Path | None, *, needed: bool) -> None:
     from foredraft.backends.llamacpp.system import llama_cpp_facts
 
     llama: LlamaCpp | None = None
     problem: list[Row] = []
     try:
-        llama = llama_cpp_facts(paths.cache_dir())
+        llama = llama_cpp_facts(paths.cache_dir(), llama_library)
     except ForedraftError as error:
         problem = report.failed(error) if needed else report.noted(error)
     machine = diagnosis.machine(llama)

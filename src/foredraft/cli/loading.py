@@ -64,12 +64,12 @@ def check_drafts(speculation: Speculation) -> None:
                 ) from None
 
 
-def check_chat_template(path: Path) -> None:
+def check_chat_template(path: Path, llama_library: Path | None) -> None:
     """Raises RequestError for a model that cannot answer chat messages, before it is loaded. Other faults of
     the file are reported by loading it.
     """
     try:
-        summary = summary_of(path)
+        summary = summary_of(path, llama_library)
     except ModelError:
         return
     if summary.tensors and not summary.has_chat_template:
@@ -94,7 +94,7 @@ def load_engine(
     check_drafts(speculation)
     path = find_model(model)
     if chats:
-        check_chat_template(path)
+        check_chat_template(path, options.get("llama_library"))
     [engine] = load_engines(path, [speculation], options, console)
     if chats and (error := engine.model.tokenizer.template_traits.error) is not None:
         engine.close()

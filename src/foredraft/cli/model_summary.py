@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     Summary: TypeAlias = GGUFSummary | SafetensorsSummary
 
 
-def summary_of(path: Path) -> Summary:
-    """Summary of a file or folder found by `library.resolve`. Raises ModelError, MissingDependencyError."""
+def summary_of(path: Path, llama_library: Path | None = None) -> Summary:
+    """Summary of a file or folder found by `library.resolve`; `llama_library` as in `ModelOptions`. Raises
+    ModelError, MissingDependencyError, ConfigError (of the library).
+    """
     folder = repository_of(path)
     if folder is not None:
         return read_safetensors(folder)
+    from foredraft.backends.llamacpp import binding
     from foredraft.backends.llamacpp.gguf_file import read_gguf
 
+    binding.choose(llama_library)
     return read_gguf(path)

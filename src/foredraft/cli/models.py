@@ -148,7 +148,14 @@ def _terminal() -> bool:
 )
 @llama_library_option
 def quantize(
-    source: str, type_name: str, *, output: Path | None, force: bool, allow_requantize: bool, threads: int
+    source: str,
+    type_name: str,
+    *,
+    output: Path | None,
+    force: bool,
+    allow_requantize: bool,
+    threads: int,
+    llama_library: Path | None,
 ) -> None:
     """Write SRC with its weights as TYPE (q4_0, q4_k_m, q8_0, …).
 
@@ -184,6 +191,7 @@ def quantize(
             threads=threads,
             force=force,
             allow_requantize=allow_requantize,
+            llama_library=llama_library,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for warning in caught:

@@ -20,6 +20,8 @@ from foredraft.errors import printable
 from foredraft.library.safetensors_file import SafetensorsSummary
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from foredraft.cli.model_summary import Summary
 
 
@@ -28,13 +30,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole header as JSON.")
 @click.option("--tensors", is_flag=True, help="Also list every tensor.")
 @llama_library_option
-def inspect(model: str, as_json: bool, tensors: bool) -> None:
+def inspect(model: str, *, as_json: bool, tensors: bool, llama_library: Path | None) -> None:
     """Show the metadata of a model file, without loading it.
 
     FILE is a path, a folder of safetensors, or the name of a model that 'foredraft models list' shows.
     """
     path = paths.locate(model)
-    summary = summary_of(path)
+    summary = summary_of(path, llama_library)
     if as_json:
         click.echo(json.dumps(_summary_json(summary), indent=2))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -48,7 +49,9 @@ def ngram() -> None:
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @llama_library_option
-def build_static_command(texts: Sequence[Path], *, output: Path, model: str | None, force: bool) -> None:
+def build_static_command(
+    texts: Sequence[Path], *, output: Path, model: str | None, force: bool, llama_library: Path | None
+) -> None:
     """Count n-grams in TEXT_FILEs (UTF-8), for drafting similar texts.
 
     The file fits every model with the same tokenizer. Use it with --speculate 'ngram-cache:static=FILE' or,
@@ -57,7 +60,8 @@ def build_static_command(texts: Sequence[Path], *, output: Path, model: str | No
     _check_output(output, texts, force=force)
     sizes = [_check_text(path) for path in texts]
     errors = stderr_console()
-    options = {"context_length": CONTEXT, "threads": 1, "probe": False, "remember": False}
+    options: dict[str, Any] = {"context_length": CONTEXT, "threads": 1, "probe": False, "remember": False}
+    options["llama_library"] = llama_library
     with load_engine(model, Speculation(adaptive=False), options, errors) as engine:
         bar = Progress(
             TextColumn("{task.description}"),

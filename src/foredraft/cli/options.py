@@ -48,21 +48,12 @@ def _name(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-def _choose(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Choose llama.cpp's library for this process, before a file is read with it."""
-    if path is None or context.resilient_parsing:
-        return
-    from foredraft.backends.llamacpp import binding
-
-    binding.choose(path)
-
-
 llama_library_option = option(
     "--llama-library", group=LOADING, metavar="FILE", type=click.Path(path_type=Path), default=None,
-    show_default="the packaged one", callback=_choose, expose_value=False,
+    show_default="the packaged one",
     help="The llama.cpp library that runs GGUF files, such as one that was built for a GPU.",
 )  # fmt: skip
-"""There is one library for a process: the option chooses it, and no command passes it on."""
+"""A command passes it on to what reads or loads the first file: there is one library for a process."""
 
 model_options = option_set(
     option("--ctx", "context_length", group=LOADING, type=Whole(0), default=0, show_default="up to 8192",
@@ -159,7 +150,19 @@ def take_speculation(options: dict[str, Any]) -> Speculation:
     )
 
 
-MODEL_OPTIONS = ("context_length", "threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type", "dtype")
+MODEL_OPTIONS = (
+    *(
+        "context_length",
+        "threads",
+        "gpu_layers",
+        "llama_library",
+        "memory",
+        "batch",
+        "ubatch",
+        "kv_type",
+        "dtype",
+    ),
+)
 
 
 def take_model_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -155,6 +155,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     overlay = _overlay((*options.pop("named"), *models), options)
     watcher = _watcher(options.pop("settings_file"))
     settings = overlay(watcher.current if watcher else ServerSettings())
+    binding.choose(settings.llama_library)  # also for a model that is loaded at the first request only
     for model in settings.models.values():
         check_drafts(model.speculation())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
@@ -242,6 +243,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     check_speculation(speculation)
     remember = take_remember(options)["remember"]
     loading = {**take_model_options(options), "sequences": options.pop("sequences")}
+    llama_library = loading.pop("llama_library")
     named = {
         name: ModelSettings(path=str(path), aliases=typed, speculate=str(speculation), **loading)
         for name, (path, typed) in _named(models).items()
@@ -261,7 +263,7 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
             settings,
             **{
                 "models": own,
-                "llama_library": binding.chosen() or settings.llama_library,
+                "llama_library": llama_library or settings.llama_library,
                 "cache_dir": kept_in or settings.cache_dir or cache_dir(),
                 "remember": remembers,
                 "prefix_cache_gb": kept,

@@ -243,7 +243,7 @@ def test_without_llama_cpp(own_cache: Path) -> None:
 def test_a_llama_cpp_that_does_not_load(
     foredraft: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(cache: Path) -> None:
+    def broken(cache: Path, chosen: Path | None) -> None:
         raise BackendError("The llama.cpp library cannot be loaded.", hint="Install it again.")
 
     monkeypatch.setattr("foredraft.backends.llamacpp.system.llama_cpp_facts", broken)

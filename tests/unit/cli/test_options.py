@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -156,11 +157,12 @@ def test_sampling_flags() -> None:
 
 def test_model_flags() -> None:
     line = "--ctx 512 -t 1 -ngl 0 --mem ram -b 64 -ub 32 --kv-type q8_0 --dtype bf16 --no-remember"
-    options = parse(*line.split())["model"]
+    options = parse(*line.split(), "--llama-library", "lib.so")["model"]
     assert options == {
         "context_length": 512,
         "threads": 1,
         "gpu_layers": 0,
+        "llama_library": Path("lib.so"),
         "memory": "ram",
         "batch": 64,
         "ubatch": 32,

@@ -83,18 +83,20 @@ def test_the_library_is_that_of_the_flag_or_of_the_settings_file(
 ) -> None:
     seen: list[ServerSettings] = []
     monkeypatch.setattr("foredraft.server.run.run_server", lambda settings, **_: seen.append(settings))
-    monkeypatch.setattr(binding, "_chosen", [])
+    chosen: list[Path | None] = []
+    monkeypatch.setattr(binding, "choose", chosen.append)
     monkeypatch.chdir(tmp_path)
     gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
     (tmp_path / "foredraft.toml").write_text('llama_library = "libllama.so"\n')
-    used = binding.library().path
     assert run_command(["serve", "tiny.gguf"]) == 0
-    assert run_command(["serve", "tiny.gguf", "--llama-library", str(used)]) == 0
-    assert [settings.llama_library for settings in seen] == [tmp_path / "libllama.so", used.resolve()]
+    assert run_command(["serve", "tiny.gguf", "--llama-library", "other.so"]) == 0
+    assert chosen == [tmp_path / "libllama.so", Path("other.so")]
+    assert [settings.llama_library for settings in seen] == chosen
 
 
 def test_a_library_that_does_not_exist_is_said_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command(["serve", "--llama-library", str(tmp_path / "libllama.so")]) == 2
+    model = gguf_factory.tiny_llama(tmp_path / "tiny.gguf")
+    assert run_command(["serve", str(model), "--llama-library", str(tmp_path / "libllama.so")]) == 2
     assert "There is no llama.cpp library" in capsys.readouterr().err

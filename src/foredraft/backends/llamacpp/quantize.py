@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import trial
+from foredraft.backends.llamacpp import binding, trial
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.file_types import file_type_name, file_type_number
 from foredraft.backends.llamacpp.gguf_converted import Change, converted_size, write_converted
@@ -67,17 +67,21 @@ def quantize(
     threads: int = 0,
     force: bool = False,
     allow_requantize: bool = False,
+    llama_library: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> GGUFSummary:
     """Write `src` to `dst` with its weights as `type_name` ("q4_0", "Q4_K_M", …); return `dst`'s summary.
     A split model becomes one file. `threads` 0 uses all cores. `progress(done, total)` is called after each
     tensor. Quantising a quantised model loses more precision than quantising the original: it is refused
     unless `allow_requantize`, and then causes a warning. `dst` only appears when it is complete.
+    `llama_library` as in `ModelOptions`.
 
-    Raises ConfigError (unknown type, `dst` exists without `force`, or is `src`), what `read_gguf` raises,
+    Raises ConfigError (unknown type, `dst` exists without `force`, or is `src`, or of the library), what
+    `read_gguf` raises,
     UnsupportedModelError, ModelFormatError (a model that cannot be loaded, numbers that are not finite),
     CapacityError if the disk is full.
     """
+    binding.choose(llama_library)
     number = _type_number(type_name)
     _check_output(src, dst, force=force)
     source = read_gguf(src)

@@ -56,10 +56,11 @@ class LlamaCpp:
     said: tuple[str, ...] = ()
 
 
-def llama_cpp_facts(cache: Path | None = None) -> LlamaCpp:
-    """Query llama.cpp, with the kernels attached (`cache` as in `kernels.attach`). Raises
-    MissingDependencyError, or BackendError if it does not load.
+def llama_cpp_facts(cache: Path | None = None, chosen: Path | None = None) -> LlamaCpp:
+    """Query llama.cpp, or the library `chosen` in its place, with the kernels attached (`cache` as in
+    `kernels.attach`). Raises MissingDependencyError, ConfigError, or BackendError if it does not load.
     """
+    binding.choose(chosen)
     library = binding.library()
     log.install()
     kernels.attach(cache)
