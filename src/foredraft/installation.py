@@ -8,8 +8,10 @@ environments for tools.
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 import sys
+import sysconfig
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -80,6 +82,22 @@ def add_extra(extra: str) -> str:
 def add(*arguments: str) -> str:
     """The command that adds other packages to the running installation: `arguments` of `pip install`."""
     return this().add(*arguments)
+
+
+def platform_without_llama_cpp() -> str:
+    """What this platform is called if there is no compiled llama.cpp for it on PyPI; empty if there is."""
+    system, machine = platform.system(), platform.machine().lower()
+    if system == "Linux" and "musl" in (sysconfig.get_config_var("SOABI") or ""):
+        return f"Linux with musl ({machine})"
+    return "" if machine in _COMPILED.get(system, ()) else f"{system} on {machine}"
+
+
+_COMPILED = {
+    "Linux": ("x86_64", "aarch64"),
+    "Darwin": ("x86_64", "arm64"),
+    "Windows": ("amd64",),
+}
+"""The processors that the wheels of xllamacpp are for."""
 
 
 def _tool(prefix: Path) -> tuple[Literal["pip", "pipx", "uv pip", "uv tool"], tuple[str, ...]]:

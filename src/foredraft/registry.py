@@ -107,8 +107,13 @@ def backend_for(path: Path) -> Backend:
 
 def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
     """The error for an optional dependency that is not installed, with the command that installs it."""
-    extra = EXTRAS.get(module, module)
+    command = installation.add_extra(EXTRAS.get(module, module))
+    hint = f"Install it with: {command}"
+    if module == "xllamacpp" and (here := installation.platform_without_llama_cpp()):
+        hint = (
+            f"There is no compiled one for {here}. Build llama.cpp and name its library with --llama-library "
+            f"(docs/llama-library.md). Or, where there are compilers, let pip compile it: {command}"
+        )
     return MissingDependencyError(
-        f"{purpose} needs the Python package {quoted(module)}, which is not installed.",
-        hint=f"Install it with: {installation.add_extra(extra)}",
+        f"{purpose} needs the Python package {quoted(module)}, which is not installed.", hint=hint
     )

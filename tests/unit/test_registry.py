@@ -11,7 +11,7 @@ import pytest
 from foredraft import registry
 from foredraft.config import Stage, parse_speculation
 from foredraft.errors import ConfigError, ModelFormatError, SpeculationStringError
-from foredraft.installation import add_extra
+from foredraft.installation import add_extra, platform_without_llama_cpp
 from foredraft.protocols import Drafter, DrafterContext
 from foredraft.testing import ScriptedDrafter, drafter_context, run_drafter
 
@@ -143,3 +143,42 @@ def test_the_line_that_installs_what_is_missing() -> None:
         error.message == "Running a GGUF model needs the Python package 'xllamacpp', which is not installed."
     )
     assert error.hint == f"Install it with: {add_extra('llamacpp')}"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "abi", "name"),
+    [
+        ("Linux", "x86_64", "cpython-312-x86_64-linux-musl", "Linux with musl (x86_64)"),
+        ("Linux", "riscv64", "cpython-312-riscv64-linux-gnu", "Linux on riscv64"),
+        ("Windows", "ARM64", None, "Windows on arm64"),
+        ("FreeBSD", "amd64", None, "FreeBSD on amd64"),
+    ],
+)
+def test_where_there_is_no_compiled_llama_cpp(
+    system: str, machine: str, abi: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: abi)
+    hint = registry.missing_dependency("xllamacpp", "Running a GGUF model").hint or ""
+    assert f"no compiled one for {name}." in hint
+    assert "--llama-library" in hint
+    assert "docs/llama-library.md" in hint
+    assert add_extra("llamacpp") in hint
+    assert registry.missing_dependency("torch", "Running it").hint == f"Install it with: {add_extra('torch')}"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "abi"),
+    [
+        ("Linux", "x86_64", "cpython-312-x86_64-linux-gnu"),
+        ("Linux", "aarch64", "cpython-312-aarch64-linux-gnu"),
+        ("Darwin", "arm64", "cpython-312-darwin"),
+        ("Windows", "AMD64", None),
+    ],
+)
+def test_where_there_is_one(system: str, machine: str, abi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: abi)
+    assert platform_without_llama_cpp() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shlex
 import shutil
 import subprocess
 import sys
@@ -307,8 +308,9 @@ def test_they_are_missing_where_they_could_run(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_installed_without_a_compiler(tmp_path: Path) -> None:
-    with pytest.raises(LeftOutError, match="not compiled"):
+    with pytest.raises(LeftOutError, match="not compiled") as left:
         kernels.library_of("avx2", tmp_path)
+    assert shlex.join([sys.executable, build.__file__]) in str(left.value)
 
 
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import ctypes
 import hashlib
 import json
 import logging
+import shlex
+import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,12 +200,17 @@ def library_of(level: str, folder: Path = build.FOLDER) -> NativeLibrary:
     path = folder / build.library_name(level)
     if not path.exists():
         raise LeftOutError(
-            "they were not compiled when Foredraft was installed, for which a C++ compiler is needed"
+            "they were not compiled when Foredraft was installed: where there is a C++ compiler, "
+            f"run {_how_to_compile()}"
         )
     native = NativeLibrary(path)
     if native.sources != build.sources_hash():
-        raise LeftOutError(f"they were compiled from other sources: run 'python {build.__file__}'")
+        raise LeftOutError(f"they were compiled from other sources: run {_how_to_compile()}")
     return native
+
+
+def _how_to_compile() -> str:
+    return f"'{shlex.join([sys.executable, build.__file__])}'"
 
 
 def _attached(library: binding.Library, cache: Path | None) -> Kernels:
