@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gguf_parts import Weights, new_writer, write
+from gguf_parts import Weights, new_writer, next_layer, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,22 +34,28 @@ def tiny_qwen35(
     key_heads: int = 2,
     value_heads: int = 4,
     attention_every: int = 2,
+    following: int = 0,
     seed: int = 0,
     mixing: float = 0.15,
     weight_type: WeightType = "q8_0",
 ) -> Path:
-    """Write a Qwen3.5: gated delta nets, and attention in every `attention_every`-th layer."""
+    """Write a Qwen3.5: gated delta nets, and attention in every `attention_every`-th layer. After them come
+    `following` layers for multi-token prediction. What these add to the embedding of their token is scaled by
+    `mixing`, too, so that at 0 they predict what the others do.
+    """
     heads, head = 4, 32
     writer = new_writer(
         path,
         "qwen35",
         name="Tiny hybrid",
         vocab=vocab,
-        layers=layers,
+        layers=layers + following,
         embd=embd,
         ctx_train=ctx_train,
         weight_type=weight_type,
     )
+    if following:
+        writer.add_uint32("qwen35.nextn_predict_layers", following)
     writer.add_head_count(heads)
     writer.add_head_count_kv(2)
     writer.add_key_length(head)
@@ -66,7 +72,9 @@ def tiny_qwen35(
         prefix = f"blk.{number}."
         yield prefix + "attn_norm.weight", weights.ones()
         yield prefix + "post_attention_norm.weight", weights.ones()
-        if (number + 1) % attention_every == 0:
+        if number >= layers:
+            yield from next_layer(prefix, weights)
+        if number >= layers or (number + 1) % attention_every == 0:
             yield prefix + "attn_q.weight", weights.matrix(2 * heads * head, embd, 2.0)
             yield prefix + "attn_k.weight", weights.matrix(2 * head, embd, 2.0)
             yield prefix + "attn_v.weight", weights.matrix(2 * head, embd)
@@ -85,7 +93,7 @@ def tiny_qwen35(
             yield prefix + "ssm_out.weight", weights.matrix(embd, state * value_heads, 4.0 * mixing)
         yield from weights.feed_forward(prefix)
 
-    write(writer, weights.model(vocab, layers, layer), weight_type)
+    write(writer, weights.model(vocab, layers + following, layer), weight_type)
     return path
 
 

@@ -92,6 +92,17 @@ class Weights:
         yield "output.weight", self.matrix(vocab, self.embd, 3.0)
 
 
+def next_layer(prefix: str, weights: Weights) -> Iterator[Tensor]:
+    """What a layer for multi-token prediction has besides a usual layer's tensors: it adds `mixing` times a
+    mixture of all to the token's embedding.
+    """
+    embd = weights.embd
+    both = np.hstack([np.eye(embd, dtype=np.float32), np.zeros((embd, embd), np.float32)])
+    yield prefix + "nextn.eh_proj.weight", both + weights.mixing * weights.matrix(embd, 2 * embd)
+    yield prefix + "nextn.enorm.weight", weights.ones()
+    yield prefix + "nextn.hnorm.weight", weights.ones()
+
+
 def write(writer: gguf.GGUFWriter, tensors: Iterable[Tensor] = (), weight_type: WeightType = "f32") -> None:
     """Add the tensors, in `weight_type` where they are matrices, and write the file."""
     for name, values in tensors:

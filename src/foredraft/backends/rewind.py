@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from foredraft.errors import BackendError, OutOfKVError
 from foredraft.protocols import Head, Model, Tokenizer
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
@@ -83,6 +85,10 @@ class RewindingModel:
         self._marks: dict[int, _Mark] = {}
         self._unused: dict[int, object] = {}
         self._filling: set[int] = set()
+        self._asked: list[tuple[int, int, int]] = []
+        """The last forward's sequences, each with its rows to recompute and its rows."""
+        self._first: dict[int, Features] = {}
+        """The features of rows of the last forward that were computed before the others."""
 
     @property
     def info(self) -> ModelInfo:
@@ -107,6 +113,7 @@ class RewindingModel:
                 raise BackendError(
                     f"There is no sequence {rows.seq}; there are {self.capabilities.sequences}."
                 )
+        self._asked, self._first = [], {}
         self._make_room(batch)
         lengths = {rows.seq: self.length(rows.seq) for rows in batch}
         try:
@@ -121,6 +128,7 @@ class RewindingModel:
             if self._needs_checkpoint(rows) and not self.to_recompute(rows.seq):
                 self._set_checkpoint(rows.seq)
         before = [self._model.length(rows.seq) for rows in batch]
+        asked = [(rows.seq, self.to_recompute(rows.seq), len(rows.tokens)) for rows in batch]
         try:
             logits = self._model.forward([self._with_owed(rows) for rows in batch])
         except BaseException:
@@ -130,6 +138,7 @@ class RewindingModel:
             raise
         for rows in batch:
             self._record(rows)
+        self._asked = asked
         return logits
 
     def _marked(self, rows: Rows) -> Rows:
@@ -157,6 +166,8 @@ class RewindingModel:
         trail = self._trails[rows.seq]
         head = replace(rows, tokens=rows.tokens[:count], logits=0)
         self._model.forward([self._with_owed(head)])
+        if self.capabilities.features:
+            self._first[rows.seq] = self._model.features()[len(trail.to_recompute) :].copy()
         trail.tokens, trail.to_recompute = [*trail.to_recompute, *head.tokens], []
 
     def _needs_checkpoint(self, rows: Rows) -> bool:
@@ -213,7 +224,17 @@ class RewindingModel:
         trail.tokens, trail.to_recompute = trail.to_recompute, []
 
     def features(self) -> Features:
-        return self._model.features()
+        found = self._model.features()
+        if not self._asked:
+            raise BackendError("There are no features: the last forward failed, or there was none.")
+        if not self._first and not any(owed for _, owed, _ in self._asked):
+            return found
+        parts, end = [], 0
+        for seq, owed, count in self._asked:
+            parts += [self._first[seq]] if seq in self._first else []
+            parts.append(found[end + owed : end + owed + count])
+            end += owed + count
+        return np.concatenate(parts)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         return self._model.load_head(path, sequences=sequences)

@@ -53,7 +53,8 @@ class ProfileKey:
 
     `model` is the file's hash, `backend` holds its version. `ubatch` counts only where it is so small that a
     draft is computed in parts, `layers` where some were left off the device. `processor` and `instructions`
-    (see `Processor`) tell machines apart that a home directory is shared by, or copied to.
+    (see `Processor`) tell machines apart that a home directory is shared by, or copied to. `watch`: the
+    hidden states that are returned for heads.
     """
 
     model: str
@@ -65,6 +66,7 @@ class ProfileKey:
     layers: str = ""
     processor: str = ""
     instructions: str = ""
+    watch: str = ""
 
 
 def key_of(info: ModelInfo) -> ProfileKey:
@@ -80,6 +82,7 @@ def key_of(info: ModelInfo) -> ProfileKey:
         layers=info.settings.get("gpu_layers", ""),
         processor=this_processor().name,
         instructions=this_processor().instructions,
+        watch=info.settings.get("watch", ""),
     )
 
 
@@ -154,11 +157,12 @@ class ProfileStore:
         return sorted((profile for profile in found if profile), key=lambda profile: profile.name)
 
     def _path(self, key: ProfileKey) -> Path:
-        return self._file(list(asdict(key).values()))
+        values = list(asdict(key).values())
+        return self._file(values if key.watch else values[:-1])
 
     def _former_path(self, key: ProfileKey) -> Path:
         """Where version 1 kept it, which knew nothing of processors."""
-        return self._file(list(asdict(key).values())[:-2])
+        return self._file(list(asdict(key).values())[:-3])
 
     def _file(self, identity: Sequence[str]) -> Path:
         return self.folder / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"

@@ -28,8 +28,11 @@ class LlamaCppBackend:
             return False
 
     def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+        from foredraft.backends.llamacpp import features
+        from foredraft.backends.llamacpp.gguf_file import read_gguf
+
         if head is None:
-            return ()
+            return (features.NEXT,) if features.next_layers(read_gguf(path)) else ()
         raise UnsupportedModelError(f"{head.name} cannot be used as a head of {path.name}.")
 
     def load(self, path: Path, options: ModelOptions) -> Model:

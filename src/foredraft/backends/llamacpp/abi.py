@@ -454,8 +454,11 @@ class Functions:
     llama_model_meta_val_str: Callable[[Any, Any, Any, int], int]
     llama_model_n_ctx_train: Callable[[Any], int]
     llama_model_n_embd: Callable[[Any], int]
+    llama_model_n_embd_out: Callable[[Any], int]
     llama_model_n_head: Callable[[Any], int]
     llama_model_n_head_kv: Callable[[Any], int]
+    llama_model_n_layer: Callable[[Any], int]
+    llama_model_n_layer_nextn: Callable[[Any], int]
     llama_model_n_params: Callable[[Any], int]
     llama_model_n_swa: Callable[[Any], int]
     llama_model_size: Callable[[Any], int]
@@ -627,8 +630,11 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     ),
     "llama_model_n_ctx_train": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_embd": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_n_embd_out": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head_kv": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_n_layer": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_n_layer_nextn": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_params": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_model_n_swa": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_size": (ctypes.c_uint64, (ctypes.c_void_p,)),

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,18 @@ from typing import Any
 
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.llamacpp import abi, binding, devices, graphs, kernels, kv_pages, log, trial
+from foredraft.backends.llamacpp import (
+    abi,
+    binding,
+    devices,
+    ext,
+    features,
+    graphs,
+    kernels,
+    kv_pages,
+    log,
+    trial,
+)
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.free_cores import free_cores
 from foredraft.backends.llamacpp.gguf_file import read_gguf
@@ -68,14 +79,17 @@ class ContextSettings:
     flash_attention: str
     device: str
     kept_states: int = 0
+    watch: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
     """Memory of the context, not part of its settings: see `ModelInfo`."""
 
     def key(self) -> str:
         built = (binding.library().key, lib.llama_print_system_info(), this_processor(), self.device)
-        chosen = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
+        chosen: list[object] = [self.kv_types, self.flash_attention, self.ubatch, self.threads]
         if self.kept_states:
             chosen.append(self.kept_states)
+        if self.watch:
+            chosen.append(f"watch {', '.join(self.watch)}")
         return "|".join(map(str, (*built, *chosen, *_besides())))
 
 
@@ -106,6 +120,7 @@ def open_weights(
     types = named_types(options.kv_type)
     weights, lines = _load_weights(path, options, as_they_lie=as_they_lie)
     try:
+        _check_watch(path, weights, options.watch)
         device = devices.placed(lines)
         types = types or automatic_types(
             device,
@@ -137,7 +152,13 @@ def open_weights(
         layers=options.gpu_layers,
     )
     cores = free_cores(settings.threads) if _threads_may_vary(options, settings) else None
-    loaded = LlamaCppModel(weights, context, tokenizer, info, settings.sequences, cores=cores)
+    watched = None
+    if options.watch:
+        size, capacity = features.size_of(weights, options.watch), int(lib.llama_n_batch(context))
+        watched = features.Watched(options.watch, size, capacity)
+    loaded = LlamaCppModel(
+        weights, context, tokenizer, info, settings.sequences, cores=cores, watched=watched
+    )
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded
     try:
@@ -145,6 +166,15 @@ def open_weights(
     except BaseException:
         model.close()
         raise
+
+
+def _check_watch(path: Path, weights: Any, watch: Sequence[str]) -> None:
+    architecture = metadata(weights, "general.architecture") or "unknown"
+    layers, following = lib.llama_model_n_layer(weights), lib.llama_model_n_layer_nextn(weights)
+    features.check(path.name, watch, architecture, layers=layers, following=following)
+    features.size_of(weights, watch)
+    if watch:
+        ext.functions()  # a library may lack them
 
 
 def _threads_may_vary(options: ModelOptions, settings: ContextSettings) -> bool:
@@ -205,6 +235,7 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
     params.use_extra_bufts = not as_they_lie
     # Weights that a GPU's driver holds for the processor never reach the kernels.
     params.no_host = not as_they_lie and kernels.in_use() is not None
+    params.load_mtp = features.NEXT in options.watch
     params.load_mode = abi.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else abi.LLAMA_LOAD_MODE_NONE
     progress = _Progress(options.progress)
     callback = abi.llama_progress_callback(progress.report)
@@ -290,6 +321,7 @@ def _settings(
         kv_types=types,
         flash_attention=options.flash_attention,
         device=device,
+        watch=options.watch,
     )
 
 
@@ -330,6 +362,11 @@ def _create_context(
     with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
     if context:
+        try:
+            features.record(context, settings.watch)
+        except ForedraftError:
+            lib.llama_free(context)
+            raise
         kv_pages.give_back(made, lines)
         return context, replace(settings, memory=log.buffer_sizes(lines))
     if fallback and single:
@@ -415,6 +452,7 @@ def describe(
             "memory": options.memory,
             "sequences": str(settings.sequences),
             "batch": f"{settings.batch}/{settings.ubatch}",
+            **({"watch": ", ".join(settings.watch)} if settings.watch else {}),
             **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
             **({"gpu_layers": str(options.gpu_layers)} if settings.device != devices.CPU else {}),
         },

@@ -22,6 +22,7 @@ from foredraft.backends.bounds import check_batch
 from foredraft.backends.llamacpp import abi, devices
 from foredraft.backends.llamacpp.batch import Batch
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.features import Watched
 from foredraft.backends.llamacpp.free_cores import FreeCores
 from foredraft.backends.llamacpp.graphs import Graphs
 from foredraft.backends.llamacpp.passes import Passes, count_passes
@@ -76,6 +77,7 @@ class LlamaCppModel:
         sequences: int,
         *,
         cores: FreeCores | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -90,6 +92,8 @@ class LlamaCppModel:
             sequences=sequences,
             ragged=False,
             window=max(0, int(lib.llama_model_n_swa(weights))),
+            features=watched.names if watched else (),
+            feature_size=watched.size if watched else 0,
         )
         self._weights: Any = weights
         self._open_context: Any = context
@@ -103,6 +107,11 @@ class LlamaCppModel:
         self._spare = [0] * sequences
         self._views: dict[tuple[int, int], Logits] = {}
         self._cores = cores
+        self._watched = watched
+        self._asked: list[tuple[int, int]] = []
+        """The last forward's sequences, with their numbers of rows, as asked for."""
+        self._laid: list[tuple[int, int]] = []
+        """The same as they were computed: sorted, and padded."""
         self._passes = Passes(int(lib.llama_n_ubatch(context)))
         self._ms = self._bytes_a_cell = 0.0
 
@@ -145,6 +154,7 @@ class LlamaCppModel:
         apart = self._recurrent and len({len(rows.tokens) for rows in batch}) > 1
         self._bring_together([rows.seq for rows in batch])
         stream = self._streams.of
+        self._asked, self._laid = [(rows.seq, len(rows.tokens)) for rows in batch], []
         order = sorted(range(len(batch)), key=lambda i: stream[batch[i].seq], reverse=apart)
         self._decode(context, [batch[i] for i in order])
         for rows in batch:
@@ -225,6 +235,8 @@ class LlamaCppModel:
             for rows in batch:
                 self._forget(rows.seq, self._lengths[rows.seq])
             raise
+        if status == 0:
+            self._laid = [(rows.seq, max(len(rows.tokens), even)) for rows in batch]
         self._ms = 1e3 * (perf_counter() - began)
         for rows in batch if even else ():
             self._cut(rows.seq, self._lengths[rows.seq] + rows.logits)
@@ -287,7 +299,18 @@ class LlamaCppModel:
         return view
 
     def features(self) -> Features:
-        raise BackendError("The model was loaded without features.")
+        if self._watched is None:
+            raise BackendError("The model was loaded without features.")
+        if not self._laid:
+            raise BackendError("There are no features: the last forward failed, or there was none.")
+        if self._laid[: len(self._asked)] == self._asked:
+            places: slice | list[int] = slice(sum(count for _, count in self._asked))
+        else:
+            first, end = {}, 0
+            for seq, count in self._laid:
+                first[seq], end = end, end + count
+            places = [first[seq] + row for seq, count in self._asked for row in range(count)]
+        return self._watched.rows(self._context, places)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
         raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")

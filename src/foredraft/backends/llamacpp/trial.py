@@ -91,6 +91,7 @@ def _try(summary: GGUFSummary, options: ModelOptions) -> str:
                 str(binding.chosen() or ""),
                 options.kv_type,
                 options.flash_attention,
+                list(options.watch),
                 seconds=seconds,
             )
     except ModelFormatError as error:
@@ -120,6 +121,8 @@ def _identity(summary: GGUFSummary, options: ModelOptions) -> str:
     """Identifies the files, the version of llama.cpp, and the options."""
     digest = hashlib.sha256(f"{_VERSION}|{binding.library().key}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
+    if options.watch:
+        digest.update(f"|watch {options.watch}".encode())
     for file, length in zip(summary.files, summary.header_bytes, strict=True):
         found = file.stat()
         digest.update(f"|{found.st_size}|{found.st_mtime_ns}|".encode())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from foredraft.backends.llamacpp import abi, binding
 from foredraft.backends.llamacpp.binding import lib
@@ -28,9 +31,11 @@ def _say(message: bytes) -> None:
 _said = abi.ggml_abort_callback_t(_say)
 
 
-def open_model(path: str, library: str, kv_type: str, flash_attention: Any) -> None:
+def open_model(path: str, library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> None:
     """Load the file as `loading` does, and use everything in it: each token, all bytes, one row and several.
     `library`: the llama.cpp that the user named, or empty.
+
+    `watch`: as in `ModelOptions`.
 
     Errors that are refused with a message will be raised again by loading. Raises ModelFormatError for faults
     that only appear in use.
@@ -46,6 +51,7 @@ def open_model(path: str, library: str, kv_type: str, flash_attention: Any) -> N
         gpu_layers=0,
         kv_type=kv_type,
         flash_attention=flash_attention,
+        watch=tuple(watch),
         probe=False,
     )
     try:
@@ -75,6 +81,8 @@ def _compute(model: Model) -> None:
     room = model.info.context_length
     tokens = [0, model.info.vocab_size - 1, model.info.vocab_size // 2][:room]
     model.forward([Rows(0, 0, tokens, len(tokens))])
+    if model.capabilities.features and not np.isfinite(model.features()).all():
+        raise ModelFormatError("its hidden states are no finite numbers")
     if room <= len(tokens):
         return
     model.forward([Rows(0, len(tokens), tokens[:1], 1), Rows(1, 0, tokens, 1)])
