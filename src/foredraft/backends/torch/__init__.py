@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from foredraft.backends.torch.head_files import features_for
 from foredraft.config import ModelOptions
-from foredraft.errors import UnsupportedModelError
 from foredraft.library.repository import repository_of
 from foredraft.protocols import Model
 from foredraft.registry import missing_dependency
@@ -21,9 +21,8 @@ class TorchBackend:
         return repository_of(path) is not None
 
     def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
-        if head is None:
-            return ()
-        raise UnsupportedModelError(f"{head.name} cannot be used as a head of {path.name}.")
+        """See `Backend.features_for`. Raises ModelError."""
+        return features_for(path, head)
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError.

@@ -331,7 +331,9 @@ def attend_masked(layer: Layer, batch: Batch, q: Any, kv: Any, *, style: Style) 
         shared = q.shape[1] // groups
         grouped = q[rows].view(segment.count, groups, shared, -1).transpose(0, 1).flatten(1, 2)
         mask = _mask(batch, segment, shared, style.window, q)
-        seen = _masked(grouped, keys[:, :end], values[:, :end], mask, style=style, count=segment.count)
+        seen = masked_attention(
+            grouped, keys[:, :end], values[:, :end], mask, style=style, count=segment.count
+        )
         out[rows] = seen.view(groups, segment.count, shared, -1).transpose(0, 1).flatten(1, 2)
     return out
 
@@ -374,7 +376,11 @@ def _related(parents: tuple[int, ...]) -> Any:
     return related
 
 
-def _masked(q: Any, keys: Any, values: Any, mask: Any, *, style: Style, count: int) -> Any:
+def masked_attention(q: Any, keys: Any, values: Any, mask: Any, *, style: Style, count: int) -> Any:
+    """Attention of grouped queries, shape (key heads, `count` rows × heads of a group, size), over cells.
+
+    `mask` is added to the scores; None where nothing is hidden.
+    """
     if style.softcap is None and style.sinks is None:
         return torch.nn.functional.scaled_dot_product_attention(
             q[None], keys[None], values[None], attn_mask=mask, scale=style.scale
@@ -382,5 +388,6 @@ def _masked(q: Any, keys: Any, values: Any, mask: Any, *, style: Style, count: i
     scores = torch.bmm(q, keys.transpose(1, 2)).float() * style.scale
     if style.softcap is not None:
         scores = torch.tanh(scores / style.softcap) * style.softcap
-    scores = scores + mask
+    if mask is not None:
+        scores = scores + mask
     return torch.bmm(_softmax(scores, style.sinks, q.shape[0], count).to(values.dtype), values)

@@ -156,8 +156,17 @@ class TorchModel:
             raise BackendError("There are no hidden states: no forward was computed.")
         return cast("Features", self._features.float().cpu().numpy())
 
-    def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
-        raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        from foredraft.backends.torch.heads import load_head
+
+        if self._closed:
+            raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        if self._trunk is None:
+            raise UnsupportedModelError(
+                f"{self.info.name} was loaded without the hidden states that a head reads.",
+                hint="Name the head when the model is loaded.",
+            )
+        return load_head(path, self._trunk, self.info, self.capabilities.features, sequences=sequences)
 
     def length(self, seq: int) -> int:
         return self._cache.lengths[seq]
