@@ -154,8 +154,12 @@ def test_a_stream_whose_client_reads_again_ends_properly(folder: Path) -> None:
         assert process.wait(60) == 143
 
 
-def test_a_log_that_nobody_reads_any_more_fails_no_request(folder: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_that_nobody_reads_any_more_fails_no_request(
+    folder: Path, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`foredraft serve 2>&1 | head`, or a log on a full disk."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
         assert process.stderr is not None
         process.stderr.close()

@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 
@@ -65,7 +65,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     if COMPLETE_VARIABLE in os.environ:
         import_module("foredraft.cli.completion")  # adds to what click knows of shells
-    code = run_command(sys.argv[1:])
+    code = _flushed(run_command(sys.argv[1:]))
     if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
         _leave(code)
     sys.exit(code)
@@ -83,6 +83,29 @@ def _fill_standard_streams() -> None:
         if getattr(sys, name) is None:
             stream = io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
             setattr(sys, name, stream)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once everything is written: 1 where output that should have been cannot be. Python would
+    try it when it ends, complain, and end with 120.
+    """
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            _discard(stream)
+            if stream is sys.stdout and code == 0:
+                code = 1
+                if not isinstance(error, BrokenPipeError):  # there is nobody to report to
+                    _complain(*_unexpected(error))
+    return code
+
+
+def _discard(stream: IO[str]) -> None:
+    """Let what is still buffered go nowhere, and all that is written from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _leave(code: int) -> NoReturn:
@@ -114,9 +137,7 @@ def run_command(arguments: list[str]) -> int:
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output has exited (`foredraft run … | head`): there is nobody to report to.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _discard(sys.stdout)
         return 1
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):

@@ -52,7 +52,10 @@ def test_a_prompt_needs_no_standard_input(
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_no_bug_of_ours() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_no_bug_of_ours(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffered output fails when the process ends, other output at once."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with FULL.open("wb") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "foredraft", "models", "--help"],
@@ -62,9 +65,21 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
             check=False,
         )
     assert ran.returncode == 1
-    assert "The disk is full" in ran.stderr
+    assert ran.stderr.count("The disk is full") == 1
     assert "Internal error" not in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_is_told_nothing(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`foredraft models --help | true`"""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "foredraft", "models", "--help"]
+    ran = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("command", [("run", "-t"), ("models", "quantize", "m.gguf", "q4_0", "--threads")])
