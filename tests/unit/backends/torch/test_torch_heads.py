@@ -294,6 +294,16 @@ def test_a_head_reads_only_its_own_of_what_is_watched(target: Path, tmp_path: Pa
     assert near(head.forward([HeadRows(0, 1, tokens, mine, 1)]), expected)
 
 
+def test_a_head_leaves_its_target_as_it_is(target: Path, tmp_path: Path) -> None:
+    model, head = with_head(target, VARIANTS["specforge"](tmp_path / "head"))
+    tokens, features = pairs(model, TEXT)
+    before = model.snapshot(0)
+    head.forward([HeadRows(0, 1, tokens, features, 1)])
+    chain(head, 0, len(TEXT), DRAFT)
+    assert model.snapshot(0) == before
+    assert np.array_equal(model.features()[:-1], features)
+
+
 # --- what a head refuses -------------------------------------------------------------------------------
 
 
