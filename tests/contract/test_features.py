@@ -11,6 +11,8 @@ import pytest
 
 import gguf_factory
 import gguf_hybrids
+import torch_factory
+import torch_heads
 from foredraft.backends import rewind
 from foredraft.backends.part import split
 from foredraft.errors import BackendError, UnsupportedModelError
@@ -42,6 +44,16 @@ def _gguf(name: str, write: Callable[[Path], object]) -> Load:
     return load
 
 
+def _torch(name: str, write: Callable[[Path], object]) -> Load:
+    def load(workspace: Workspace, watch: tuple[str, ...]) -> Model:
+        from foredraft.backends.torch import BACKEND
+
+        folder = workspace.file(f"features-torch-{name}", write)
+        return BACKEND.load(folder, replace(one_thread(workspace, CONTEXT, SEQUENCES), watch=watch))
+
+    return load
+
+
 _llama = _gguf("features-llama", lambda path: gguf_factory.tiny_llama(path, layers=4, mixing=0.5))
 _hybrid = _gguf("features-hybrid", lambda path: gguf_hybrids.tiny_qwen35(path, following=1, mixing=0.5))
 
@@ -51,6 +63,18 @@ CASES: dict[str, tuple[Load, tuple[str, ...]]] = {
     "llamacpp-one": (_llama, ("layer:0",)),
     "hybrid": (_hybrid, ("next",)),
     "hybrid-layers": (_hybrid, ("layer:2", "next")),
+    "torch": (
+        _torch("lean", lambda path: torch_factory.make_tiny_llama(path, num_hidden_layers=4)),
+        ("layer:1", "layer:3", "next", "layer:2"),
+    ),
+    "torch-generic": (
+        _torch("generic", lambda path: torch_factory.make_model(path, "olmo2")),
+        ("layer:1", "next"),
+    ),
+    "torch-hybrid": (
+        _torch("hybrid", lambda path: torch_heads.make_mtp(path, "qwen3_5")),
+        ("next", "layer:1"),
+    ),
 }
 
 

@@ -62,7 +62,7 @@ CASES: dict[str, Callable[[Path, Path], object]] = {
     "knowing": _knowing,
     "qwen3_5-knowing": lambda target, _: torch_heads.make_mtp(target, "qwen3_5", knowing=True),
 }
-"""EAGLE-3 heads of the lean forward, of transformers' and of a hybrid, and hybrids with a layer of their own."""
+"""EAGLE-3 heads of the lean forward, transformers' and a hybrid, and hybrids with a layer of their own."""
 
 
 def target_of(path: Path, head: Path | None) -> Model:
