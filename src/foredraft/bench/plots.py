@@ -124,8 +124,8 @@ def speedup_axes(axes: Axes, report: Report) -> None:
     axes.set_xticks(range(len(categories)), categories)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(f"speedup over {report.baseline}")
-    _grid(axes, "y")
-    _legend(axes)
+    add_grid(axes, "y")
+    add_legend(axes)
 
 
 def depth_axes(axes: Axes, report: Report) -> None:
@@ -144,8 +144,8 @@ def depth_axes(axes: Axes, report: Report) -> None:
     axes.set_ylim(0, 102)
     axes.set_xlim(left=0.5)
     _whole_numbers(axes)
-    _grid(axes, "both")
-    _legend(axes)
+    add_grid(axes, "both")
+    add_legend(axes)
 
 
 def timeline_axes(axes: Axes, report: Report) -> None:
@@ -171,8 +171,8 @@ def timeline_axes(axes: Axes, report: Report) -> None:
     axes.set_xlabel(f"token of the answer to {report.timeline.prompt}, {report.timeline.setting}")
     axes.set_ylabel("accepted at once")
     _whole_numbers(axes)
-    _grid(axes, "y")
-    _legend(axes)
+    add_grid(axes, "y")
+    add_legend(axes)
 
 
 # --- how it is drawn -----------------------------------------------------------------------------------
@@ -188,12 +188,13 @@ def _colour(report: Report, setting: str) -> str:
     return COLOURS[settings.index(setting) % len(COLOURS)] if setting in settings else INK
 
 
-def _grid(axes: Axes, axis: str) -> None:
+def add_grid(axes: Axes, axis: str) -> None:
+    """Faint lines behind everything else: "x", "y" or "both"."""
     axes.grid(axis=axis, color=INK, alpha=0.12, linewidth=0.8)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Axes) -> None:
+def add_legend(axes: Axes) -> None:
     """Above the plot, where it hides nothing; what stands for every setting comes last."""
     handles, labels = axes.get_legend_handles_labels()
     ranked = sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0] == WORST)
@@ -229,7 +230,15 @@ def _drawn(
 
 
 def _figure(fill: Callable[[Figure], None], size: tuple[float, float], background: str) -> str:
-    """An SVG text. The same figures give the same text: no date, and no random names in it."""
+    return picture(fill, size, background=background).decode()
+
+
+def picture(
+    fill: Callable[[Figure], None], size: tuple[float, float], *, kind: str = "svg", background: str = "white"
+) -> bytes:
+    """What `fill` draws on a figure of so many inches, as "svg" or "png". The same figures give the same
+    bytes: no date, and no random names in it. Raises MissingDependencyError without matplotlib.
+    """
     check_plotting()
     import matplotlib
     from matplotlib.figure import Figure
@@ -237,9 +246,9 @@ def _figure(fill: Callable[[Figure], None], size: tuple[float, float], backgroun
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=size, facecolor=background, layout="constrained")
         fill(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return content.getvalue()
 
 
 def _for_page(svg: str, prefix: str) -> str:

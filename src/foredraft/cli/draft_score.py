@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
+from foredraft.bench.cost_plot import check_plot_file
 from foredraft.bench.trace import TraceSet, read_traces
 from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.cli.bench_bar import answers_bar
@@ -28,6 +30,7 @@ from foredraft.config import AUTO, OFF, parse_speculation
 from foredraft.draft.passages import LENGTH, Passage
 from foredraft.draft.reading import ModelGuesses
 from foredraft.draft.result import Result, as_dict, result_of
+from foredraft.draft.result_plot import write_plot
 from foredraft.draft.result_text import result_text
 from foredraft.draft.score import Scorer
 from foredraft.draft.sources import TOGETHER, answers, check_length, recorded, written
@@ -128,6 +131,13 @@ class Source:
 @click.option(
     "--seed", "-s", type=Whole(), default=1, show_default=True, help="The same seed gives the same text."
 )
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Plot the score to a .png or .svg file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @model_options
 @terminable()
@@ -140,7 +150,9 @@ def score(model: str, draft: str, **options: Any) -> None:
     """
     source = _source(options)
     errors = stderr_console()
-    as_json = options.pop("as_json")
+    as_json, plot = options.pop("as_json"), options.pop("plot")
+    if plot is not None:
+        check_plot_file(plot)
     result, stopped = _scored(model, draft, source, take_model_options(options), errors)
     if as_json:
         click.echo(json.dumps(as_dict(result), indent=2, ensure_ascii=False, allow_nan=False))
@@ -149,6 +161,9 @@ def score(model: str, draft: str, **options: Any) -> None:
         if not out.is_terminal:
             out = Console(file=out.file, highlight=False, width=PIPE_WIDTH)
         out.print(result_text(result))
+    if plot is not None:
+        write_plot(result, plot)
+        errors.print(f"[dim]Plot: {escape(str(plot))}[/]", soft_wrap=True)
     if stopped is not None:
         raise stopped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from foredraft.draft.passages import DEPTHS
@@ -202,8 +203,8 @@ def _rule_dict(found: RuleResult) -> dict[str, Any]:
 
 def _calibration(tally: Tally) -> dict[str, Any]:
     bins = [
-        {"from": low, "to": high, "share": tally.of_all(found), "right": found.value}
-        for low, high, found in zip(BINS, BINS[1:], tally.bins, strict=False)
+        {"from": low, "to": high, "share": tally.of_all(found), "mean": mean, "right": found.value}
+        for (low, high), mean, found in zip(pairwise(BINS), tally.means, tally.bins, strict=True)
     ]
     sure = {"above": SURE, "share": tally.of_all(tally.sure)}
     return {"temperature": tally.temperature, "bins": bins, "sure": sure | {"right": tally.sure.value}}

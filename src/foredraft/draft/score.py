@@ -81,6 +81,8 @@ class Tally:
         self.by_depth = [Distances() for _ in range(DEPTHS)]
         """Where drafts of `DEPTHS` tokens are right up to there under the rule `match`."""
         self.bins = [Share() for _ in BINS[1:]]
+        """Draft tokens by their probability: how often they are right."""
+        self._probabilities = [Share() for _ in BINS[1:]]
         self.sure = Share()
         self.drafted = 0.0
 
@@ -108,13 +110,20 @@ class Tally:
                 whole = rule == "match" and counts.length == DEPTHS
                 counts.add(passage, survivals, visit if whole else None)
 
+    @property
+    def means(self) -> list[float | None]:
+        """The mean probability of the tokens in each bin."""
+        return [share.value for share in self._probabilities]
+
     def of_all(self, share: Share) -> float | None:
         """What part of the drafted tokens a share is about."""
         return share.weight / self.drafted if self.drafted else None
 
     def _visited(self, place: Place, depth: int, weight: float) -> None:
         self.by_depth[depth].add(place, weight)
-        self.bins[_bin(place.probability)].add(weight, place.agrees)
+        number = _bin(place.probability)
+        self.bins[number].add(weight, place.agrees)
+        self._probabilities[number].add(weight, place.probability)
         self.drafted += weight
         if place.probability > SURE:
             self.sure.add(weight, place.agrees)
