@@ -125,7 +125,7 @@ def speedup_axes(axes: Axes, report: Report) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(f"speedup over {report.baseline}")
     add_grid(axes, "y")
-    add_legend(axes)
+    _legend(axes)
 
 
 def depth_axes(axes: Axes, report: Report) -> None:
@@ -145,7 +145,7 @@ def depth_axes(axes: Axes, report: Report) -> None:
     axes.set_xlim(left=0.5)
     _whole_numbers(axes)
     add_grid(axes, "both")
-    add_legend(axes)
+    _legend(axes)
 
 
 def timeline_axes(axes: Axes, report: Report) -> None:
@@ -172,7 +172,7 @@ def timeline_axes(axes: Axes, report: Report) -> None:
     axes.set_ylabel("accepted at once")
     _whole_numbers(axes)
     add_grid(axes, "y")
-    add_legend(axes)
+    _legend(axes)
 
 
 # --- how it is drawn -----------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def add_grid(axes: Axes, axis: str) -> None:
     axes.set_axisbelow(True)
 
 
-def add_legend(axes: Axes) -> None:
+def _legend(axes: Axes) -> None:
     """Above the plot, where it hides nothing; what stands for every setting comes last."""
     handles, labels = axes.get_legend_handles_labels()
     ranked = sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0] == WORST)

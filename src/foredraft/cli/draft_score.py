@@ -295,12 +295,11 @@ class _Run:
 def _about(target: Model, draft: Model, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
     kind = "recorded answer" if source.traces else "passage" if source.text else "answer"
     what = counted(run.texts, kind)
+    origin = f" of {source.origin}" if source.origin else ""
     return {
         "model": _model_text(target),
         "draft": _model_text(draft),
-        "scored on": what
-        + (f" of {source.origin}" if source.origin else "")
-        + (", stopped early" if stopped else ""),
+        "scored on": what + (" (stopped early)" if stopped else "") + origin,
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft.bench.plots import COLOURS, INK, add_grid, add_legend, picture
+from foredraft.bench.plots import COLOURS, INK, add_grid, picture
 from foredraft.draft.passages import DEPTHS
 from foredraft.draft.result import Result, RuleResult
 from foredraft.draft.score import Tally
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INCHES = (11.4, 4.0)
+_INCHES = (11.4, 3.8)
 _LARGEST_MARK = 260.0
 """Area, in square points, of a mark that stands for all tokens."""
 
@@ -41,6 +41,7 @@ def draw(figure: Figure, result: Result) -> None:
     _draw_depths(depths, result)
     _draw_lengths(lengths, result)
     _draw_calibration(calibration, result)
+    figure.legend(*depths.get_legend_handles_labels(), loc="outside lower center", ncols=len(result.rules))
 
 
 def _label(found: RuleResult) -> str:
@@ -67,24 +68,22 @@ def _draw_lengths(axes: Axes, result: Result) -> None:
     axes.axhline(1.0, color=INK, linewidth=1.0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("tokens of a draft")
-    axes.set_ylabel("predicted speed over plain decoding")
+    axes.set_ylabel("speed over plain decoding")
     _finish(axes)
 
 
 def _draw_calibration(axes: Axes, result: Result) -> None:
     """Marks: how often tokens of a probability were right, as large as there are many of them."""
     axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    for colour, tally in zip(COLOURS, result.tallies, strict=False):
-        label = f"T {tally.temperature:g}" if tally.temperature else "greedy"
+    for colour, tally in zip(COLOURS, result.tallies, strict=False):  # match comes first at each temperature
         xs, ys, sizes = _marks(tally)
-        axes.plot(xs, ys, color=colour, linewidth=1.0, marker="o", markersize=3, label=label)
+        axes.plot(xs, ys, color=colour, linewidth=1.0, marker="o", markersize=3)
         axes.scatter(xs, ys, sizes, color=colour, alpha=0.35, linewidths=0)
     axes.set_xlim(-3, 105)
     axes.set_ylim(-3, 105)
     axes.set_xlabel("the draft's own probability, %")
     axes.set_ylabel("% right")
     add_grid(axes, "both")
-    add_legend(axes)
 
 
 def _marks(tally: Tally) -> tuple[list[float], list[float], list[float]]:
@@ -105,4 +104,3 @@ def _finish(axes: Axes) -> None:
     axes.set_xlim(0.5, DEPTHS + 0.5)
     axes.set_xticks(range(1, DEPTHS + 1))
     add_grid(axes, "both")
-    add_legend(axes)

@@ -232,3 +232,17 @@ def test_ctrl_c_shows_what_was_scored(
     monkeypatch.setattr(Scorer, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     ran = scored(foredraft, tiny, tiny, "--prompts", prompts, "-n", 16)
     assert (ran.code, ran.out) == (130, "")
+
+
+def test_a_plot_is_checked_before_anything_is_loaded(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
+    refused(scored(foredraft, tiny, tiny, "--plot", tmp_path / "score.txt"), "no kind of picture")
+    refused(scored(foredraft, tiny, tiny, "--plot", tmp_path / "none" / "a.svg"), "There is no folder")
+
+
+def test_a_plot(foredraft: Command, tiny: Path, prompts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "score.svg"
+    ran = scored(foredraft, tiny, tiny, "--prompts", prompts, "-n", 16, "--limit", 1, "--plot", file)
+    assert ran.code == 0, ran.err
+    assert str(file) in ran.err
+    assert b"depth in the draft" in file.read_bytes()
