@@ -19,7 +19,8 @@ PICOLM_DRAFT_TOKENS = 4
 LLAMA_DRAFT_TOKENS = 3
 LLAMA_DRAFT_TYPE = "draft-simple"
 LLAMA_NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-LLAMA_OTHER_TYPES = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+LLAMA_HEAD_TYPES = ("draft-eagle3", "draft-mtp")
+LLAMA_OTHER_TYPES = ("draft-dflash", "draft-dspark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,13 @@ class PicolmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaOptions:
-    """llama.cpp's flags. `ngram` holds the --spec-ngram-* values by type and our option's name."""
+    """llama.cpp's flags. `ngram` holds the --spec-ngram-* values by type and our option's name; `is_head`:
+    the model is a head.
+    """
 
     types: str | None = None
     model: str | None = None
+    is_head: bool = False
     n_max: int | None = None
     n_min: int | None = None
     p_min: float | None = None
@@ -67,12 +71,14 @@ class LlamaOptions:
         self._check_all_used(names)
         if names == ["none"]:
             return Speculation(adaptive=False)
-        return Speculation(adaptive=False, stages=tuple(self._stage(name) for name in names))
+        stages = [self._stage(name) for name in names]
+        return Speculation(adaptive=False, stages=tuple(stages))
 
     def _names(self) -> list[str]:
         names = list(dict.fromkeys(name.strip() for name in (self.types or "").split(",") if name.strip()))
-        if self.model is not None and LLAMA_DRAFT_TYPE not in names:
-            names.append(LLAMA_DRAFT_TYPE)
+        heads = [name for name in names if name in LLAMA_HEAD_TYPES]
+        if self.model is not None and LLAMA_DRAFT_TYPE not in names and not heads:
+            names.append(LLAMA_HEAD_TYPES[0] if self.is_head else LLAMA_DRAFT_TYPE)
         if not names:
             names = sorted({kind for kind, _ in self.ngram})
         if not names:
@@ -83,26 +89,37 @@ class LlamaOptions:
         for name in names:
             if name in LLAMA_OTHER_TYPES:
                 raise SpeculationStringError(
-                    f"--spec-type {name} needs draft heads, which Foredraft does not support yet.",
-                    hint="Use 'auto', an n-gram type, or a draft model with -md.",
+                    f"--spec-type {name} needs a kind of head that Foredraft does not support yet.",
+                    hint=f"Supported are {' and '.join(LLAMA_HEAD_TYPES)}; 'auto' drafts with any model.",
                 )
-            if name not in (*LLAMA_NGRAM_TYPES, LLAMA_DRAFT_TYPE, "none"):
-                valid = ", ".join(("none", LLAMA_DRAFT_TYPE, *LLAMA_NGRAM_TYPES))
+            if name not in (*LLAMA_NGRAM_TYPES, *LLAMA_HEAD_TYPES, LLAMA_DRAFT_TYPE, "none"):
+                valid = ", ".join(("none", LLAMA_DRAFT_TYPE, *LLAMA_HEAD_TYPES, *LLAMA_NGRAM_TYPES))
                 raise SpeculationStringError(
                     f"There is no --spec-type {quoted(name)}.", hint=f"Valid are: {valid}."
                 )
+        if len(heads) > 1 or (heads and LLAMA_DRAFT_TYPE in names):
+            raise SpeculationStringError(
+                f"--spec-type {','.join(names)} names two models that draft.",
+                hint="Name one, beside n-gram types if you like.",
+            )
         return names
 
     def _check_all_used(self, names: Sequence[str]) -> None:
         """Reject flags of a type that is not turned on, instead of ignoring them silently."""
+        head = next((name for name in names if name in LLAMA_HEAD_TYPES), None)
         drafting: dict[str, float | None] = {
             "--spec-draft-n-max": self.n_max,
             "--spec-draft-n-min": self.n_min,
             "--spec-draft-p-min": self.p_min,
         }
+        if head is not None and self.n_min is not None:
+            raise SpeculationStringError(
+                f"--spec-draft-n-min has no counterpart for {head}: what a head drafts is verified.",
+                hint="Leave it out, or use --spec-draft-p-min.",
+            )
         cache = {"--lookup-cache-static": self.lookup_static, "--lookup-cache-dynamic": self.lookup_dynamic}
         ngram = {f"--spec-{kind}-…": kind for kind, _ in self.ngram}
-        needed = {flag: LLAMA_DRAFT_TYPE for flag, value in drafting.items() if value is not None}
+        needed = {flag: head or LLAMA_DRAFT_TYPE for flag, value in drafting.items() if value is not None}
         needed |= {flag: "ngram-cache" for flag, value in cache.items() if value is not None} | ngram
         for flag, kind in needed.items():
             if kind not in names:
@@ -115,6 +132,8 @@ class LlamaOptions:
     def _stage(self, name: str) -> Stage:
         if name == LLAMA_DRAFT_TYPE:
             return self._draft_stage()
+        if name in LLAMA_HEAD_TYPES:
+            return Stage("heads", self._drafting())
         options = {key: str(value) for (kind, key), value in self.ngram.items() if kind == name}
         if name == "ngram-cache":
             if self.lookup_static is not None:
@@ -128,24 +147,33 @@ class LlamaOptions:
             raise SpeculationStringError(
                 f"--spec-type {LLAMA_DRAFT_TYPE} needs a draft model.", hint="Name it with -md FILE."
             )
-        options = {"model": self.model, "max": str(LLAMA_DRAFT_TOKENS if self.n_max is None else self.n_max)}
+        options = self._drafting()
         if self.n_min is not None:
             options["min"] = str(self.n_min)
+        return Stage("draft-model", options)
+
+    def _drafting(self) -> dict[str, str]:
+        """The options of whatever drafts, a model or a head."""
+        options = {} if self.model is None else {"model": self.model}
+        options["max"] = str(LLAMA_DRAFT_TOKENS if self.n_max is None else self.n_max)
         if self.p_min is not None:
             options["min-p"] = str(self.p_min)
-        return Stage("draft-model", options)
+        return options
 
 
 _VLLM_KEYS = {
     "ngram": ("prompt_lookup_min", "prompt_lookup_max"),
     "suffix": ("suffix_decoding_max_tree_depth", "suffix_decoding_min_token_prob"),
     "draft_model": (),
+    "heads": (),
 }
+_VLLM_HEADS = ("eagle3", "mtp")
 _VLLM_COMMON = ("method", "model", "num_speculative_tokens")
 
 
 def parse_vllm(text: str) -> Speculation:
-    """Read vLLM's `--speculative-config`: methods `ngram`, `suffix` and a draft `model`.
+    """Read vLLM's `--speculative-config`: methods `ngram`, `suffix`, `mtp` (also under a model's name, as in
+    `deepseek_mtp`), `eagle3`, and a draft `model`.
 
     Raises SpeculationStringError for invalid JSON, and for keys or methods that have no counterpart here:
     nothing is ignored silently.
@@ -176,6 +204,9 @@ def _vllm_method(config: Mapping[str, Any]) -> str:
         return "draft_model"
     if method in ("ngram", "suffix") and model is None:
         return str(method)
+    named = isinstance(method, str) and (method in _VLLM_HEADS or method.endswith("_mtp"))
+    if named and (model is None or isinstance(model, str)):
+        return "heads"
     unknown = sorted(set(config) - {*_VLLM_COMMON, *(key for keys in _VLLM_KEYS.values() for key in keys)})
     if unknown:
         raise SpeculationStringError(
@@ -185,7 +216,8 @@ def _vllm_method(config: Mapping[str, Any]) -> str:
     with_model = "without a model" if model is None else f"with model {quoted(model)}"
     raise SpeculationStringError(
         f"--speculative-config method {quoted(method)} {with_model} has no counterpart here.",
-        hint='Use "method": "ngram" or "suffix" without a model, or "model": "FILE" for a draft model.',
+        hint='Use "method": "ngram" or "suffix" without a model, "mtp" or "eagle3" for a head, or '
+        '"model": "FILE" for a draft model.',
     )
 
 
@@ -196,6 +228,9 @@ def _vllm_stage(config: Mapping[str, Any], method: str) -> Stage:
         options["max"] = tokens if isinstance(tokens, str) else quoted(tokens)
     if method == "draft_model":
         return Stage("draft-model", {"model": str(config["model"]), **options})
+    if method == "heads":
+        named = {} if config.get("model") is None else {"model": str(config["model"])}
+        return Stage("heads", named | options)
     if method == "ngram":
         # Both search for the longest earlier n-gram, ours without an upper bound, and draft the full length.
         options["min"] = str(config.get("prompt_lookup_min", config.get("prompt_lookup_max", 5)))

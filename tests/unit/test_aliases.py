@@ -7,6 +7,7 @@ import json
 import pytest
 
 from foredraft.aliases import (
+    LLAMA_HEAD_TYPES,
     LLAMA_NGRAM_TYPES,
     LLAMA_OTHER_TYPES,
     LlamaOptions,
@@ -16,7 +17,7 @@ from foredraft.aliases import (
 )
 from foredraft.errors import SpeculationStringError
 from foredraft.registry import create_drafter
-from foredraft.testing import drafter_context
+from foredraft.testing import FakeModel, drafter_context
 
 
 def llama(**flags: object) -> str:
@@ -61,6 +62,13 @@ def test_picolms_length_needs_a_draft_model() -> None:
         ({"types": "draft-simple", "model": "d.gguf"}, "draft-model:model=d.gguf,max=3"),
         ({"types": "ngram-mod", "model": "d.gguf"}, "ngram-mod;draft-model:model=d.gguf,max=3"),
         ({"model": "d.gguf", "n_max": 8, "p_min": 0.5}, "draft-model:model=d.gguf,max=8,min-p=0.5"),
+        ({"types": "draft-mtp"}, "heads:max=3"),
+        ({"types": "draft-mtp,ngram-mod", "n_max": 5}, "heads:max=5;ngram-mod"),
+        ({"types": "draft-eagle3", "model": "h.gguf"}, "heads:model=h.gguf,max=3"),
+        ({"types": "draft-eagle3", "model": "h.gguf", "p_min": 0.4}, "heads:model=h.gguf,max=3,min-p=0.4"),
+        ({"model": "h.gguf", "is_head": True, "n_max": 2}, "heads:model=h.gguf,max=2"),
+        ({"types": "ngram-mod", "model": "h.gguf", "is_head": True}, "ngram-mod;heads:model=h.gguf,max=3"),
+        ({"types": "draft-simple", "model": "h.gguf", "is_head": True}, "draft-model:model=h.gguf,max=3"),
         ({"types": "ngram-cache", "lookup_static": "s"}, "ngram-cache:static=s"),
         ({"types": "ngram-cache", "lookup_dynamic": "d"}, "ngram-cache:dynamic=d"),
         ({"ngram": {("ngram-simple", "n"): 8, ("ngram-simple", "m"): 16}}, "ngram-simple:n=8,m=16"),
@@ -91,7 +99,10 @@ def test_every_ngram_type_is_a_drafter_here(name: str) -> None:
         ({"n_max": 4}, "no type of speculation is turned on"),
         ({"p_min": 0.5}, "no type of speculation is turned on"),
         ({"lookup_static": "s"}, "no type of speculation is turned on"),
-        *(({"types": name}, "needs draft heads") for name in LLAMA_OTHER_TYPES),
+        *(({"types": name}, "needs a kind of head") for name in LLAMA_OTHER_TYPES),
+        ({"types": "draft-mtp", "n_min": 2}, "--spec-draft-n-min has no counterpart for draft-mtp"),
+        ({"types": "draft-mtp,draft-eagle3"}, "names two models that draft"),
+        ({"types": "draft-mtp,draft-simple", "model": "m.gguf"}, "names two models that draft"),
     ],
 )
 def test_llama_flags_that_cannot_be_meant(flags: dict[str, object], says: str) -> None:
@@ -104,7 +115,7 @@ def test_an_unknown_type_lists_the_valid_ones() -> None:
     with pytest.raises(SpeculationStringError) as caught:
         llama(types="nonesuch")
     assert caught.value.hint is not None
-    for name in ("none", "draft-simple", *LLAMA_NGRAM_TYPES):
+    for name in ("none", "draft-simple", *LLAMA_HEAD_TYPES, *LLAMA_NGRAM_TYPES):
         assert name in caught.value.hint
 
 
@@ -159,12 +170,15 @@ def test_the_shortest_draft_of_llama_is_an_option_of_the_drafter() -> None:
         ({"model": "m.gguf"}, "draft-model:model=m.gguf"),
         ({"model": "m.gguf", "num_speculative_tokens": 3}, "draft-model:model=m.gguf,max=3"),
         ({"method": "draft_model", "model": "m.gguf"}, "draft-model:model=m.gguf"),
+        ({"method": "mtp", "num_speculative_tokens": 1}, "heads:max=1"),
+        ({"method": "deepseek_mtp"}, "heads"),
+        ({"method": "eagle3", "model": "h", "num_speculative_tokens": 3}, "heads:model=h,max=3"),
     ],
 )
 def test_vllm(config: dict[str, object], meaning: str) -> None:
     assert vllm(**config) == meaning
     (stage,) = parse_vllm(json.dumps(config)).stages
-    create_drafter(stage, drafter_context()).close()
+    create_drafter(stage, drafter_context(FakeModel(features=("next",)))).close()
 
 
 @pytest.mark.parametrize("text", ["", "{", "not JSON", "[]", '"ngram"', "3"])
@@ -177,7 +191,8 @@ def test_vllm_json_that_cannot_be_read(text: str) -> None:
     ("config", "says"),
     [
         ({"metod": "ngram"}, "no key 'metod'"),
-        ({"method": "eagle3", "model": "m"}, "method 'eagle3'"),
+        ({"method": "eagle", "model": "m"}, "method 'eagle'"),
+        ({"method": "eagle3", "model": 7}, "method 'eagle3'"),
         ({"method": "medusa"}, "method 'medusa'"),
         ({"method": "draft_model"}, "method 'draft_model'"),
         ({}, "method"),
@@ -196,6 +211,7 @@ def test_vllm_settings_without_a_counterpart(config: dict[str, object], says: st
         {"model": "m.gguf", "draft_tensor_parallel_size": 4},
         {"method": "suffix", "prompt_lookup_min": 2},
         {"method": "suffix", "model": "m.gguf"},
+        {"method": "mtp", "prompt_lookup_min": 2},
         {"method": "ngram", "suffix_decoding_max_tree_depth": 4},
         {"model": "m.gguf", "prompt_lookup_max": 4},
     ],

@@ -127,6 +127,8 @@ def _speculate(chat: Chat, argument: str) -> None:
             chat.engine.set_speculation(speculation)
         chat.speculation = str(speculation)
     chat.say(f"Speculation: {chat.speculation}")
+    if chat.engine.setup.head is not None:
+        chat.say(f"Head: {chat.engine.setup.head}")
     for note in chat.engine.notes:
         chat.say(f"Note: {note}")
 

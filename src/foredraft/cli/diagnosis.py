@@ -22,11 +22,10 @@ from foredraft.backends.llamacpp.system import (
 )
 from foredraft.cli import paths
 from foredraft.cli.model_summary import summary_of
-from foredraft.config import AUTO, ModelOptions, parse_speculation
 from foredraft.drafters.suffix_store import describe, remembered
 from foredraft.engine import profile_store as profiles
+from foredraft.engine.engine import Engine
 from foredraft.engine.prefix import file_format
-from foredraft.engine.speculation import assemble
 from foredraft.engine.warmup import measure_costs
 from foredraft.library.catalogue import install_default_model
 from foredraft.protocols import Model
@@ -272,21 +271,22 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Whether `auto` drafts with this model (`reason`: why not), and from when a draft pays."""
+    """Whether `auto` drafts with this model (`reason`: why not), and from when a draft pays. `head`: the head
+    that drafts for it, if any.
+    """
 
     runs: bool
     reason: str | None
     drafters: tuple[str, ...]
+    head: str | None
     notes: tuple[str, ...]
     step_ms: float | None
     break_even: tuple[BreakEven, ...]
 
 
-def speculation(model: Model) -> Speculation:
-    """Determine what `auto` does, with the engine's own code, and measure for about a second."""
-    setup = assemble(model, parse_speculation(AUTO), store=None, options=ModelOptions())
-    names = tuple(setup.drafters.names)
-    setup.drafters.close()
+def speculation(engine: Engine) -> Speculation:
+    """What drafts in an engine that was loaded with `auto`; measures for about a second."""
+    setup, model = engine.setup, engine.model
     costs: dict[int, float] = {}
     if setup.reason is None:
         rounds = measure_costs(model, 0, MEASURING_SECONDS)
@@ -297,7 +297,8 @@ def speculation(model: Model) -> Speculation:
     return Speculation(
         runs=setup.reason is None,
         reason=setup.reason,
-        drafters=names,
+        drafters=tuple(setup.drafters.names),
+        head=setup.head,
         notes=setup.notes,
         step_ms=round(step, 3) if step else None,
         break_even=tuple(

@@ -256,7 +256,8 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
         return
     report.section("Model", file, _file_rows(file))
     try:
-        with load_engine(file.path, Speculation(adaptive=False), options, stderr_console()) as engine:
+        kept = {**options, "remember": False}
+        with load_engine(file.path, Speculation(), kept, stderr_console(), notes=False) as engine:
             info, able = engine.model.info, engine.model.capabilities
             report.section("Loaded", info, _loaded_rows(info))
             template = diagnosis.chat_template(engine.model)
@@ -267,7 +268,7 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
             variables = tokenizer.template_traits.variables
             tools = ToolCalls(*describe_tools(tokenizer.chat_template or "", variables))
             report.section("Tools", tools, _tool_rows(tools))
-            speculation = diagnosis.speculation(engine.model)
+            speculation = diagnosis.speculation(engine)
             report.section("Speculation", speculation, _speculation_rows(speculation))
             memory = diagnosis.memory(engine.model)
             report.section("Memory", memory, _memory_rows(memory))
@@ -352,6 +353,8 @@ def _speculation_rows(speculation: diagnosis.Speculation) -> Iterator[Row]:
         yield "auto", f"[green]runs[/]: {escape(', '.join(speculation.drafters))}, where it pays"
     else:
         yield "auto", f"[yellow]does not run[/]: {escape(speculation.reason or 'no reason is known')}"
+    if speculation.head is not None:
+        yield "head", escape(speculation.head)
     for note in speculation.notes:
         yield "note", escape(note)
     if speculation.step_ms is not None:

@@ -11,15 +11,17 @@ from rich.markup import escape
 
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
-from foredraft.cli.paths import cache_dir, locate, other_programs
+from foredraft.cli.paths import cache_dir, locate, models_dir, other_programs
 from foredraft.config import Speculation
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, RequestError
+from foredraft.library.heads import resolve_head
 from foredraft.registry import backend_for, check_speculation
 
 if TYPE_CHECKING:
     from foredraft.engine.engine import Engine
 
-DRAFT_MODEL = "draft-model"
+DRAFTING = {"draft-model": "draft model", "heads": "head"}
+"""Drafters that need a file, and what it is."""
 
 
 class _Spinner:
@@ -48,19 +50,23 @@ def find_model(named: str | Path | None) -> Path:
 
 
 def check_drafts(speculation: Speculation) -> None:
-    """Raises ModelNotFoundError if a named draft model does not exist.
+    """Raises ModelNotFoundError if a named draft model or head does not exist.
 
     The engine would report it and continue without, as when a draft model fails later; but a model named on
     the command line is meant to be used.
     """
     for stage in speculation.stages:
-        if stage.name == DRAFT_MODEL and (named := stage.options.get("model")):
+        if stage.name in DRAFTING and (named := stage.options.get("model")):
+            what = DRAFTING[stage.name]
             try:
-                locate(named)
+                if stage.name == "heads":
+                    resolve_head(named, models_dir())
+                else:
+                    locate(named)
             except ModelNotFoundError as error:
                 raise ModelNotFoundError(
-                    f"The draft model cannot be used: {error.message}",
-                    hint="Name another, or leave it out: 'auto' also drafts without a draft model.",
+                    f"The {what} cannot be used: {error.message}",
+                    hint=f"Name another, or leave it out: 'auto' also drafts without a {what}.",
                 ) from None
 
 
@@ -86,9 +92,10 @@ def load_engine(
     console: Console,
     *,
     chats: bool = False,
+    notes: bool = True,
 ) -> Engine:
     """`Engine.load` with a spinner on `console` (standard error); see `load_engines`. With `chats` the model
-    must have a usable chat template.
+    must have a usable chat template. `notes`: print the engine's.
     """
     check_speculation(speculation)
     check_drafts(speculation)
@@ -102,6 +109,8 @@ def load_engine(
             f"The chat template of {path.name} cannot be used. {error}",
             hint='Have it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
         )
+    for note in engine.notes if notes else ():
+        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=not console.is_terminal)
     return engine
 
 
@@ -141,9 +150,4 @@ def load_engines(
         if ctrl_c.pressed:
             for engine in engines:
                 engine.close()
-    for engine in engines:
-        for note in engine.notes:
-            console.print(
-                f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=not console.is_terminal
-            )
     return engines

@@ -10,6 +10,7 @@ import click
 
 from foredraft.aliases import LlamaOptions, PicolmOptions, choose_speculation
 from foredraft.cli.completion import complete_files, complete_models, complete_speculation
+from foredraft.cli.head_files import is_head
 from foredraft.cli.help import COMMON, LOADING, OTHER, PEERS, option
 from foredraft.cli.values import Number, Whole
 from foredraft.config import MOST_THREADS, Dtype, Speculation
@@ -91,7 +92,7 @@ speculation_options = option_set(
            help="picolm: tokens it drafts each round."),
     option("--spec-type", group=PEERS, metavar="A,B", default=None, help="llama.cpp: types of speculation."),
     option("--spec-draft-model", "--model-draft", "-md", "model_draft", group=PEERS, metavar="FILE",
-           default=None, shell_complete=complete_models, help="llama.cpp: draft model."),
+           default=None, shell_complete=complete_models, help="llama.cpp: draft model, or head."),
     option("--spec-draft-n-max", "--draft-max", "draft_n_max", group=PEERS, type=Whole(1), default=None,
            help="llama.cpp: maximum tokens to draft."),
     option("--spec-draft-n-min", "--draft-min", "draft_n_min", group=PEERS, type=Whole(0), default=None,
@@ -133,12 +134,14 @@ def take_speculation(options: dict[str, Any]) -> Speculation:
         for flag, target in _NGRAM_FLAGS.items()
         if (value := options.pop(_name(flag))) is not None
     }
+    model = options.pop("model_draft")
     return choose_speculation(
         options.pop("speculate"),
         PicolmOptions(draft=options.pop("draft"), tokens=options.pop("draft_tokens")),
         LlamaOptions(
             types=options.pop("spec_type"),
-            model=options.pop("model_draft"),
+            model=model,
+            is_head=model is not None and is_head(model),
             n_max=options.pop("draft_n_max"),
             n_min=options.pop("draft_n_min"),
             p_min=options.pop("draft_p_min"),

@@ -103,7 +103,7 @@ class Engine:
         settings = [as_speculation(speculate) for speculate in speculations]
         for speculation in settings:
             check_speculation(speculation)
-        parts, loading = load_parts(model, len(settings), options)
+        parts, loading = load_parts(model, settings, options)
         engines = [cls(part) for part in parts]
         with ExitStack() as loaded:
             for engine in engines:
@@ -120,7 +120,8 @@ class Engine:
         self._scheduler.cache.disk = kept.disk
 
     def set_speculation(self, speculate: str | Speculation) -> None:
-        """Change what drafts from the next request on. The model and its KV cache stay as they are.
+        """Change what drafts from the next request on. The model and its KV cache stay as they are, and so
+        does what it was loaded with: a head that reads something else cannot draft, and a note says so.
 
         Takes what `load` takes as `speculate`. Raises SpeculationStringError, and RequestError while requests
         are waiting or running; the old setting then stays in force.

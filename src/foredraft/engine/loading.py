@@ -8,12 +8,14 @@ of a 135M model. What is there once a model is loaded mostly stays, so `freeze_h
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from foredraft.backends.part import split
-from foredraft.config import ModelOptions
+from foredraft.config import ModelOptions, Speculation
+from foredraft.engine.heads import features_needed
 from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.engine.prefix.disk import PrefixDisk, open_disk
 from foredraft.engine.profile_store import ProfileStore, profiles_dir
@@ -50,18 +52,19 @@ class Kept:
 
 
 def load_parts(
-    model: str | Path | None, parts: int, options: EngineOptions
+    model: str | Path | None, settings: Sequence[Speculation], options: EngineOptions
 ) -> tuple[list[Model], LoadOptions]:
-    """(a model for each of `parts` engines, the options, checked). They share the weights, and
-    each has the sequences that the options say. Raises ConfigError, ModelError, CapacityError,
-    MissingDependencyError.
+    """(a model for an engine of each setting, the options, checked). They share the weights, and each has the
+    sequences that the options say. Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
     """
+    parts = len(settings)
     if not parts:
         raise ConfigError("Engines are loaded for one speculation setting at least.")
     loading = model_options(options)
     name = None if model is None else str(model)
     path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
-    wanted = replace(loading.model, sequences=parts * loading.model.sequences)
+    watch = features_needed(path, settings, loading.model)
+    wanted = replace(loading.model, sequences=parts * loading.model.sequences, watch=watch)
     return split(backend_for(path).load(path, wanted), parts), loading
 
 

@@ -12,6 +12,7 @@ from time import perf_counter
 
 from foredraft.config import ModelOptions, Speculation, Stage
 from foredraft.engine.drafting import Drafters
+from foredraft.engine.heads import HEADS, belongs, load_head
 from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.profile_store import Profile, ProfileStore, key_of
 from foredraft.engine.request import Request
@@ -40,7 +41,8 @@ AUTO_STAGES = (
     Stage("grammar"),
 )
 """What `auto` drafts with when nothing else is named: sources that need no second model. Those that need a
-prediction or a constraint propose nothing for a request without one."""
+prediction or a constraint propose nothing for a request without one. The model's head is another, if it has
+one."""
 
 TRUSTED_ROUNDS = 500
 """Measured rounds from which a stored cost curve needs no second measurement when the model is loaded. One
@@ -52,7 +54,7 @@ _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, Co
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`configured` is the speculation string; `reason` why speculation cannot run at all, None if it can;
-    `notes` what had to be left out.
+    `notes` what had to be left out; `head` the head that drafts: its file, or words.
     """
 
     drafters: Drafters
@@ -60,6 +62,7 @@ class Setup:
     configured: str
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    head: str | None = None
 
     def why_not(self, request: Request, latest: str | None) -> str | None:
         """Why nothing was drafted for a request; None when something was. `latest`: why nothing was drafted
@@ -96,8 +99,9 @@ def assemble(
     drafters: list[Drafter] = []
     notes: list[str] = []
     reason = _why_impossible(model, speculation)
-    context = _context(model, store, options, notes.append)
-    for stage in [] if reason else _stages(speculation):
+    heads: list[str] = []
+    context = _context(model, store, options, notes.append, heads.append)
+    for stage in [] if reason else _stages(speculation, model, options):
         try:
             drafters.append(create_drafter(stage, context))
         except SpeculationStringError:
@@ -116,6 +120,7 @@ def assemble(
         str(speculation),
         reason,
         tuple(notes),
+        heads[0] if heads else None,
     )
 
 
@@ -138,24 +143,32 @@ def _rollback_notes(able: Capabilities) -> list[str]:
     return [f"this model keeps a recurrent state: {again}"]
 
 
-def _stages(speculation: Speculation) -> list[Stage]:
+def _stages(speculation: Speculation, model: Model, options: ModelOptions) -> list[Stage]:
     named = {stage.name for stage in speculation.stages}
     extra = [stage for stage in AUTO_STAGES if stage.name not in named] if speculation.adaptive else []
+    if speculation.adaptive and HEADS not in named and belongs(model, options):
+        extra.append(Stage(HEADS))
     return [*speculation.stages, *extra]
 
 
 def _context(
-    model: Model, store: Path | None, options: ModelOptions, notice: Callable[[str], None]
+    model: Model,
+    store: Path | None,
+    options: ModelOptions,
+    notice: Callable[[str], None],
+    on_head: Callable[[str], None],
 ) -> DrafterContext:
+    """What drafters are made with. `on_head` is called with what is shown of a head that was loaded."""
+
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         folder = models_dir(options.cache_dir) if options.cache_dir else Path()
         file = resolve(path, folder, options.other_programs)
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
-    def load_head(path: str, *, sequences: int) -> Head:
-        folder = models_dir(options.cache_dir) if options.cache_dir else Path()
-        file = resolve(path, folder, options.other_programs) if path else None
-        return model.load_head(file, sequences=sequences)
+    def load_own(path: str, *, sequences: int) -> Head:
+        head, shown = load_head(model, path, options, sequences=sequences, notice=notice)
+        on_head(shown)
+        return head
 
     def follow(constraint: Constraint) -> Guide:
         return compile_constraint(constraint, model.tokenizer)
@@ -166,7 +179,7 @@ def _context(
         tokenizer=model.tokenizer,
         sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens, follow),
         load_model=load,
-        load_head=load_head,
+        load_head=load_own,
         store=store,
         grammar=follow,
         notice=notice,

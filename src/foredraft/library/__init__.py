@@ -1,8 +1,8 @@
 """Models on this computer: listing them, finding one by name, downloading and deleting.
 
 `split` and `repository` know a model's files, `catalogue` lists the models, `elsewhere` those of other
-programs, `names` resolves names, `removal` deletes models, and `hub`, `hub_search` and `transfer` download
-them from the Hugging Face Hub.
+programs, `names` resolves names, `heads` finds the head of a model, `removal` deletes models, and `hub`,
+`hub_search` and `transfer` download them from the Hugging Face Hub.
 """
 
 from __future__ import annotations

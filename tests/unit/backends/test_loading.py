@@ -35,6 +35,7 @@ from foredraft.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from foredraft.library.fingerprint import fingerprint
 from foredraft.protocols import Model
 from foredraft.types import Rows
 
@@ -428,16 +429,16 @@ def test_flash_attention_is_off_when_it_was_turned_off(tiny: Path, monkeypatch: 
 
 
 def test_the_fingerprint_is_of_the_content(tiny: Path, tmp_path: Path) -> None:
-    original = loading.fingerprint(tiny)
+    original = fingerprint([tiny])
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(tiny.read_bytes())
-    assert loading.fingerprint(copy) == original
+    assert fingerprint([copy]) == original
     data = bytearray(tiny.read_bytes())
     data[len(data) // 2] ^= 1
     copy.write_bytes(data)
-    assert loading.fingerprint(copy) != original
+    assert fingerprint([copy]) != original
     copy.write_bytes(tiny.read_bytes() + b"\0")
-    assert loading.fingerprint(copy) != original
+    assert fingerprint([copy]) != original
 
 
 def test_models_of_one_vocabulary_share_its_hash(tiny: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import foredraft as package
 import gguf_factory
 from command_line import Command
+from foredraft import Engine
 from foredraft.backends.comparison import Effort
 from foredraft.cli import diagnosis, doctor
 from foredraft.cli.diagnosis import BATCHES
@@ -149,7 +150,9 @@ def test_memory(foredraft: Command, tiny: Path) -> None:
 
 def test_a_recurrent_model_says_why_not() -> None:
     model = FakeModel().with_capabilities(rollback=Rollback.BOUNDED)
-    found = diagnosis.speculation(model)
+    engine = Engine(model)
+    engine.set_speculation("auto")
+    found = diagnosis.speculation(engine)
     assert not found.runs
     assert found.reason is not None
     assert "recurrent state" in found.reason

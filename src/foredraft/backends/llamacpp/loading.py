@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,12 +56,12 @@ from foredraft.errors import (
 )
 from foredraft.library.catalogue import stem_of
 from foredraft.library.display import display_name
+from foredraft.library.fingerprint import fingerprint
 from foredraft.library.recommended import recommended_in_gguf
 from foredraft.types import ModelInfo
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
-_SAMPLE = 1 << 20
 _X86_64 = {"x86_64", "amd64"}
 
 
@@ -416,17 +415,6 @@ def _chat_template(weights: Any) -> str | None:
     return raw.decode("utf-8", "replace") if raw else None
 
 
-def fingerprint(path: Path) -> str:
-    """A hash of a model file's size and a sample of its content: hashing 40 GB would take a minute."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
-            file.seek(offset)
-            digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()[:32]
-
-
 def describe(
     path: Path, weights: Any, tokenizer: LlamaCppTokenizer, settings: ContextSettings, options: ModelOptions
 ) -> ModelInfo:
@@ -436,7 +424,7 @@ def describe(
         name=display_name(read("general.name") or "", stem_of(path)),
         path=str(path),
         architecture=read("general.architecture") or "unknown",
-        file_hash=fingerprint(path),
+        file_hash=fingerprint([path]),
         vocab_size=tokenizer.vocab_size,
         vocab_hash=tokenizer.hash(),
         context_length=settings.context_length,

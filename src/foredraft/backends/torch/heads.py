@@ -23,6 +23,7 @@ from foredraft.backends.torch.head_files import (
     read_mtp,
 )
 from foredraft.errors import CapacityError, ModelFormatError, UnsupportedModelError, first_line
+from foredraft.library.fingerprint import fingerprint
 from foredraft.library.repository import weight_files
 from foredraft.types import ModelInfo
 
@@ -89,8 +90,6 @@ def _shape(trunk: Trunk, info: ModelInfo, needs: tuple[str, ...], *, tokens: Any
 
 def _about(info: ModelInfo, folder: Path, name: str, kind: str, tensors: Tensors) -> ModelInfo:
     """What is known of a head; it speaks its target's tokens."""
-    from foredraft.backends.torch.loading import fingerprint
-
     size = sum(tensor.size_bytes for tensor in tensors.values())
     numbers = sum(torch.Size(tensor.shape).numel() for tensor in tensors.values())
     return replace(

@@ -40,6 +40,7 @@ from foredraft.errors import (
     UnsupportedModelError,
     first_line,
 )
+from foredraft.library.fingerprint import fingerprint
 from foredraft.library.recommended import recommended_in_folder
 from foredraft.library.repository import cached_repository, weight_files
 from foredraft.library.safetensors_file import read_safetensors
@@ -56,8 +57,6 @@ _EFFORT = Effort(3.0)
 
 _PANIC = "PanicException"
 """The exception for a panic in a library written in Rust, such as tokenizers. It is not an Exception."""
-
-_SAMPLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,16 +425,3 @@ def device_name(device: Any) -> str:
     if device.type == "cpu":
         return "cpu"
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)
-
-
-def fingerprint(files: list[Path]) -> str:
-    """A hash of the sizes of a model's files and a sample of their content."""
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(str(size).encode())
-        with path.open("rb") as file:
-            for offset in (0, size // 3, 2 * size // 3, max(0, size - _SAMPLE)):
-                file.seek(offset)
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()[:32]

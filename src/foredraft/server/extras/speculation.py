@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -44,6 +45,7 @@ def describe(engine: Engine) -> dict[str, Any]:
     decisions = engine.decisions.latest()
     state: dict[str, Any] = {
         "configured": engine.setup.configured,
+        "head": engine.setup.head and Path(engine.setup.head).name,
         "requests": {"running": engine.running_count, "waiting": engine.waiting_count},
         "kv_cache_tokens": engine.kv_tokens,
         "exact": capabilities.batch_invariant,

@@ -205,7 +205,9 @@ def test_a_conversation_goes_on_from_what_is_held(folder: Make, architecture: st
 def test_auto_speculates_and_says_how_rows_are_taken_back(folder: Make, tmp_path: Path) -> None:
     path = folder("mamba2")
     model = load(path)
-    assert diagnosis.speculation(model).runs
+    unloaded = Engine(model)
+    unloaded.set_speculation("auto")
+    assert diagnosis.speculation(unloaded).runs
     with Engine.load(
         path / "config.json", speculate="suffix", threads=1, gpu_layers=0, cache_dir=tmp_path, remember=False
     ) as engine:

@@ -1,0 +1,92 @@
+"""Finds a trained head: by name, or the one that belongs to a model.
+
+A head belongs to the model beside which it lies under the model's name, with or without its quantisation,
+and `-eagle3`, `.eagle3` or `.head` after it: `NAME-eagle3.gguf`, or such a folder of safetensors. So does one
+in the models folder's `heads` whose name begins with the first 16 digits of the model's hash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foredraft.errors import ModelFormatError, ModelNotFoundError, quoted
+from foredraft.library.catalogue import heads_dir, stem_of
+from foredraft.library.fingerprint import fingerprint_of
+from foredraft.library.names import as_path
+from foredraft.library.repository import is_repository, repository_of
+from foredraft.library.stored import is_head_name, quantization_of
+from foredraft.library.survey import Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+ENDINGS = ("-eagle3", ".eagle3", ".head")
+DIGITS = 16
+"""Digits of a model's hash in the name of its head."""
+
+
+def resolve_head(name: str, folder: Path) -> Path:
+    """The head that a name or path refers to: a file, or a folder of safetensors; names are those of heads in
+    `folder`, the models folder, with or without extension, in any case. Raises ModelNotFoundError.
+    """
+    path = as_path(name)
+    if path.is_file() or is_repository(path):
+        return repository_of(path) or path
+    wanted = name.casefold()
+    for found in _heads_in(folder):
+        if wanted in (found.name.casefold(), found.name.removesuffix(".gguf").casefold()):
+            return found
+    raise ModelNotFoundError(
+        f"There is no head {quoted(name)}.",
+        hint=f"Name its file, or put it into {heads_dir(folder)}.",
+    )
+
+
+def head_of(model: Path, folder: Path) -> Path | None:
+    """The head that belongs to a model found by `resolve`; None if there is none. `folder`: the models
+    folder.
+    """
+    place = repository_of(model) or model
+    stem = stem_of(model)
+    stems = [stem, stem.removesuffix(_ending(stem))]
+    wanted = [(each + ending).casefold() for each in stems for ending in ENDINGS]
+    beside = {path.name.removesuffix(".gguf").casefold(): path for path in _entries(place.parent)}
+    for name in wanted:
+        if name in beside and _is_whole(beside[name]):
+            return beside[name]
+    kept = [path for path in _entries(heads_dir(folder)) if _is_whole(path)]
+    if not kept:
+        return None
+    try:
+        digits = fingerprint_of(model)[:DIGITS]
+    except (OSError, ModelFormatError):  # loading it says so
+        return None
+    return next((path for path in kept if path.name.startswith(digits)), None)
+
+
+def _ending(stem: str) -> str:
+    """The quantisation at the end of a stem, with what separates it."""
+    quantization = quantization_of(stem)
+    return stem[-len(quantization) - 1 :] if quantization else ""
+
+
+def _heads_in(folder: Path) -> Iterable[Path]:
+    """All heads in the models folder, whatever they belong to, those of `heads` first."""
+    yield from filter(_is_whole, _entries(heads_dir(folder)))
+    for path in Survey(folder).files(folder):
+        found = path if path.suffix == ".gguf" else path.parent
+        if is_head_name(found.name) and _is_whole(found):
+            yield found
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder, in order; nothing where that cannot be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_whole(path: Path) -> bool:
+    return is_repository(path) or (path.suffix == ".gguf" and path.is_file())
