@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,72 +14,27 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from foredraft.bench.cost_plot import check_plot_file
-from foredraft.bench.trace import TraceSet, read_traces
-from foredraft.bench.workloads import PromptCase, load_prompts, select
 from foredraft.cli.bench_bar import answers_bar
 from foredraft.cli.completion import complete_models
+from foredraft.cli.draft_loading import Pair, load_pair, model_text
+from foredraft.cli.draft_source import PIECES, PROMPTS, Source, take_source
 from foredraft.cli.interrupt import terminable
-from foredraft.cli.loading import find_model, load_engines
-from foredraft.cli.ngram import read_pieces
 from foredraft.cli.options import model_options, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
-from foredraft.config import AUTO, OFF, parse_speculation
 from foredraft.draft.passages import LENGTH, Passage
-from foredraft.draft.reading import ModelGuesses
 from foredraft.draft.result import Result, as_dict, result_of
 from foredraft.draft.result_plot import write_plot
 from foredraft.draft.result_text import result_text
 from foredraft.draft.score import Scorer
-from foredraft.draft.sources import TOGETHER, answers, check_length, recorded, written
-from foredraft.engine.engine import Engine
-from foredraft.errors import ConfigError, UnsupportedModelError
+from foredraft.engine.warmup import measure_costs
+from foredraft.errors import ConfigError
 from foredraft.planner import AutoPlanner
-from foredraft.protocols import Model
-from foredraft.types import Rollback
+from foredraft.planner.cost import CostCurve
 
 PIPE_WIDTH = 100
 """Columns if there is no terminal with a width."""
-
-PROMPTS = 12
-"""Prompts that are answered if `--limit` does not say how many."""
-
-PIECES = 24
-"""Recorded answers, or passages of a text, that are scored if `--limit` does not say how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What to score on: the text or the traces in a file, or answers to `cases`."""
-
-    temperatures: tuple[float, ...]
-    limit: int
-    tokens: int
-    seed: int
-    text: str = ""
-    traces: TraceSet | None = None
-    cases: tuple[PromptCase, ...] = ()
-    origin: str = ""
-
-    @property
-    def count(self) -> int:
-        """Steps of progress, about."""
-        if self.text:
-            pieces = min(self.limit, 1 + len(self.text) // (3 * LENGTH))
-        else:
-            pieces = len(self.cases) if self.traces is None else min(self.limit, len(self.traces.traces))
-        return pieces * len(self.temperatures)
-
-    def passages(self, engine: Engine, room: int) -> Iterator[list[Passage]]:
-        """The passages, a few at a time; at most `room` tokens each."""
-        if self.traces is not None:
-            return recorded(self.traces, self.temperatures, seed=self.seed, room=room, limit=self.limit)
-        if self.text:
-            tokens = engine.encode(self.text)
-            check_length(tokens)
-            return written(tokens, self.temperatures, seed=self.seed, room=room, limit=self.limit)
-        return answers(engine, self.cases, self.temperatures, tokens=self.tokens, seed=self.seed)
 
 
 @click.command()
@@ -145,10 +99,11 @@ def score(model: str, draft: str, **options: Any) -> None:
     """Score DRAFT as a draft for MODEL: how near it comes to what MODEL says, how much of it would be
     accepted, how fast that would be on this machine, and whether 'auto' would use it.
 
-    DRAFT is a smaller model: a file or a name. It is scored on MODEL's own answers to a few prompts unless a
-    text or traces are given. Ctrl-C ends it with the score of what was done.
+    DRAFT is a smaller model, or a trained head: a file or a name; "own" stands for MODEL's own layers for
+    multi-token prediction. It is scored on MODEL's own answers to a few prompts unless a text or traces are
+    given. Ctrl-C ends it with the score of what was done.
     """
-    source = _source(options)
+    source = take_source(options)
     errors = stderr_console()
     as_json, plot = options.pop("as_json"), options.pop("plot")
     if plot is not None:
@@ -168,66 +123,17 @@ def score(model: str, draft: str, **options: Any) -> None:
         raise stopped
 
 
-def _source(options: dict[str, Any]) -> Source:
-    """Pop what it is scored on, read before a model is loaded. Raises ConfigError."""
-    text, traces, prompts = (options.pop(name) for name in ("text", "traces", "prompts"))
-    given = [flag for flag, path in (("--text", text), ("--traces", traces), ("--prompts", prompts)) if path]
-    if len(given) > 1:
-        raise ConfigError(f"{given[0]} and {given[1]} exclude each other.", hint="Leave one of them out.")
-    temperature, limit = options.pop("temperature"), options.pop("limit")
-    temperatures = (0.0,) if temperature == 0 else (0.0, temperature)
-    tokens, seed = options.pop("tokens"), options.pop("seed")
-    if text is not None:
-        content = "".join(_pieces(text, (limit or PIECES) + 4))
-        if not content.strip():
-            raise ConfigError(f"{text} is empty.", hint="Give a text file with some pages.")
-        return Source(temperatures, limit or PIECES, tokens, seed, text=content, origin=str(text))
-    if traces is not None:
-        found = read_traces(traces)
-        if not any(trace.output for trace in found.traces):
-            raise ConfigError(
-                f"There are no answers in {traces}.", hint="Record some: foredraft bench --record"
-            )
-        return Source(temperatures, limit or PIECES, tokens, seed, traces=found, origin=str(traces))
-    cases = select(load_prompts(prompts), limit=limit or PROMPTS)
-    return Source(temperatures, len(cases), tokens, seed, cases=tuple(cases), origin=str(prompts or ""))
-
-
-def _pieces(path: Path, count: int) -> Iterator[str]:
-    """As much of a text as so many pieces can need: a token has 16 letters at most on average."""
-    if not path.exists():
-        raise ConfigError(f"There is no file {path}.")
-    if not path.is_file():
-        raise ConfigError(f"{path} is not a file.", hint="Name a text file.")
-    left = 16 * LENGTH * count
-    for piece in read_pieces(path):
-        yield piece[:left]
-        left -= len(piece)
-        if left <= 0:
-            return
-
-
 def _scored(
     model: str, draft: str, source: Source, loading: dict[str, Any], errors: Console
 ) -> tuple[Result, KeyboardInterrupt | None]:
     """The result, and the interruption if there was one: then it is of what was scored before it."""
-    path, draft_path = find_model(model), find_model(draft)
     with ExitStack() as stack:
-        settings = [parse_speculation(AUTO), parse_speculation(OFF)]
-        options = loading | {"sequences": TOGETHER, "remember": False}
-        answering, reading = load_engines(path, settings, options, errors)
-        stack.enter_context(answering)
-        stack.enter_context(reading)
-        target = reading.model
-        options = loading | {"probe": False, "remember": False, "context_length": 0}
-        [drafting] = load_engines(draft_path, [parse_speculation(OFF)], options, errors)
-        stack.enter_context(drafting)
-        _check(target, drafting.model, source)
-        scorer = Scorer(target, ModelGuesses(drafting.model))
-        room = min(target.info.context_length, drafting.model.info.context_length)
-        run = _Run(scorer, room)
+        pair = load_pair(model, draft, loading, errors, stack)
+        source.check(pair.target)
+        scorer = Scorer(pair.target, pair.guesses, pair.needs)
+        run = _Run(scorer, pair.room)
         with answers_bar(errors) as bar:
-            stopped = run.all(source.passages(answering, room), source.count, bar)
+            stopped = run.all(source.passages(pair.answering, pair.room), source.count, bar)
         if not scorer.passages:
             raise stopped or ConfigError(
                 "There is nothing to score: no text fits into the context of both models.",
@@ -236,33 +142,18 @@ def _scored(
         if run.left_out:
             left = counted(run.left_out, "answer")
             errors.print(f"[yellow]Note:[/] {left} left out: too long for the context.", highlight=False)
-        assert isinstance(answering.planner, AutoPlanner), "auto has one"
-        curve = answering.planner.cost
-        curve.focus(run.tokens // scorer.passages, 1)
-        about = _about(target, drafting.model, source, run, stopped is not None)
-        return result_of(target.info.name, drafting.model.info.name, about, scorer, curve), stopped
+        about = _about(pair, source, run, stopped is not None)
+        curve = _cost_curve(pair, run.tokens // scorer.passages)
+        return result_of(pair.target.info.name, pair.name, about, scorer, curve), stopped
 
 
-def _check(target: Model, draft: Model, source: Source) -> None:
-    """Raises UnsupportedModelError, ConfigError for what cannot be compared."""
-    if draft.info.vocab_hash != target.info.vocab_hash:
-        raise UnsupportedModelError(
-            f"{draft.info.name} has another vocabulary than {target.info.name}: their distributions are of "
-            "other tokens, and cannot be compared.",
-            hint="It can draft all the same, by translation. How fast is that? foredraft bench -m MODEL "
-            "--speculate 'auto;draft-model:model=DRAFT'",
-        )
-    if draft.capabilities.rollback is not Rollback.TRUNCATE:
-        raise UnsupportedModelError(
-            f"{draft.info.name} cannot draft: rejected tokens cannot be removed from its cache.",
-            hint="Use a draft model with attention layers only.",
-        )
-    if source.traces is not None and source.traces.vocab_hash != target.info.vocab_hash:
-        raise ConfigError(
-            f"{source.origin} holds traces of {source.traces.model}, which has other tokens than "
-            f"{target.info.name}.",
-            hint="Record answers of this model: foredraft bench --record FILE",
-        )
+def _cost_curve(pair: Pair, depth: int) -> CostCurve:
+    """What `auto` goes by: the stored profile, and a few forwards with as many threads as compute now."""
+    planner = pair.answering.planner
+    assert isinstance(planner, AutoPlanner), "auto has one"
+    planner.observe(measure_costs(pair.target, 0))
+    planner.cost.focus(depth, 1, pair.target.idle_threads)
+    return planner.cost
 
 
 class _Run:
@@ -292,17 +183,11 @@ class _Run:
         return None
 
 
-def _about(target: Model, draft: Model, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
-    kind = "recorded answer" if source.traces else "passage" if source.text else "answer"
-    what = counted(run.texts, kind)
+def _about(pair: Pair, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
+    what = counted(run.texts, source.noun)
     origin = f" of {source.origin}" if source.origin else ""
     return {
-        "model": _model_text(target),
-        "draft": _model_text(draft),
+        "model": model_text(pair.target.info),
+        "draft": pair.description,
         "scored on": what + (" (stopped early)" if stopped else "") + origin,
     }
-
-
-def _model_text(model: Model) -> str:
-    info = model.info
-    return f"{info.name}, {info.quantization or 'unknown quantization'}"
