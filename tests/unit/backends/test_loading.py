@@ -217,7 +217,7 @@ def test_weights_of_the_processor_lie_where_the_kernels_find_them(
     monkeypatch.setattr(lib, "llama_model_load_from_file", refused)
     for as_they_lie in (False, True):
         with pytest.raises(ModelFormatError):
-            loading._load_weights(tiny, ModelOptions(), as_they_lie=as_they_lie)
+            loading.load_weights(tiny, ModelOptions(), as_they_lie=as_they_lie)
     assert [params.no_host for params in given] == [attached, False]
     assert [params.use_extra_bufts for params in given] == [True, False]
 
@@ -234,7 +234,7 @@ def test_no_gpu_computes_for_a_model_on_the_processor(
     monkeypatch.setattr(lib, "llama_init_from_model", refused)
     settings = loading.ContextSettings(64, 1, 1, 64, 64, ("bf16", "f16"), "auto", device)
     with pytest.raises(BackendError):
-        loading._create_context(None, settings, fallback=False)
+        loading.create_context(None, settings, fallback=False)
     assert given[0].op_offload == offloads
 
 

@@ -128,7 +128,7 @@ def test_measurements_are_told_apart(tiny: Path, tmp_path: Path) -> None:
 def test_the_trial_loads_what_is_watched(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = read_gguf(tiny)
     plain, watched = ModelOptions(), ModelOptions(watch=("layer:1",))
-    assert trial._identity(summary, plain) != trial._identity(summary, watched)
+    assert trial._identity([summary], plain) != trial._identity([summary], watched)
     given = list[Any]()
 
     class Children:

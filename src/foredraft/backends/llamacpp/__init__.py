@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foredraft.backends.llamacpp import binding
 from foredraft.config import ModelOptions
-from foredraft.errors import ConfigError, UnsupportedModelError
+from foredraft.errors import ConfigError
 from foredraft.protocols import Model
 
 MAGIC = b"GGUF"
@@ -30,10 +30,12 @@ class LlamaCppBackend:
     def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
         from foredraft.backends.llamacpp import features
         from foredraft.backends.llamacpp.gguf_file import read_gguf
+        from foredraft.backends.llamacpp.heads.eagle3_file import read_eagle3
 
+        target = read_gguf(path)
         if head is None:
-            return (features.NEXT,) if features.next_layers(read_gguf(path)) else ()
-        raise UnsupportedModelError(f"{head.name} cannot be used as a head of {path.name}.")
+            return (features.NEXT,) if features.next_layers(target) else ()
+        return read_eagle3(head, target).needs
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""

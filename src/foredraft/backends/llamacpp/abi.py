@@ -310,6 +310,11 @@ class ggml_type_traits(ctypes.Structure):
     )
 
 
+class llama_context_type(IntEnum):
+    LLAMA_CONTEXT_TYPE_DEFAULT = 0
+    LLAMA_CONTEXT_TYPE_MTP = 1
+
+
 class llama_ftype(IntEnum):
     LLAMA_FTYPE_ALL_F32 = 0
     LLAMA_FTYPE_MOSTLY_F16 = 1
@@ -430,6 +435,7 @@ class Functions:
     llama_batch_init: Callable[[int, int, int], llama_batch]
     llama_context_default_params: Callable[[], llama_context_params]
     llama_decode: Callable[[Any, llama_batch], int]
+    llama_encode: Callable[[Any, llama_batch], int]
     llama_free: Callable[[Any], None]
     llama_ftype_name: Callable[[int], bytes | None]
     llama_get_logits: Callable[[Any], Any]
@@ -600,6 +606,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_batch_init": (llama_batch, (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
     "llama_context_default_params": (llama_context_params, ()),
     "llama_decode": (ctypes.c_int32, (ctypes.c_void_p, llama_batch)),
+    "llama_encode": (ctypes.c_int32, (ctypes.c_void_p, llama_batch)),
     "llama_free": (None, (ctypes.c_void_p,)),
     "llama_ftype_name": (ctypes.c_char_p, (ctypes.c_int,)),
     "llama_get_logits": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p,)),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foredraft import installation
 from foredraft.backends.cpu import physical_cores
@@ -59,6 +59,9 @@ from foredraft.library.display import display_name
 from foredraft.library.fingerprint import fingerprint
 from foredraft.library.recommended import recommended_in_gguf
 from foredraft.types import ModelInfo
+
+if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.heads.opening import Opener
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _BLOCK = 256  # llama.cpp pads a context to a multiple of this many cells
@@ -117,29 +120,15 @@ def open_weights(
     if not as_they_lie:
         kernels.attach(options.cache_dir)
     types = named_types(options.kv_type)
-    weights, lines = _load_weights(path, options, as_they_lie=as_they_lie)
+    weights, lines = load_weights(path, options, as_they_lie=as_they_lie)
     try:
+        if lib.llama_model_has_encoder(weights):
+            raise _cannot_generate(path)
         _check_watch(path, weights, options.watch)
-        device = devices.placed(lines)
-        types = types or automatic_types(
-            device,
-            _value_size(weights),
-            instructions_of(first_processor()),
-            flash_attention=options.flash_attention != "off",
-            own_kernel=kernels.in_use() is not None,
-        )
-        settings = _settings(path, weights, options, device, types)
-        if is_recurrent(weights):
-            context, settings = _create_recurrent(weights, settings, fallback=options.kv_type == "auto")
-        else:
-            context, settings = _create_context(weights, settings, fallback=options.kv_type == "auto")
+        context, settings = _context_for(path, weights, options, devices.placed(lines), types)
     except ForedraftError:
         lib.llama_model_free(weights)
         raise
-    if not lib.llama_get_memory(context):  # no KV cache: models such as BERT would "decode" zeros
-        lib.llama_free(context)
-        lib.llama_model_free(weights)
-        raise _cannot_generate(path)
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
     info = replace(info, memory={**log.buffer_sizes(lines), **settings.memory})
@@ -156,7 +145,14 @@ def open_weights(
         size, capacity = features.size_of(weights, options.watch), int(lib.llama_n_batch(context))
         watched = features.Watched(options.watch, size, capacity)
     loaded = LlamaCppModel(
-        weights, context, tokenizer, info, settings.sequences, cores=cores, watched=watched
+        weights,
+        context,
+        tokenizer,
+        info,
+        settings.sequences,
+        cores=cores,
+        watched=watched,
+        opener=_opener(path, options, settings, in_trial=as_they_lie) if watched else None,
     )
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded
@@ -167,6 +163,26 @@ def open_weights(
         raise
 
 
+def _context_for(
+    path: Path, weights: Any, options: ModelOptions, device: str, types: tuple[str, str] | None
+) -> tuple[Any, ContextSettings]:
+    """Create the model's context. Raises UnsupportedModelError if it has no KV cache."""
+    types = types or automatic_types(
+        device,
+        _value_size(weights),
+        instructions_of(first_processor()),
+        flash_attention=options.flash_attention != "off",
+        own_kernel=kernels.in_use() is not None,
+    )
+    settings = _settings(path, weights, options, device, types)
+    create = _create_recurrent if is_recurrent(weights) else create_context
+    context, settings = create(weights, settings, fallback=options.kv_type == "auto")
+    if not lib.llama_get_memory(context):  # models such as BERT would "decode" zeros
+        lib.llama_free(context)
+        raise _cannot_generate(path)
+    return context, settings
+
+
 def _check_watch(path: Path, weights: Any, watch: Sequence[str]) -> None:
     architecture = metadata(weights, "general.architecture") or "unknown"
     layers, following = lib.llama_model_n_layer(weights), lib.llama_model_n_layer_nextn(weights)
@@ -174,6 +190,12 @@ def _check_watch(path: Path, weights: Any, watch: Sequence[str]) -> None:
     features.size_of(weights, watch)
     if watch:
         ext.functions()  # a library may lack them
+
+
+def _opener(path: Path, options: ModelOptions, settings: ContextSettings, *, in_trial: bool) -> Opener:
+    from foredraft.backends.llamacpp.heads.opening import Opener  # which opens them with this module
+
+    return Opener(path, options, settings, in_trial)
 
 
 def _threads_may_vary(options: ModelOptions, settings: ContextSettings) -> bool:
@@ -227,8 +249,10 @@ class _Progress:
         return self.raised is None
 
 
-def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, list[str]]:
-    """Load the weights; also returns llama.cpp's log of it."""
+def load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, list[str]]:
+    """Load the weights; also returns llama.cpp's log of it. Raises ModelError, CapacityError, and what
+    `options.progress` raises.
+    """
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.use_extra_bufts = not as_they_lie
@@ -247,9 +271,6 @@ def _load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tu
         raise progress.raised
     if not weights:
         raise _load_error(path, log.last_error(lines))
-    if lib.llama_model_has_encoder(weights):
-        lib.llama_model_free(weights)
-        raise _cannot_generate(path)
     return weights, lines
 
 
@@ -328,21 +349,28 @@ def _create_recurrent(
     weights: Any, settings: ContextSettings, *, fallback: bool
 ) -> tuple[Any, ContextSettings]:
     """Create a context with the best number of recurrent states, if llama.cpp can keep any."""
-    context, settings = _create_context(weights, replace(settings, kept_states=1), fallback=fallback)
+    context, settings = create_context(weights, replace(settings, kept_states=1), fallback=fallback)
     if not keeps_states(context):
         return context, replace(settings, kept_states=0)
     kept = states_to_keep(weights, context)
     lib.llama_free(context)
-    context, settings = _create_context(weights, replace(settings, kept_states=kept), fallback=False)
+    context, settings = create_context(weights, replace(settings, kept_states=kept), fallback=False)
     if kept and not takes_back_rightly(weights, context):
         lib.llama_free(context)
-        return _create_context(weights, replace(settings, kept_states=0), fallback=False)
+        return create_context(weights, replace(settings, kept_states=0), fallback=False)
     return context, settings
 
 
-def _create_context(
-    weights: Any, settings: ContextSettings, *, fallback: bool
+def create_context(
+    weights: Any,
+    settings: ContextSettings,
+    *,
+    fallback: bool,
+    adjust: Callable[[Any], None] = lambda _params: None,
 ) -> tuple[Any, ContextSettings]:
+    """Create a context with these settings; `fallback`: or with the usual KV types if llama.cpp has no others
+    for this model. `adjust` changes its parameters. Raises CapacityError, ConfigError, BackendError.
+    """
     params = lib.llama_context_default_params()
     padded = -(-settings.context_length // _BLOCK) * _BLOCK
     params.n_ctx = padded * settings.sequences
@@ -358,6 +386,7 @@ def _create_context(
     params.kv_unified = False  # a stream per sequence: exact whatever the others do (docs/exactness.md)
     params.op_offload = settings.device != devices.CPU  # else a GPU computes large products of the "cpu"
     params.no_perf = True
+    adjust(params)
     with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
     if context:
@@ -369,7 +398,8 @@ def _create_context(
         kv_pages.give_back(made, lines)
         return context, replace(settings, memory=log.buffer_sizes(lines))
     if fallback and single:
-        return _create_context(weights, replace(settings, kv_types=EVERYWHERE), fallback=False)
+        usual = replace(settings, kv_types=EVERYWHERE)
+        return create_context(weights, usual, fallback=False, adjust=adjust)
     reason = log.last_error(lines)
     if "alloc" in reason or "memory" in reason:
         raise CapacityError(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
 from foredraft.protocols import Head
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
+
+if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.heads.native import NativeHead
+    from foredraft.backends.llamacpp.heads.opening import Opener
 
 UNTILED_ROWS = 63
 """Maximum rows of one sequence with row-by-row attention for any KV types (docs/exactness.md)."""
@@ -78,6 +82,7 @@ class LlamaCppModel:
         *,
         cores: FreeCores | None = None,
         watched: Watched | None = None,
+        opener: Opener | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -108,6 +113,8 @@ class LlamaCppModel:
         self._views: dict[tuple[int, int], Logits] = {}
         self._cores = cores
         self._watched = watched
+        self._opener = opener
+        self._heads: list[NativeHead] = []
         self._asked: list[tuple[int, int]] = []
         """The last forward's sequences, with their numbers of rows, as asked for."""
         self._laid: list[tuple[int, int]] = []
@@ -312,8 +319,22 @@ class LlamaCppModel:
             places = [first[seq] + row for seq, count in self._asked for row in range(count)]
         return self._watched.rows(self._context, places)
 
-    def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002
-        raise UnsupportedModelError(f"{self.info.name} cannot be used with a head here.")
+    def load_head(self, path: Path | None, *, sequences: int) -> Head:
+        if self._opener is None:
+            raise UnsupportedModelError(
+                f"{self.info.name} was loaded without the hidden states that a head reads.",
+                hint="Name the head when the model is loaded.",
+            )
+        from foredraft.backends.llamacpp.heads.opening import Target  # which opens them beside this model
+
+        target = Target(self, self._still_open(self._weights), self._context)
+        head = self._opener.open(target, path, sequences)
+        self._heads.append(head)
+        return head
+
+    def threads(self) -> int:
+        """How many its forwards use now."""
+        return self._cores.threads if self._cores else int(self.info.settings["threads"])
 
     def length(self, seq: int) -> int:
         return self._lengths[seq]
@@ -429,6 +450,9 @@ class LlamaCppModel:
 
     def close(self) -> None:
         if self._open_context is not None:
+            for head in self._heads:
+                head.target_closes()
+            self._heads.clear()
             self._views.clear()
             self._batch.free()
             self.tokenizer.close()

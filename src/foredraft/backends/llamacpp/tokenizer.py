@@ -60,12 +60,8 @@ class LlamaCppTokenizer:
         self._open_vocab = None
 
     def hash(self) -> str:
-        """Identifies the vocabulary: the texts of all tokens, in order."""
-        digest = hashlib.sha256()
-        for token in range(self.vocab_size):
-            digest.update(lib.llama_vocab_get_text(self._vocab, token) or b"")
-            digest.update(b"\0")
-        return digest.hexdigest()[:16]
+        """Identifies the vocabulary."""
+        return vocabulary_hash(self._vocab)
 
     def token_text(self, token: int) -> str:
         """A token's spelling in the vocabulary, also for control tokens; "" if there is none."""
@@ -150,6 +146,15 @@ def _named_tokens(vocab: Any) -> dict[str, int]:
         "sep_token": int(lib.llama_vocab_sep(vocab)),
         "mask_token": int(lib.llama_vocab_mask(vocab)),
     }
+
+
+def vocabulary_hash(vocab: Any) -> str:
+    """Identifies a vocabulary of llama.cpp: the texts of all tokens, in order."""
+    digest = hashlib.sha256()
+    for token in range(lib.llama_vocab_n_tokens(vocab)):
+        digest.update(lib.llama_vocab_get_text(vocab, token) or b"")
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _infill_tokens(vocab: Any) -> tuple[int, int, int] | None:

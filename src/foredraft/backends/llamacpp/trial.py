@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +51,7 @@ start_children = partial(ChildPool, size=1, memory=MEMORY)
 """A new child for each file, so that one file's effects cannot be attributed to the next."""
 
 _FUNCTION = "foredraft.backends.llamacpp.trial_run:open_model"
+_HEAD_FUNCTION = "foredraft.backends.llamacpp.trial_run:open_head"
 _VERSION = 1
 _ASSERTION = re.compile(r"(?:.*/)?([^/\s]+\.\w+:\d+: .+)")
 _THROWN = re.compile(r"what\(\): +(.+)")
@@ -62,32 +64,44 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
     Raises ModelFormatError if opening it ends a process or takes too much time or memory; BackendError if it
     could not be tried, and CapacityError if no child was free.
     """
-    identity = _identity(summary, options)
+    _admit(summary, _identity([summary], options), [summary], options, _FUNCTION)
+
+
+def admit_head(target: GGUFSummary, head: GGUFSummary | None, options: ModelOptions) -> None:
+    """The same for a head of a model that is admitted; None: its own layers. Raises as `admit` does."""
+    files = [target] if head is None else [target, head]
+    identity = _identity(files, options, as_head=True)
+    _admit(head or target, identity, files, options, _HEAD_FUNCTION)
+
+
+def _admit(
+    tried: GGUFSummary, identity: str, files: Sequence[GGUFSummary], options: ModelOptions, function: str
+) -> None:
     kept = options.cache_dir / "probes" / f"opened-{identity}.json" if options.cache_dir else None
     fault = _known.get(identity)
     if fault is None:
         fault = _read(kept)
     if fault is None:
-        fault = _try(summary, options)
+        fault = _try(tried, files, options, function)
         _write(kept, fault)
     _known[identity] = fault
     if fault:
         raise ModelFormatError(
-            f"{summary.path} cannot be loaded: {fault}.",
+            f"{tried.path} cannot be loaded: {fault}.",
             hint="The file is damaged, or made for another llama.cpp version: download or convert it again.",
         )
 
 
-def _try(summary: GGUFSummary, options: ModelOptions) -> str:
+def _try(tried: GGUFSummary, files: Sequence[GGUFSummary], options: ModelOptions, function: str) -> str:
     """The file's permanent fault; empty if it can be opened. Raises as `admit` does for faults that may be
     temporary.
     """
-    seconds = SECONDS + summary.size_bytes // BYTES_PER_SECOND
+    seconds = SECONDS + sum(file.size_bytes for file in files) // BYTES_PER_SECOND
     try:
         with start_children() as children:
             children.call(
-                _FUNCTION,
-                str(summary.path),
+                function,
+                [str(file.path) for file in files],
                 str(binding.chosen() or ""),
                 options.kv_type,
                 options.flash_attention,
@@ -98,14 +112,14 @@ def _try(summary: GGUFSummary, options: ModelOptions) -> str:
         return error.message.rstrip(".")
     except (ChildTimeoutError, ChildMemoryError) as error:
         raise ModelFormatError(
-            f"{summary.path} cannot be loaded: its trial in a child process failed. {error.message}",
+            f"{tried.path} cannot be loaded: its trial in a child process failed. {error.message}",
             hint="The machine is too busy or has too little memory for it, or the file is damaged.",
         ) from None
     except ChildError as error:
         if isinstance(error, ChildDiedError) and not error.transient:
             return f"llama.cpp ends the process with it ({_last_words(error)})"
         raise BackendError(
-            f"{summary.path} could not be tried in a child process. {error.message}",
+            f"{tried.path} could not be tried in a child process. {error.message}",
             hint="Try again. If it fails again, check for free memory and space for temporary files.",
         ) from None
     return ""
@@ -117,17 +131,20 @@ def _last_words(error: ChildDiedError) -> str:
     return found[-1].strip() if found else error.message.partition(": ")[2].rstrip(".")
 
 
-def _identity(summary: GGUFSummary, options: ModelOptions) -> str:
+def _identity(summaries: Sequence[GGUFSummary], options: ModelOptions, *, as_head: bool = False) -> str:
     """Identifies the files, the version of llama.cpp, and the options."""
     digest = hashlib.sha256(f"{_VERSION}|{binding.library().key}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
     if options.watch:
         digest.update(f"|watch {options.watch}".encode())
-    for file, length in zip(summary.files, summary.header_bytes, strict=True):
-        found = file.stat()
-        digest.update(f"|{found.st_size}|{found.st_mtime_ns}|".encode())
-        with file.open("rb") as opened:
-            digest.update(opened.read(length))
+    if as_head:
+        digest.update(b"|head")
+    for summary in summaries:
+        for file, length in zip(summary.files, summary.header_bytes, strict=True):
+            found = file.stat()
+            digest.update(f"|{found.st_size}|{found.st_mtime_ns}|".encode())
+            with file.open("rb") as opened:
+                digest.update(opened.read(length))
     return digest.hexdigest()[:32]
 
 

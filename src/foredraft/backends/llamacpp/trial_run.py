@@ -14,8 +14,8 @@ from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.loading import open_weights
 from foredraft.config import ModelOptions
 from foredraft.errors import BackendError, ForedraftError, ModelFormatError
-from foredraft.protocols import Model, Tokenizer
-from foredraft.types import Rows
+from foredraft.protocols import Head, Model, Tokenizer
+from foredraft.types import HeadRows, Rows
 
 _CONTEXT, _ROWS = 256, 16
 _TEXT = "".join(map(chr, (*range(1, 0x800), *range(0x800, 0xD800, 0x55), *range(0x10000, 0x110000, 0x3FF))))
@@ -31,15 +31,50 @@ def _say(message: bytes) -> None:
 _said = abi.ggml_abort_callback_t(_say)
 
 
-def open_model(path: str, library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> None:
+def open_model(
+    paths: Sequence[str], library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]
+) -> None:
     """Load the file as `loading` does, and use everything in it: each token, all bytes, one row and several.
-    `library`: the llama.cpp that the user named, or empty.
-
-    `watch`: as in `ModelOptions`.
+    `library`: the llama.cpp that the user named, or empty. `watch`: as in `ModelOptions`.
 
     Errors that are refused with a message will be raised again by loading. Raises ModelFormatError for faults
     that only appear in use.
     """
+    try:
+        model = _open(paths[0], library, kv_type, flash_attention, watch)
+    except ForedraftError:
+        return
+    try:
+        _read(model.tokenizer)
+        _compute(model)
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        model.close()
+
+
+def open_head(
+    paths: Sequence[str], library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]
+) -> None:
+    """The same for a head, the second file, of the first; or for the first one's own layers."""
+    try:
+        model = _open(paths[0], library, kv_type, flash_attention, watch)
+    except ForedraftError:
+        return
+    try:
+        head = model.load_head(Path(paths[1]) if len(paths) > 1 else None, sequences=2)
+    except ForedraftError:
+        model.close()
+        return
+    try:
+        _draft(model, head)
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        model.close()
+
+
+def _open(path: str, library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> Model:
     binding.choose(Path(library) if library else None)
     lib.ggml_set_abort_callback(_said)  # without a callback a debugger would be started
     options = ModelOptions(
@@ -54,17 +89,7 @@ def open_model(path: str, library: str, kv_type: str, flash_attention: Any, watc
         watch=tuple(watch),
         probe=False,
     )
-    try:
-        model = open_weights(Path(path), options, as_they_lie=True)
-    except ForedraftError:
-        return
-    try:
-        _read(model.tokenizer)
-        _compute(model)
-    except BackendError as error:
-        raise ModelFormatError(error.message) from None
-    finally:
-        model.close()
+    return open_weights(Path(path), options, as_they_lie=True)
 
 
 def _read(tokenizer: Tokenizer) -> None:
@@ -88,3 +113,21 @@ def _compute(model: Model) -> None:
     model.forward([Rows(0, len(tokens), tokens[:1], 1), Rows(1, 0, tokens, 1)])
     model.restore(1, model.snapshot(0))
     model.release(0)
+
+
+def _draft(model: Model, head: Head) -> None:
+    """Compute rows of two sequences, and a draft after each."""
+    last = model.info.vocab_size - 1
+    tokens = [0, last, last // 2][: model.info.context_length]
+    model.forward([Rows(0, 0, tokens, 1)])
+    states = model.features()[:-1].copy()
+    if not len(states):
+        return
+    for batch in (
+        [HeadRows(seq, 1, tokens[1:], states, 1 + seq) for seq in range(2)],
+        [HeadRows(seq, len(tokens), tokens[:1], None, 1) for seq in range(2)],
+    ):
+        if np.isnan(head.forward(batch)).any():
+            raise ModelFormatError("it computes what is no number")
+    head.truncate(0, len(tokens))
+    head.release(1)
