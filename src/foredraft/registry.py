@@ -30,6 +30,7 @@ from foredraft.protocols import Backend, Drafter, DrafterContext, DrafterFactory
 DRAFTERS = "foredraft.drafters"
 BACKENDS = "foredraft.backends"
 EXTRAS = {
+    "gguf": "draft",
     "huggingface_hub": "hub",
     "xllamacpp": "llamacpp",
     "matplotlib": "bench",

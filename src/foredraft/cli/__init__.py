@@ -29,7 +29,7 @@ COMMANDS = {
     "keys": ("foredraft.cli.keys:keys", "Create and remove API keys for the server."),
     "profile": ("foredraft.cli.profile:profile", "Measure the cost of forwards and of drafts."),
     "serve": ("foredraft.cli.serve:serve", "Serve models over OpenAI's and Anthropic's APIs."),
-    "draft": ("foredraft.cli.draft:draft", "Judge draft models for a model of your own."),
+    "draft": ("foredraft.cli.draft:draft", "Judge drafts for a model of your own, and train one."),
     "ngram": ("foredraft.cli.ngram:ngram", "Build files for the ngram-cache drafter."),
     "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),
     "forget": ("foredraft.cli.forget:forget", "Erase stored data about past texts."),

@@ -7,6 +7,9 @@ import click
 from foredraft.cli.lazy_group import LazyGroup
 
 COMMANDS = {
+    "make": ("foredraft.cli.draft_make:make", "Train a small head for a model from its own answers."),
+    "list": ("foredraft.cli.draft_list:list_heads", "List the installed heads."),
+    "remove": ("foredraft.cli.draft_list:remove", "Remove an installed head."),
     "score": ("foredraft.cli.draft_score:score", "Score a draft for a model: is it worth using here?"),
 }
 """Each command's import path and help line."""
@@ -14,4 +17,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def draft() -> None:
-    """Judge draft models for a model of your own."""
+    """Judge drafts for a model of your own, and train one."""

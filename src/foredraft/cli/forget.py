@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,10 @@ class Memory:
 def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
     """Erase stored data about past texts on this computer.
 
-    That is the store of past outputs, the n-gram counts learned from them, a server's prefix cache, and the
-    lines typed into chats. With --profiles also the measured costs and acceptance rates of models, which
-    contain no text. Models, other measurements, saved conversations and files that you named yourself are
-    kept.
+    That is the store of past outputs, the n-gram counts learned from them, a server's prefix cache, the lines
+    typed into chats, and the answers that 'foredraft draft make' keeps. With --profiles also the measured
+    costs and acceptance rates of models, which contain no text. Models, heads, other measurements, saved
+    conversations and files that you named yourself are kept.
     """
     try:
         memories = remembered()
@@ -76,11 +77,13 @@ def remembered() -> list[Memory]:
     store = paths.store_dir()
     files = suffix_store.remembered(store)
     history = paths.history_file()
+    making = [file for file in sorted(paths.making_dir().rglob("*")) if file.is_file()]
     kinds = {
         "past outputs": [file for file in files if file.name.startswith("suffix-")],
         "n-gram counts": [file for file in files if not file.name.startswith("suffix-")],
         "prefix cache": file_format.remembered(file_format.prefixes_dir(paths.cache_dir())),
         "typed lines": [history] if history.is_file() else [],
+        "answers that heads were made from": making,
     }
     return [
         Memory(what, found, sum(file.lstat().st_size for file in found))
@@ -106,6 +109,8 @@ def _erase(memories: Sequence[Memory]) -> None:
         suffix_store.forget(paths.store_dir())
         file_format.forget(file_format.prefixes_dir(paths.cache_dir()))
         paths.history_file().unlink(missing_ok=True)
+        if paths.making_dir().exists():
+            shutil.rmtree(paths.making_dir())
         if any(memory.what == PROFILES for memory in memories):
             profiles.erase(profiles.profiles_dir(paths.cache_dir()))
     except OSError as error:

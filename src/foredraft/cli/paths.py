@@ -73,6 +73,11 @@ def store_dir() -> Path:
     return cache_dir() / "store"
 
 
+def making_dir() -> Path:
+    """The folder in which heads are made: a folder for each model, with its answers."""
+    return cache_dir() / "draft-make"
+
+
 def history_file() -> Path:
     """The history of lines typed into chats."""
     return cache_dir() / "history"

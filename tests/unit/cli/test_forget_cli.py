@@ -15,7 +15,13 @@ from foredraft.drafters.suffix_store import SuffixStore
 from foredraft.engine.prefix import file_format
 from foredraft.engine.profile_store import Profile, ProfileKey, ProfileStore
 
-KINDS = {"past outputs", "n-gram counts", "prefix cache", "typed lines"}
+KINDS = {
+    "past outputs",
+    "n-gram counts",
+    "prefix cache",
+    "typed lines",
+    "answers that heads were made from",
+}
 
 
 class Terminal(io.StringIO):
@@ -39,12 +45,14 @@ def memory(own_cache: Path) -> list[Path]:
         / file_format.name_of(file_format.Identity(b"m" * 16, b"s" * 16), file_format.as_tokens([1, 2, 3]))
     )
     prefix.parent.mkdir()
-    for path in (counts, leftover, history, prefix):
+    making = own_cache / "draft-make" / "0123456789abcdef" / "answers.jsonl"
+    making.parent.mkdir(parents=True)
+    for path in (counts, leftover, history, prefix, making):
         path.write_bytes(b"12345")
     for name in ("models/m.gguf", "probes/p.json", "store/notes.txt", "conversation.json", "prefixes/a.bin"):
         (own_cache / name).parent.mkdir(exist_ok=True)
         (own_cache / name).write_bytes(b"kept")
-    return [past.path, leftover, counts, history, prefix]
+    return [past.path, leftover, counts, history, prefix, making]
 
 
 def kept(folder: Path) -> set[str]:
@@ -59,7 +67,7 @@ def test_erasing(foredraft: Command, memory: list[Path], own_cache: Path) -> Non
     ran = foredraft("forget", "--yes")
     assert (ran.code, ran.err) == (0, "")
     assert all(kind in ran.out for kind in KINDS)
-    assert ran.out.endswith(f"Erased 5 files, {size} B.\n")
+    assert ran.out.endswith(f"Erased 6 files, {size} B.\n")
     assert kept(own_cache) == STAYS
     again = foredraft("forget")
     assert (again.code, again.out) == (0, f"Nothing is stored in {own_cache}.\n")
@@ -95,7 +103,7 @@ def test_asking(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     assert run_command(["forget"]) == 0
-    assert [path.exists() for path in memory] == [not erased] * 5
+    assert [path.exists() for path in memory] == [not erased] * 6
     assert ("Nothing was erased." in capsys.readouterr().out) is not erased
 
 
@@ -169,7 +177,7 @@ def test_erasing_profiles(foredraft: Command, memory: list[Path], profile: Path,
     assert profile.exists()
     ran = foredraft("forget", "--profiles", "--yes")
     assert ran.code == 0
-    assert "Erased 6 files" in ran.out
+    assert "Erased 7 files" in ran.out
     assert kept(own_cache) == STAYS | {"profiles/notes.txt"}
     assert foredraft("forget", "--profiles").out == f"Nothing is stored in {own_cache}.\n"
 

@@ -1,0 +1,135 @@
+"""`foredraft draft list` and `remove`: the heads that are installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.gguf_native import Array
+from foredraft.cli import paths
+from foredraft.cli.prompting import typed_at
+from foredraft.cli.units import size_text
+from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
+from foredraft.library.catalogue import heads_dir
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledHead:
+    """A head in the models folder. `acceptance`: of drafts of 1, 2, … tokens on answers that it had not seen;
+    empty for a head that Foredraft did not make. `problem`: why it cannot be read.
+    """
+
+    name: str
+    path: str
+    bytes: int
+    target: str = ""
+    acceptance: tuple[float, ...] = ()
+    made: str = ""
+    problem: str = ""
+
+
+def installed_heads() -> list[InstalledHead]:
+    """All heads of the models folder, by name. Raises ConfigError if it cannot be read."""
+    folder = heads_dir(paths.models_dir())
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error.strerror}.") from None
+    return [_described(path) for path in found if path.is_dir() or path.suffix == ".gguf"]
+
+
+def _described(path: Path) -> InstalledHead:
+    name = path.name.removesuffix(".gguf")
+    if path.is_dir():
+        return InstalledHead(name, str(path), sum(file.stat().st_size for file in path.iterdir()))
+    size = path.stat().st_size
+    try:
+        metadata = read_gguf(path).metadata
+    except ModelError as error:
+        return InstalledHead(name, str(path), size, problem=error.message)
+    shares = metadata.get("foredraft.acceptance")
+    values = tuple(float(share) for share in shares.head) if isinstance(shares, Array) else ()
+    return InstalledHead(
+        name,
+        str(path),
+        size,
+        str(metadata.get("foredraft.target_name", "")),
+        values,
+        str(metadata.get("foredraft.made", "")),
+    )
+
+
+@click.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def list_heads(*, as_json: bool) -> None:
+    """List the installed heads: for which model, how large, how often right on answers that they had not
+    seen, made when.
+    """
+    heads = installed_heads()
+    if as_json:
+        click.echo(json.dumps([asdict(head) for head in heads], indent=2, ensure_ascii=False))
+        return
+    if not heads:
+        click.echo("No heads are installed. To make one for a model: foredraft draft make MODEL")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("name", "for", "size", "right at depth 1, 2, 3", "made (UTC)"):
+        table.add_column(title, overflow="fold")
+    for head in heads:
+        right = ", ".join(f"{share:.0%}" for share in _by_depth(head.acceptance))
+        table.add_row(head.name, head.target or head.problem, size_text(head.bytes), right, head.made)
+    Console(highlight=False).print(table)
+
+
+def _by_depth(joint: tuple[float, ...]) -> Iterator[float]:
+    """Of each token, given that those before it are right."""
+    before = 1.0
+    for share in joint:
+        yield share / before if before else 0.0
+        before = share
+
+
+@click.command()
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def remove(name: str, *, yes: bool) -> None:
+    """Remove an installed head. NAME is one of 'foredraft draft list', or the beginning of one."""
+    heads = installed_heads()
+    exact = [head for head in heads if head.name == name.removesuffix(".gguf")]
+    found = exact or [head for head in heads if head.name.startswith(name) or head.target == name]
+    if not found:
+        raise ModelNotFoundError(
+            f"There is no installed head {quoted(name)}.",
+            hint="'foredraft draft list' shows those there are.",
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"Several heads are called like that: {', '.join(head.name for head in found)}.",
+            hint="Give the whole name.",
+        )
+    [head] = found
+    if not yes:
+        if not typed_at():
+            raise ConfigError("There is no terminal to ask on.", hint="Add --yes.")
+        if not click.confirm(f"Remove {head.name} ({size_text(head.bytes)})?"):
+            click.echo("Nothing was removed.")
+            return
+    path = Path(head.path)
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be removed: {error.strerror}.") from None
+    click.echo(f"Removed {head.name}.")

@@ -1,0 +1,262 @@
+"""`foredraft draft make`: train a small head for a model, from the model's own answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from rich.console import Console
+
+from foredraft.cli import paths
+from foredraft.cli.completion import complete_files, complete_models
+from foredraft.cli.interrupt import terminable
+from foredraft.cli.loading import find_model
+from foredraft.cli.options import model_options, take_model_options
+from foredraft.cli.render import stderr_console
+from foredraft.cli.units import size_text
+from foredraft.cli.values import Number
+from foredraft.draft.make.job import Stage, TrainedHead, Wishes, check_target, make_head
+from foredraft.draft.make.workfolder import drop_rows
+from foredraft.draft.result import Result, as_dict, sentence
+from foredraft.errors import ConfigError
+from foredraft.library.catalogue import heads_dir
+from foredraft.library.heads import DIGITS
+
+if TYPE_CHECKING:
+    from foredraft.engine.options import EngineOptions
+
+EVERY_S = 20.0
+"""Between two lines of progress where there is no terminal."""
+
+_WORDS = {"answers": "generating answers", "features": "reading them once more", "training": "training"}
+
+
+@click.command()
+@click.argument("model", required=False, shell_complete=complete_models)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write the head to this GGUF file and install nothing.",
+    shell_complete=complete_files,
+)
+@click.option(
+    "--minutes",
+    type=Number(0),
+    default=60,
+    show_default=True,
+    help="Time for everything, of earlier runs too; more time makes a better head.",
+)
+@click.option(
+    "--from",
+    "traces",
+    metavar="TRACES",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Learn from recorded answers first: a file of 'foredraft serve --record' or 'foredraft bench "
+    "--record'.",
+    shell_complete=complete_files,
+)
+@click.option(
+    "--prompts",
+    metavar="FILE|FOLDER",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="the shipped ones",
+    help="Prompts to answer first: JSON lines with id, category and turns.",
+)
+@click.option("--no-own", is_flag=True, help="Do not have the model write prompts itself.")
+@click.option(
+    "--work",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="in the cache folder",
+    help="Where the stages keep their data: some gigabytes while it runs.",
+)
+@click.option(
+    "--safetensors",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Also write the head in speculators' form.",
+)
+@click.option("--install", is_flag=True, help="Install it even if 'auto' would not use it here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@model_options
+@terminable()
+def make(model: str | None, **options: Any) -> None:
+    """Train a head for MODEL (default: the default model): a small network that drafts its next tokens from
+    its hidden states. MODEL is a GGUF file or a name.
+
+    It learns from MODEL's own answers: to recorded prompts, to a file of them, to shipped ones, and to
+    prompts that MODEL writes itself. It is installed if 'auto' would use it on this machine. Ctrl-C stops it;
+    the same command goes on from there.
+    """
+    files = _Files(**{name: options.pop(name) for name in ("output", "safetensors", "install", "as_json")})
+    path = find_model(model)
+    target = check_target(path)
+    work = options.pop("work") or paths.making_dir() / target.hash[:DIGITS]
+    minutes, traces, prompts = (options.pop(name) for name in ("minutes", "traces", "prompts"))
+    own = not options.pop("no_own")
+    _check(files, minutes, traces, prompts)
+    folders = {"cache_dir": paths.cache_dir(), "other_programs": paths.other_programs()}
+    loading = cast("EngineOptions", {**take_model_options(options), **folders})
+    wishes = Wishes(path, work, 60.0 * minutes, traces, prompts, own=own, loading=loading)
+    console = stderr_console()
+    progress = _Lines(console)
+    try:
+        head = make_head(wishes, progress.tell)
+    except KeyboardInterrupt:
+        progress.end()
+        console.print(
+            f"What was done is kept in {work}: the same command goes on from there.", highlight=False
+        )
+        raise
+    progress.end()
+    _Ending(head, wishes, files, console).conclude()
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Where a head goes, and what is printed."""
+
+    output: Path | None
+    safetensors: Path | None
+    install: bool
+    as_json: bool
+
+
+def _check(files: _Files, minutes: float, traces: Path | None, prompts: Path | None) -> None:
+    """Raises ConfigError for what would fail at the end."""
+    if minutes <= 0:
+        raise ConfigError("--minutes must be more than 0.", hint="An hour is a good beginning: --minutes 60")
+    if files.output is not None and files.install:
+        raise ConfigError("--output and --install exclude each other.", hint="Leave one of them out.")
+    if files.output is not None and files.output.is_dir():
+        raise ConfigError(f"{files.output} is a folder.", hint="Name a file, such as head.gguf.")
+    for path in (traces, prompts):
+        if path is not None and not path.exists():
+            kind = "trace" if path == traces else "prompt"
+            raise ConfigError(f"There is no {kind} file {path}.", hint="Check its name.")
+    for path in (files.output, files.safetensors):
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"There is no folder {path.parent}.", hint="Make it first.")
+
+
+class _Lines:
+    """Progress: one line that is rewritten on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = monotonic()
+        self._stage = ""
+        self._from = 0.0
+        self._told = -EVERY_S
+
+    def tell(self, stage: Stage) -> None:
+        now = monotonic()
+        if stage.name != self._stage:
+            self._stage, self._began, self._from = stage.name, now, stage.done
+            self._told = -EVERY_S
+        line = f"{_WORDS[stage.name]}: {stage.done:4.0%}, {stage.text}{self._left(stage, now)}"
+        if self._console.is_terminal:
+            self._console.print(line.ljust(self._console.width - 1), end="\r", highlight=False, no_wrap=True)
+        elif now - self._told >= EVERY_S or stage.done >= 1.0:
+            self._told = now
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _left(self, stage: Stage, now: float) -> str:
+        done = stage.done - self._from
+        if done <= 0.01 or stage.done >= 1.0:
+            return ""
+        seconds = (now - self._began) * (1.0 - stage.done) / done
+        return f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
+
+    def end(self) -> None:
+        """Leave the line that is rewritten."""
+        if self._console.is_terminal and self._stage:
+            self._console.print()
+
+
+def pays(result: Result) -> bool:
+    """Whether `auto` would use the head on this machine."""
+    return any(advice.length for advice in result.advice)
+
+
+class _Ending:
+    """Writes and judges a head, installs it if it is worth it, and says so."""
+
+    def __init__(self, head: TrainedHead, wishes: Wishes, files: _Files, console: Console) -> None:
+        self._head = head
+        self._wishes = wishes
+        self._files = files
+        self._console = console
+
+    def conclude(self) -> None:
+        from foredraft.draft.make.judge import judge
+
+        files, head = self._files, self._head
+        place = files.output or self._wishes.work / "head.gguf"
+        head.write(place)
+        if files.safetensors is not None:
+            head.write_safetensors(files.safetensors)
+        with self._console.status("Scoring the head…"):
+            result = judge(self._wishes.model, place, head.facts.layers, head.unseen, self._wishes.loading)
+        installed = None
+        if files.output is None and (files.install or pays(result)):
+            installed = self._installed(place)
+        drop_rows(self._wishes.work)
+        if files.as_json:
+            click.echo(json.dumps(self._as_dict(result, installed or place, installed), ensure_ascii=False))
+        else:
+            self._report(result, installed or place, installed)
+
+    def _installed(self, place: Path) -> Path:
+        facts = self._head.facts
+        stem = self._wishes.model.name.removesuffix(".gguf")
+        target = heads_dir(paths.models_dir()) / f"{facts.target_hash[:DIGITS]}-{stem}.gguf"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(place, target)
+        return target
+
+    def _report(self, result: Result, place: Path, installed: Path | None) -> None:
+        head = self._head
+        by_depth = ", ".join(f"{share:.1%}" for share in head.acceptance.by_depth)
+        click.echo(f"A head for {head.facts.target_name}, {size_text(place.stat().st_size)} ({head.kind}).")
+        click.echo(
+            f"Learned from {head.tokens:,} tokens of answers; it can propose {head.facts.sizes.vocabulary:,} "
+            "different ones."
+        )
+        click.echo(f"Right on answers that it has not seen, at depth 1, 2, 3: {by_depth}.")
+        click.echo(sentence(result))
+        if installed is not None:
+            click.echo(f"Installed: {installed}")
+        elif self._files.output is not None:
+            click.echo(f"Written: {place}")
+        else:
+            click.echo(f"Not installed; it lies in {place}. To install it all the same: --install")
+
+    def _as_dict(self, result: Result, place: Path, installed: Path | None) -> dict[str, Any]:
+        head = self._head
+        return {
+            "format": "foredraft-draft-make",
+            "version": 1,
+            "file": str(place),
+            "installed": installed is not None,
+            "bytes": place.stat().st_size,
+            "quantization": head.kind,
+            "target": head.facts.target_name,
+            "tokens": head.tokens,
+            "vocabulary": head.facts.sizes.vocabulary,
+            "acceptance": list(head.acceptance.by_depth),
+            "places": head.acceptance.rows,
+            "score": as_dict(result),
+        }

@@ -1,0 +1,1 @@
+"""Making a small EAGLE-3 head for a model, from the model's own answers: `foredraft draft make`."""

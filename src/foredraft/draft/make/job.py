@@ -1,0 +1,354 @@
+"""From a model to a head for it, in stages: answers, features, vocabulary, training, file.
+
+Each stage goes on where an earlier run left it (`workfolder`). An interruption is an exception that passes
+through; nothing needs to be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from pickle import UnpicklingError
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from foredraft.backends.llamacpp.features import check, layer
+from foredraft.backends.llamacpp.gguf_file import GGUFSummary, is_gguf, read_gguf
+from foredraft.draft.make import prompts
+from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
+from foredraft.draft.make.features import read_rows
+from foredraft.draft.make.sizes import Sizes, choose_vocabulary, count_tokens, layers_for, sizes_for
+from foredraft.draft.make.store import Examples, RowStore
+from foredraft.draft.make.weights import gguf_package, target_parts
+from foredraft.draft.make.workfolder import WorkFolder
+from foredraft.draft.make.write import FORMATS, HeadFacts, rounded, write_gguf, write_safetensors
+from foredraft.engine.engine import Engine
+from foredraft.engine.options import EngineOptions, model_options
+from foredraft.errors import ConfigError, UnsupportedModelError
+from foredraft.library.fingerprint import fingerprint
+from foredraft.registry import backend_for, missing_dependency
+
+if TYPE_CHECKING:
+    from foredraft.draft.make.training import Acceptance, Trainer
+    from foredraft.protocols import Model
+
+SEQUENCES = 8
+"""Answers that are generated at once."""
+
+WAVE = 16
+"""Prompts that are written, and answered, before they are stored."""
+
+ANSWER_TOKENS = 256
+
+ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
+ANSWERING = 0.35
+"""Part of the time that goes into answers."""
+
+LEAST_TRAINING = 0.25
+"""Part of the time that training has at least."""
+
+LEAST_ROWS = 1_000
+"""Rows of answers. From fewer nothing is learned that holds elsewhere."""
+
+ROUNDING = 0.005
+"""Acceptance that a smaller format may cost."""
+
+
+class Stage(NamedTuple):
+    """What is being done: how far it is (0 to 1), and a few words on it."""
+
+    name: str
+    done: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user asked for. `seconds`: for all stages together. `own`: whether the model writes prompts."""
+
+    model: Path
+    work: Path
+    seconds: float
+    traces: Path | None = None
+    prompts: Path | None = None
+    own: bool = True
+    train_output: bool = False
+    loading: EngineOptions = field(default_factory=EngineOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model, known from its header. `layers` are those whose inputs the head reads."""
+
+    path: Path
+    summary: GGUFSummary
+    hash: str
+    layers: tuple[int, ...]
+
+    @property
+    def watch(self) -> tuple[str, ...]:
+        return tuple(layer(number) for number in self.layers)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row's features."""
+        return len(self.layers) * self.summary.embedding_length
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHead:
+    """A head that can be written, in format `kind`. `acceptance` is that of the head as it is written, on
+    answers that it has not seen (`unseen`); `tokens` is how many it learned from.
+    """
+
+    facts: HeadFacts
+    arrays: dict[str, npt.NDArray[np.float32]]
+    vocabulary: npt.NDArray[np.int64]
+    kind: str
+    acceptance: Acceptance
+    tokens: int
+    unseen: tuple[Answer, ...]
+
+    def write(self, path: Path) -> None:
+        """Raises OSError."""
+        write_gguf(path, self.arrays, self.vocabulary, self.facts, self.kind)
+
+    def write_safetensors(self, folder: Path) -> None:
+        """Raises OSError, MissingDependencyError."""
+        write_safetensors(folder, self.arrays, self.vocabulary, self.facts)
+
+
+def check_target(path: Path) -> Target:
+    """The model, if a head can be made for it. Raises ModelError, MissingDependencyError: also where a
+    package is missing that is needed later.
+    """
+    if not is_gguf(path):
+        raise UnsupportedModelError(
+            f"{path.name} is not a GGUF file; heads can be made for models in GGUF files only.",
+            hint="Make one for the model's GGUF file.",
+        )
+    gguf_package()
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise missing_dependency("torch", "Making a head") from None
+    summary = read_gguf(path)
+    layers = layers_for(summary.block_count)
+    target = Target(path, summary, fingerprint([summary.path]), layers)
+    check(summary.name, target.watch, summary.architecture, layers=max(layers) + 1, following=0)
+    if len(set(layers)) < len(layers) or max(layers) >= summary.block_count:
+        raise UnsupportedModelError(
+            f"{summary.name} has {summary.block_count} layers; a head reads the hidden states of three.",
+            hint="A model that small needs no draft.",
+        )
+    return target
+
+
+def make_head(wishes: Wishes, tell: Callable[[Stage], None]) -> TrainedHead:
+    """Do all stages; `tell` hears how far each is, once a second or so. Raises ConfigError, ModelError,
+    CapacityError, MissingDependencyError, BackendError, OSError.
+    """
+    target = check_target(wishes.model)
+    recipe = {"target": target.summary.name, "hash": target.hash, "layers": list(target.layers)}
+    folder = WorkFolder(wishes.work, recipe)
+    with folder.locked():
+        return _Job(wishes, target, folder, tell).run()
+
+
+class _Job:
+    """All stages, over one work folder that is locked."""
+
+    def __init__(
+        self, wishes: Wishes, target: Target, folder: WorkFolder, tell: Callable[[Stage], None]
+    ) -> None:
+        self._wishes = wishes
+        self._target = target
+        self._folder = folder
+        self._tell = tell
+        self._file = AnswerFile(folder.answers)
+        self._store = RowStore(folder.rows, target.width)
+        self._most = folder.most_rows(target.width)
+
+    def run(self) -> TrainedHead:
+        self._answers()
+        self._features()
+        return self._train(self._store.read())
+
+    # --- answers -----------------------------------------------------------------------------------------
+
+    def _answers(self) -> None:
+        """Recorded answers first, then those to given prompts, then to prompts that the model writes."""
+        wishes, folder, file = self._wishes, self._folder, self._file
+        budget = ANSWERING * wishes.seconds
+        if folder.spent(ANSWERS) >= budget or file.tokens >= self._most:
+            return
+        options: EngineOptions = {**wishes.loading, "probe": False, "remember": False}
+        options["sequences"] = SEQUENCES
+        with Engine.load(wishes.model, speculate="off", **options) as engine:
+            seen = file.prompts()
+            if wishes.traces is not None:
+                found = prompts.recorded(engine, wishes.traces)
+                file.add([answer for answer in found if answer.prompt not in seen])
+                seen = file.prompts()
+            for wave in _waves(wishes, engine, seen):
+                began = perf_counter()
+                file.add(list(answers_to(engine, wave, len(file.answers), tokens=ANSWER_TOKENS)))
+                folder.spend(ANSWERS, perf_counter() - began)
+                done = min(1.0, max(folder.spent(ANSWERS) / budget, file.tokens / self._most))
+                self._tell(Stage(ANSWERS, done, f"{len(file.answers):,} answers, {file.tokens:,} tokens"))
+                if done >= 1.0:
+                    return
+
+    # --- features ----------------------------------------------------------------------------------------
+
+    def _features(self) -> None:
+        """Read every answer once more, until the disk's share is full."""
+        store, answers = self._store, self._file.answers
+        if len(store.counts) < len(answers) and store.rows < self._most:
+            model = self._watched()
+            try:
+                began = perf_counter()
+                for found in answers[len(store.counts) :]:
+                    rows = read_rows(model, found.prompt, found.answer)
+                    store.add(rows, held_out=found.held_out, greedy=found.temperature == 0.0)
+                    done = max(len(store.counts) / len(answers), store.rows / self._most)
+                    self._tell(Stage(FEATURES, min(1.0, done), f"{store.rows:,} rows"))
+                    if store.rows >= self._most:
+                        break
+                self._folder.spend(FEATURES, perf_counter() - began)
+            finally:
+                model.close()
+        if store.rows < LEAST_ROWS:
+            raise ConfigError(
+                f"There is too little text to learn from: {store.rows:,} tokens, of {LEAST_ROWS:,} at least.",
+                hint="Give it more time (--minutes), prompts (--prompts FILE) or recorded answers (--from).",
+            )
+
+    def _watched(self) -> Model:
+        """The target, returning the hidden states that the head reads."""
+        loading = model_options({**self._wishes.loading, "probe": False, "sequences": 1}).model
+        return backend_for(self._target.path).load(
+            self._target.path, replace(loading, watch=self._target.watch)
+        )
+
+    # --- training ----------------------------------------------------------------------------------------
+
+    def _train(self, examples: Examples) -> TrainedHead:
+        if not len(examples.training) or not len(examples.measuring):
+            raise ConfigError(
+                "There are too few different prompts: none is left to measure on.",
+                hint="Give more prompts, or more time.",
+            )
+        seconds, folder = self._wishes.seconds, self._folder
+        before = folder.spent(ANSWERS) + folder.spent(FEATURES)
+        budget = max(LEAST_TRAINING * seconds, seconds - before)
+        trainer, vocabulary = self._trainer(examples, budget)
+        if folder.checkpoint.exists():
+            _resume(trainer, folder.checkpoint)
+        trainer.run(
+            lambda: self._tell(_training_stage(trainer, budget)), lambda: trainer.save(folder.checkpoint)
+        )
+        trainer.use_best()
+        unseen = tuple(answer for answer in self._file.answers if answer.held_out)
+        return _finished(self._target, trainer, vocabulary, (len(examples.training), unseen))
+
+    def _trainer(self, examples: Examples, budget: float) -> tuple[Trainer, npt.NDArray[np.int64]]:
+        """A trainer for these examples, and the tokens that the head proposes."""
+        import torch
+
+        from foredraft.draft.make.torch_head import HeadNetwork
+        from foredraft.draft.make.training import Trainer
+
+        summary = self._target.summary
+        parts = target_parts(list(summary.files))
+        chosen = ~examples.held_out
+        counts = count_tokens(len(parts.embeddings), examples.tokens[chosen], examples.likely[chosen])
+        vocabulary = choose_vocabulary(counts)
+        torch.manual_seed(0)
+        network = HeadNetwork(
+            sizes_for(summary.embedding_length, len(vocabulary)),
+            scale=torch.from_numpy(examples.scale()),
+            output=torch.from_numpy(parts.output[vocabulary].astype(np.float32)),
+            output_norm=torch.from_numpy(parts.output_norm),
+            train_output=self._wishes.train_output,
+        )
+        threads = self._wishes.loading.get("threads", 0)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        trainer = Trainer(
+            network, examples, parts.embeddings, vocabulary, budget=budget, device=device, threads=threads
+        )
+        return trainer, vocabulary
+
+
+def _waves(
+    wishes: Wishes, engine: Engine, seen: set[tuple[int, ...]]
+) -> Iterator[list[tuple[str, list[int]]]]:
+    """Prompts that have no answer yet, a few at a time, without end if the model writes them."""
+    given = prompts.of_file(engine, wishes.prompts)
+    fresh = list(prompts.unseen(iter(given), seen, len(given)))
+    for first in range(0, len(fresh), WAVE):
+        yield fresh[first : first + WAVE]
+    if not wishes.own:
+        return
+    own = prompts.OwnPrompts(engine)
+    empty = 0
+    while empty < 8:  # a model that writes the same again and again is not asked for ever
+        wave = list(prompts.unseen((("own", prompt) for prompt in own.write(WAVE)), seen, WAVE))
+        empty = 0 if wave else empty + 1
+        if wave:
+            yield wave
+
+
+def _resume(trainer: Trainer, checkpoint: Path) -> None:
+    """Go on from a checkpoint, if it is of a network of the same sizes: with more answers than then, the
+    vocabulary may be another.
+    """
+    try:
+        trainer.resume(checkpoint)
+    except (RuntimeError, ValueError, KeyError, EOFError, OSError, UnpicklingError):
+        checkpoint.unlink(missing_ok=True)
+
+
+def _training_stage(trainer: Trainer, budget: float) -> Stage:
+    progress = trainer.progress
+    falling = progress.falling_from is not None
+    end = progress.falling_until if falling else budget
+    done = 1.0 if progress.done else min(1.0, progress.elapsed / max(end, 1e-9))
+    words = f"{progress.batches:,} batches"
+    if progress.measured:
+        shares = " ".join(f"{share:.1%}" for share in progress.measured[-1][1].by_depth)
+        words += f", right on unseen answers: {shares}"
+    return Stage(TRAINING, done, words)
+
+
+def _finished(
+    target: Target, trainer: Trainer, vocabulary: npt.NDArray[np.int64], data: tuple[int, tuple[Answer, ...]]
+) -> TrainedHead:
+    """The trained head, in the smallest format that keeps its acceptance."""
+    arrays = trainer.network.matrices()
+    acceptances = {}
+    for kind in FORMATS:
+        trainer.network.read(rounded(arrays, kind))
+        acceptances[kind] = trainer.acceptance()
+    best = max(found.joint[0] for found in acceptances.values())
+    kind = next(kind for kind in FORMATS if acceptances[kind].joint[0] >= best - ROUNDING)
+    sizes: Sizes = trainer.network.sizes
+    summary = target.summary
+    facts = HeadFacts(
+        name=f"{summary.name} head",
+        sizes=sizes,
+        layers=target.layers,
+        target=summary.path,
+        target_name=summary.name,
+        target_hash=target.hash,
+        target_vocabulary=summary.vocab_size,
+        context_length=summary.context_length,
+        acceptance=acceptances[kind].joint,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+    )
+    return TrainedHead(facts, arrays, vocabulary, kind, acceptances[kind], *data)

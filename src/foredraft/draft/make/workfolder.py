@@ -1,0 +1,130 @@
+"""The folder in which a head is made: what each stage has done so far, so that it goes on where it was
+interrupted or killed.
+
+`recipe.json` says for which model it is; `answers.jsonl`, `rows/`, `checkpoint.pt` are the stages' own;
+`spent.json` has the seconds of each. One process uses it at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foredraft.draft.make.store import RowStore
+from foredraft.errors import CapacityError, ConfigError
+from foredraft.files import write_atomically
+
+VERSION = 1
+
+ROWS = "rows"
+
+LARGEST = 8_000_000_000
+"""Bytes of rows at most."""
+
+SHARE = 0.5
+"""Of the free space that rows may take."""
+
+LEAST_ROWS = 20_000
+"""From fewer nothing useful is learned."""
+
+
+class WorkFolder:
+    """`recipe` must be the same in every run, or the folder holds another model's data."""
+
+    def __init__(self, path: Path, recipe: dict[str, Any]) -> None:
+        """Raises ConfigError for a folder of another recipe, or one that cannot be written."""
+        self.path = path
+        self.answers = path / "answers.jsonl"
+        self.rows = path / ROWS
+        self.checkpoint = path / "checkpoint.pt"
+        self._spent = path / "spent.json"
+        recipe = {"version": VERSION, **recipe}
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = _read(path / "recipe.json")
+            if not found:
+                write_atomically(path / "recipe.json", json.dumps(recipe).encode() + b"\n")
+        except OSError as error:
+            raise ConfigError(
+                f"The work folder {path} cannot be used: {error.strerror}.",
+                hint="Name another: --work FOLDER",
+            ) from None
+        if found and found != recipe:
+            raise ConfigError(
+                f"{path} holds the beginnings of a head of {found.get('target', 'another model')}.",
+                hint="Name another folder (--work FOLDER), or remove this one.",
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out. Raises ConfigError if one is in it."""
+        with (self.path / "lock").open("w") as file:
+            try:
+                _lock(file.fileno())
+            except OSError:
+                raise ConfigError(
+                    f"Another process is making a head in {self.path}.", hint="Wait for it, or stop it."
+                ) from None
+            yield
+
+    def most_rows(self, width: int) -> int:
+        """How many rows of features may be kept here, those that are here included. Raises CapacityError
+        where that is too few to learn from.
+        """
+        each = RowStore.row_bytes(width)
+        present = sum(file.stat().st_size for file in self.rows.glob("*")) if self.rows.exists() else 0
+        free = _free(self.path)
+        rows = int(min(LARGEST, present + SHARE * free)) // each
+        if rows < LEAST_ROWS:
+            raise CapacityError(
+                f"There is too little space in {self.path}: {free / 1e9:.1f} GB are free, and "
+                f"{LEAST_ROWS * each / SHARE / 1e9:.1f} GB are needed.",
+                hint="Free some, or name a folder on another disk: --work FOLDER",
+            )
+        return rows
+
+    def spent(self, stage: str) -> float:
+        """Seconds of a stage so far, over all runs."""
+        value = _read(self._spent).get(stage, 0.0)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Add seconds to a stage. Raises OSError."""
+        times = {**_read(self._spent), stage: self.spent(stage) + seconds}
+        write_atomically(self._spent, json.dumps(times).encode() + b"\n")
+
+
+def drop_rows(folder: Path) -> None:
+    """Remove the rows of a work folder, which are nearly all of it. Another run reads the answers again."""
+    shutil.rmtree(folder / ROWS, ignore_errors=True)
+
+
+def _free(path: Path) -> int:
+    """Bytes that are free where a folder is."""
+    return shutil.disk_usage(path).free
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file's JSON object; an empty one if there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file until it is closed. Raises OSError if another process has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

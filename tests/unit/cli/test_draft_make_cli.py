@@ -1,0 +1,183 @@
+"""`foredraft draft make`, `list` and `remove`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguf_factory
+from command_line import Command, Ran
+from foredraft.cli import draft_make, paths
+from foredraft.draft.make import job
+from foredraft.draft.make.sizes import Sizes
+from foredraft.draft.make.write import HeadFacts, write_gguf
+from foredraft.library.catalogue import heads_dir
+from foredraft.library.fingerprint import fingerprint_of
+from foredraft.library.heads import head_of
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "six.gguf", layers=6)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Few prompts, whose short answers are enough."""
+    monkeypatch.setattr(job, "ANSWER_TOKENS", 48)
+    monkeypatch.setattr(job, "LEAST_ROWS", 100)
+    monkeypatch.setattr(job, "ANSWERING", 100.0)
+    rows = [{"id": n, "category": "words", "turns": [f"Say {n} words."]} for n in range(40)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def made(command: Command, model: Path, prompts: Path, *arguments: object) -> Ran:
+    fixed = ("--no-own", "--minutes", 0.02, "-t", 1, "--ctx", 256)
+    return command("draft", "make", model, "--prompts", prompts, *fixed, *arguments)
+
+
+def test_a_head_is_made_and_installed(foredraft: Command, model: Path, prompts: Path, tmp_path: Path) -> None:
+    ran = made(foredraft, model, prompts, "--install", "--safetensors", tmp_path / "head")
+    assert ran.code == 0, ran.err
+    assert "training: 100%" in ran.err
+    assert "at depth 1, 2, 3" in ran.out
+    assert "auto would" in ran.out
+    installed = head_of(model, paths.models_dir())
+    assert installed is not None
+    assert f"Installed: {installed}" in ran.out
+    assert (tmp_path / "head" / "model.safetensors").exists()
+    work = paths.making_dir() / fingerprint_of(model)[:16]
+    assert not (work / "rows").exists()
+    assert (work / "answers.jsonl").exists()
+    listed = foredraft("draft", "list", "--json")
+    [head] = json.loads(listed.out)
+    assert head["target"] == "Tiny Llama"
+    assert len(head["acceptance"]) == 3
+    assert foredraft("draft", "remove", head["name"], "--yes").code == 0
+    assert head_of(model, paths.models_dir()) is None
+
+
+def test_a_head_that_does_not_pay_is_not_installed(
+    foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head of no training: it says why, and where the head lies."""
+    monkeypatch.setattr(draft_make, "pays", lambda result: False)
+    ran = made(foredraft, model, prompts)
+    assert ran.code == 0, ran.err
+    assert "Not installed" in ran.out
+    assert not heads_dir(paths.models_dir()).exists()
+    place = Path(ran.out.split("it lies in ")[1].split(".gguf")[0] + ".gguf")
+    assert place.exists()
+
+
+def test_json_names_the_file_and_its_figures(
+    foredraft: Command, model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    ran = made(foredraft, model, prompts, "-o", tmp_path / "head.gguf", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["file"] == str(tmp_path / "head.gguf")
+    assert found["installed"] is False
+    assert found["bytes"] == (tmp_path / "head.gguf").stat().st_size
+    assert len(found["acceptance"]) == 3
+    assert found["score"]["format"] == "foredraft-draft-score"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--minutes", "0"), "more than 0"),
+        (("-o", "head.gguf", "--install"), "exclude each other"),
+        (("-o", "."), "is a folder"),
+        (("-o", "nowhere/head.gguf"), "no folder nowhere"),
+        (("--from", "nowhere.jsonl"), "no trace file"),
+        (("--prompts", "nowhere.jsonl"), "no prompt file"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    foredraft: Command,
+    model: Path,
+    arguments: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = foredraft("draft", "make", model, "-t", 1, *arguments)
+    assert ran.code == 2
+    assert words in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_work_folder_that_is_a_file_is_refused(foredraft: Command, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("mine")
+    ran = foredraft("draft", "make", model, "--work", tmp_path / "work")
+    assert ran.code == 2
+    assert "cannot be used" in ran.err
+    assert (tmp_path / "work").read_text() == "mine"
+
+
+def test_an_interruption_says_where_it_goes_on(
+    foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "read_rows", press)
+    ran = made(foredraft, model, prompts)
+    assert ran.code == 130
+    assert "goes on from there" in ran.err
+
+
+# --- list and remove -----------------------------------------------------------------------------------
+
+
+def installed(model: Path, name: str, target: str = "One") -> Path:
+    """A head in the models folder, as far as its header goes."""
+    facts = HeadFacts(
+        name="Head",
+        sizes=Sizes(32, 16, 32, 64),
+        layers=(1, 2, 3),
+        target=model,
+        target_name=target,
+        target_hash="ab" * 16,
+        target_vocabulary=384,
+        context_length=512,
+        acceptance=(0.5, 0.2, 0.1),
+        made="2026-11-28 17:00",
+    )
+    path = heads_dir(paths.models_dir()) / name
+    write_gguf(path, {"fc.weight": np.ones((32, 96), np.float32)}, np.arange(64), facts, "q8_0")
+    return path
+
+
+def test_no_heads(foredraft: Command) -> None:
+    assert "No heads are installed" in foredraft("draft", "list").out
+    assert json.loads(foredraft("draft", "list", "--json").out) == []
+
+
+def test_the_list(foredraft: Command, model: Path) -> None:
+    installed(model, "aaaa-one.gguf")
+    (heads_dir(paths.models_dir()) / "bbbb-broken.gguf").write_bytes(b"GGUF")
+    out = foredraft("draft", "list").out
+    assert "aaaa-one" in out
+    assert "50%, 40%, 50%" in out
+    assert "bbbb-broken" in out
+
+
+def test_removing(foredraft: Command, model: Path) -> None:
+    one, two = installed(model, "aaaa-one.gguf"), installed(model, "aabb-two.gguf", "Two")
+    assert foredraft("draft", "remove", "aa", "--yes").code == 2
+    assert foredraft("draft", "remove", "cc", "--yes").code == 2
+    asked = foredraft("draft", "remove", "aaaa")
+    assert (asked.code, one.exists()) == (2, True)
+    assert "--yes" in asked.err
+    assert foredraft("draft", "remove", "Two", "--yes").code == 0
+    assert (one.exists(), two.exists()) == (True, False)
+    assert foredraft("draft", "remove", "aaaa-one.gguf", "--yes").code == 0
+    assert not one.exists()

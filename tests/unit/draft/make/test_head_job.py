@@ -1,0 +1,184 @@
+"""Making a head from beginning to end, with a tiny model; interrupted at every stage, or without what it
+needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foredraft.bench.trace import Trace, TraceSet, write_traces
+from foredraft.draft.make import job, prompts
+from foredraft.draft.make.answers import AnswerFile
+from foredraft.draft.make.job import ANSWERS, FEATURES, TRAINING, Stage, Wishes, check_target, make_head
+from foredraft.draft.make.prompts import OwnPrompts
+from foredraft.draft.make.store import RowStore
+from foredraft.draft.make.workfolder import WorkFolder
+from foredraft.engine.engine import Engine
+from foredraft.errors import ConfigError, MissingDependencyError, UnsupportedModelError
+from gguf_factory import tiny_llama, unknown_architecture
+
+PROMPTS = 40
+LOADING = {"context_length": 256, "threads": 1, "probe": False}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", layers=6)
+
+
+@pytest.fixture
+def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wishes:
+    """Of a head that is made in seconds: few and short answers."""
+    monkeypatch.setattr(job, "ANSWER_TOKENS", 48)
+    monkeypatch.setattr(job, "WAVE", 20)
+    monkeypatch.setattr(job, "LEAST_ROWS", 100)
+    monkeypatch.setattr(job, "ANSWERING", 100.0)  # all prompts, however slow the machine is
+    rows = [{"id": n, "category": "words", "turns": [f"Say {n} words."]} for n in range(PROMPTS)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Wishes(
+        model,
+        tmp_path / "work",
+        1.0,
+        prompts=file,
+        own=False,
+        loading={**LOADING, "cache_dir": tmp_path / "cache"},  # type: ignore[typeddict-item]
+    )
+
+
+def test_a_head_is_made(wishes: Wishes, tmp_path: Path) -> None:
+    stages: list[Stage] = []
+    head = make_head(wishes, stages.append)
+    assert [*dict.fromkeys(stage.name for stage in stages)] == [ANSWERS, FEATURES, TRAINING]
+    assert all(0.0 <= stage.done <= 1.0 for stage in stages)
+    assert stages[-1].done == 1.0
+    assert head.facts.layers == (1, 3, 5)
+    assert head.facts.target_vocabulary == 384
+    assert head.acceptance.rows > 0
+    assert head.tokens > 100
+    assert head.unseen
+    assert all(answer.held_out for answer in head.unseen)
+    head.write(tmp_path / "head.gguf")
+    assert (tmp_path / "head.gguf").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("stage", [ANSWERS, FEATURES, TRAINING])
+def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
+    def press(told: Stage) -> None:
+        if told.name == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_head(wishes, press)
+    answers = AnswerFile(wishes.work / "answers.jsonl").answers
+    rows = RowStore(wishes.work / "rows", 3 * 64).counts
+    assert answers
+    assert bool(rows) == (stage != ANSWERS)
+    head = make_head(wishes, lambda told: None)
+    assert head.acceptance.rows > 0
+    again = AnswerFile(wishes.work / "answers.jsonl").answers
+    assert again[: len(answers)] == answers
+    assert len({answer.prompt for answer in again}) == len(again) > PROMPTS // 2
+
+
+def test_nothing_is_done_twice(wishes: Wishes) -> None:
+    make_head(wishes, lambda told: None)
+    before = {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
+    stages: list[str] = []
+    make_head(wishes, lambda told: stages.append(told.name))
+    assert FEATURES not in stages
+    assert before == {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
+
+
+def test_too_little_text_is_an_error(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "LEAST_ROWS", 1_000_000)
+    with pytest.raises(ConfigError, match="too little text"):
+        make_head(wishes, lambda told: None)
+
+
+def test_rows_end_where_the_disk_is_full(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkFolder, "most_rows", lambda self, width: 600)
+    make_head(wishes, lambda told: None)
+    assert 600 <= RowStore(wishes.work / "rows", 3 * 64).rows < 700
+
+
+def test_recorded_answers_are_learned_from_first(wishes: Wishes, tmp_path: Path) -> None:
+    with Engine.load(wishes.model, speculate="off", **wishes.loading) as engine:
+        info = engine.model.info
+        rng = np.random.default_rng(0)
+        traces = [
+            Trace(f"t{n}", "use", (300, 301, n), tuple(int(token) for token in rng.integers(260, 380, 30)))
+            for n in range(30)
+        ]
+        file = tmp_path / "traces.jsonl.gz"
+        write_traces(file, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
+        other = tmp_path / "other.jsonl"
+        write_traces(other, TraceSet("Other", info.vocab_size, "another hash", (), traces))
+        with pytest.raises(ConfigError, match="other tokens"):
+            prompts.recorded(engine, other)
+    make_head(replace(wishes, traces=file), lambda told: None)
+    answers = AnswerFile(wishes.work / "answers.jsonl").answers
+    assert [answer.source for answer in answers[:30]] == ["trace"] * 30
+    assert answers[30].source == "file"
+    assert answers[3].prompt == (300, 301, 3)
+    assert answers[3].answer == traces[3].output
+
+
+def test_a_model_writes_prompts_itself(model: Path, tmp_path: Path) -> None:
+    """They come after what the template writes before a user's message, and are whole messages in it."""
+    with Engine.load(model, speculate="off", sequences=4, cache_dir=tmp_path, **LOADING) as engine:  # type: ignore[arg-type]
+        own = OwnPrompts(engine)
+        opening = prompts._opening(engine.model.tokenizer)
+        assert b"user" in b"".join(engine.model.tokenizer.token_bytes(token) for token in opening)
+        for prompt in own.write(8):
+            assert prompt[: len(opening)] == opening
+            assert len(prompt) > len(opening)
+
+
+def test_a_model_without_a_chat_template_begins_texts_itself(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "base.gguf", chat_template=None)
+    with Engine.load(model, speculate="off", sequences=4, cache_dir=tmp_path, **LOADING) as engine:  # type: ignore[arg-type]
+        written = list(OwnPrompts(engine).write(6))
+        assert written
+        assert all(len(prompt) > prompts.BEGINNING for prompt in written)
+
+
+def test_prompts_that_have_an_answer_are_not_asked_again() -> None:
+    seen: set[tuple[int, ...]] = {(1, 2)}
+    found = list(prompts.unseen(iter([("own", [1, 2]), ("own", [3]), ("own", [3]), ("own", [4])]), seen, 5))
+    assert found == [("own", [3]), ("own", [4])]
+    assert seen == {(1, 2), (3,), (4,)}
+
+
+# --- what is missing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["torch", "gguf"])
+def test_without_a_package_it_says_which_extra_to_install(
+    model: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=package):
+        check_target(model)
+
+
+def test_a_model_whose_states_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="nonesuch"):
+        check_target(unknown_architecture(tmp_path / "other.gguf", architecture="nonesuch"))
+
+
+def test_a_folder_of_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UnsupportedModelError, match="not a GGUF file"):
+        check_target(tmp_path)
+
+
+def test_a_model_of_two_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="2 layers"):
+        check_target(tiny_llama(tmp_path / "small.gguf", layers=2))
