@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +12,10 @@ import pytest
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
+import torch_factory
+import torch_heads
 from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
-from foredraft.protocols import Head, Model
+from foredraft.protocols import Backend, Head, Model
 from foredraft.testing import FakeModel, markov_logits
 from foredraft.types import Features, HeadRows, Logits, Rows
 from model_cases import Workspace, one_thread, prefill, text_tokens
@@ -27,13 +29,14 @@ VOCABULARY = 384
 @dataclass(frozen=True, slots=True)
 class Case:
     """A target, made by `target` of a file's place, and a head made by `head` of its and the target's place;
-    None: its own layers. `right`: it drafts what the target writes.
+    None: its own layers. `right`: it drafts what the target writes. `torch`: both are folders of safetensors.
     """
 
     target: Callable[[Path], object] | None = None
     head: Callable[[Path, Path], object] | None = None
     right: bool = False
     chosen: bool = False
+    torch: bool = False
 
 
 def _llama(mixing: float) -> Callable[[Path], object]:
@@ -57,6 +60,15 @@ def _right_reduced(path: Path, target: Path) -> object:
     return gguf_heads.tiny_eagle3(path, vocab=VOCABULARY, right=target, chosen=chosen, window=1)
 
 
+def _torch_llama(path: Path) -> object:
+    return torch_factory.make_tiny_llama(path, num_hidden_layers=4, tie_word_embeddings=False)
+
+
+def _torch_head(known: Sequence[int] | None = None, **changes: object) -> Callable[[Path, Path], object]:
+    tensors = torch_heads.eagle3_tensors(known=known)
+    return lambda path, _target: torch_heads.write_speculators(path, tensors, **changes)
+
+
 CASES: dict[str, Case] = {
     "fake": Case(right=True),
     "eagle3": Case(_llama(0.5), _random(layers=(1, 3, 2))),
@@ -68,14 +80,24 @@ CASES: dict[str, Case] = {
     "eagle3-right-reduced": Case(_llama(0.0), _right_reduced, right=True),
     "mtp": Case(_hybrid(0.5)),
     "mtp-right": Case(_hybrid(0.0), right=True),
+    "torch": Case(_torch_llama, _torch_head(), torch=True),
+    "torch-reduced": Case(_torch_llama, _torch_head(CHOSEN), chosen=True, torch=True),
+    "torch-alone": Case(_torch_llama, _torch_head(foredraft_window=1), torch=True),
+    "torch-right": Case(torch_heads.make_forgetful, torch_heads.write_knowing, right=True, torch=True),
+    "torch-mtp": Case(lambda path: torch_heads.make_mtp(path, "qwen3_5"), torch=True),
+    "torch-mtp-right": Case(
+        lambda path: torch_heads.make_mtp(path, "glm4_moe", knowing=True), right=True, torch=True
+    ),
 }
 
 
 def load(name: str, workspace: Workspace) -> tuple[Model, Path | None]:
     """A case's model, and its head's file."""
-    from foredraft.backends.llamacpp import BACKEND
+    from foredraft.backends import llamacpp, torch
 
     case = CASES[name]
+    backend: Backend = torch.BACKEND if case.torch else llamacpp.BACKEND
+    ending = "" if case.torch else ".gguf"
     if case.target is None:
         return FakeModel(
             VOCABULARY,
@@ -84,14 +106,14 @@ def load(name: str, workspace: Workspace) -> tuple[Model, Path | None]:
             sequences=SEQUENCES,
             features=("layer:0", "layer:2"),
         ), None
-    target = workspace.file(f"heads-{name}.gguf", case.target)
+    target = workspace.file(f"heads-{name}{ending}", case.target)
     head = None
     if case.head is not None:
         make = case.head
-        head = workspace.file(f"heads-{name}-head.gguf", lambda path: make(path, target))
-    watch = BACKEND.features_for(target, head)
+        head = workspace.file(f"heads-{name}-head{ending}", lambda path: make(path, target))
+    watch = backend.features_for(target, head)
     options = replace(one_thread(workspace, CONTEXT, SEQUENCES), watch=watch, probe=False)
-    return BACKEND.load(target, options), head
+    return backend.load(target, options), head
 
 
 Pair = tuple[Model, Head]
@@ -357,7 +379,7 @@ def test_rows_that_it_cannot_compute(pair: Pair) -> None:
             head.forward([HeadRows(0, 14, TEXT[14:16], None, 2, (-1, -1))])
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3-right", "mtp"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3-right", "mtp", "torch", "torch-mtp"])
 def test_a_full_head_is_as_before(pair: Pair) -> None:
     model, head = pair
     text = text_tokens(CONTEXT, seed=6)

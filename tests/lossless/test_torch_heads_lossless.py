@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,41 @@ def test_a_head_that_knows_the_target_is_always_right(
     assert told.accepted == told.drafted > 0
     assert speculation.acceptance_length is not None
     assert speculation.acceptance_length > 4
+
+
+@pytest.mark.parametrize(
+    ("name", "speculate"),
+    [
+        ("knowing", "heads:model={head}"),
+        ("knowing", "auto"),
+        ("qwen3_5-knowing", "heads"),
+        ("qwen3_5-knowing", "auto"),
+    ],
+)
+def test_an_engine_finds_the_head_of_its_model(
+    made: Callable[[str], tuple[Path, Path | None]], tmp_path: Path, name: str, speculate: str
+) -> None:
+    """A folder that is named, or lies beside the model, or is a layer of the model's own."""
+    path, head = made(name)
+    if head is not None:
+        beside = tmp_path / f"{path.name}-eagle3"
+        shutil.copytree(head, beside)
+        path = shutil.copytree(path, tmp_path / path.name)
+        speculate = speculate.format(head=beside)
+    texts = []
+    for setting in ("off", speculate):
+        options: dict[str, Any] = {
+            "context_length": 256,
+            "gpu_layers": 0,
+            "threads": 1,
+            "cache_dir": tmp_path,
+        }
+        with Engine.load(path, speculate=setting, **options) as engine:
+            answer = engine.generate(PROMPTS[1], SamplingParams(max_tokens=60, ignore_eos=True))
+            texts.append(answer.tokens)
+            features = engine.model.capabilities.features
+    assert texts[0] == texts[1]
+    assert answer.speculation.exact
+    assert features == (("next",) if head is None else ("layer:1", "layer:2", "layer:3"))
+    told = answer.speculation.drafters["heads"]
+    assert speculate == "auto" or told.accepted > 20  # auto may find that nothing pays here

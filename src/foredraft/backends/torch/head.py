@@ -104,8 +104,7 @@ class TorchHead:
         self._closed = False
 
     def forward(self, batch: Sequence[HeadRows]) -> Logits:
-        if self._closed:
-            raise BackendError(f"The head {self.info.name} is closed.", hint="Load it again.")
+        self._check_open()
         self._check(batch)
         if not batch:
             return np.empty((0, self._shape.vocab_size), np.float32)
@@ -123,6 +122,10 @@ class TorchHead:
             raise BackendError(f"torch failed to compute a head's forward: {error}") from error
 
     # --- what may be computed --------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendError(f"The head {self.info.name} is closed.", hint="Load it again.")
 
     def _check(self, batch: Sequence[HeadRows]) -> None:
         if len({rows.seq for rows in batch}) < len(batch):
@@ -294,6 +297,7 @@ class TorchHead:
         return max([held.end if held.cells else 0, *(position + 1 for position in held.tree.positions)])
 
     def truncate(self, seq: int, length: int) -> None:
+        self._check_open()
         held = self._held[seq]
         held.state, held.tree = None, _Tree()
         held.end = min(held.end, length)
@@ -301,6 +305,7 @@ class TorchHead:
             self._held[seq] = _Held()
 
     def release(self, seq: int) -> None:
+        self._check_open()
         self._held[seq] = _Held()
 
     def close(self) -> None:

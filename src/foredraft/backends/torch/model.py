@@ -89,6 +89,7 @@ class TorchModel:
         )
         self._trunk = trunk
         self._features: Any = None
+        self._heads: list[Head] = []
         self._forward = forward
         self._cache = cache
         self._device = device
@@ -166,7 +167,9 @@ class TorchModel:
                 f"{self.info.name} was loaded without the hidden states that a head reads.",
                 hint="Name the head when the model is loaded.",
             )
-        return load_head(path, self._trunk, self.info, self.capabilities.features, sequences=sequences)
+        head = load_head(path, self._trunk, self.info, self.capabilities.features, sequences=sequences)
+        self._heads.append(head)
+        return head
 
     def length(self, seq: int) -> int:
         return self._cache.lengths[seq]
@@ -202,6 +205,9 @@ class TorchModel:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for head in self._heads:  # they use the model's ends
+                head.close()
+            self._heads.clear()
             self._trunk = self._features = None
             self._forward.close()
             self._cache.close()

@@ -1,0 +1,148 @@
+"""The same weights in a GGUF head over a GGUF target, and in safetensors over a torch target: same drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import gguf_factory
+import gguf_heads
+import torch_factory
+import torch_heads
+from foredraft.backends import llamacpp
+from foredraft.backends import torch as torch_backend
+from foredraft.protocols import Backend, Head, Model
+from foredraft.types import Features, HeadRows, Logits, Rows
+from model_cases import Workspace, one_thread, text_tokens
+
+VOCABULARY, HEADS, GROUPS = 384, 4, 2
+TEXT, DRAFT = text_tokens(30), [40, 77, 120]
+CHOSEN = list(range(20, 200, 3))
+CLOSE = 0.03
+"""llama.cpp holds keys and values in 16 bits."""
+
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_norm_2": "hidden_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+ENDS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
+
+
+def tensors_of(path: Path, layer: str, ends: str) -> dict[str, Any]:
+    """A GGUF's tensors by the names that transformers has for them. Queries and keys are turned in halves
+    there, and in neighbouring pairs in a GGUF of this architecture.
+    """
+    found: dict[str, Any] = {}
+    for stored in gguf.GGUFReader(path).tensors:
+        values = torch.from_numpy(np.array(stored.data))
+        name = stored.name.removesuffix(".weight")
+        if name.startswith("blk."):
+            _, number, part = name.split(".")
+            if part in ("attn_q", "attn_k"):
+                heads = HEADS if part == "attn_q" else GROUPS
+                values = values.view(heads, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)
+            found[f"{layer.format(number)}{LAYER[part]}.weight"] = values
+        elif name == "d2t":
+            found[name] = values.long() - torch.arange(len(values))
+        else:
+            own = "" if name == "output" else ends
+            found[f"{own}{ENDS.get(name, name)}.weight"] = values
+    return found
+
+
+def torch_target(folder: Path, source: Path) -> None:
+    """Write the target of a GGUF as a folder."""
+    torch_factory.make_tiny_llama(
+        folder,
+        num_hidden_layers=4,
+        vocab_size=VOCABULARY,
+        intermediate_size=128,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+    )
+    tensors = tensors_of(source, "model.layers.{}.", "model.")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def torch_head(folder: Path, source: Path, *, window: int) -> None:
+    """Write the head of a GGUF as SpecForge would."""
+    changes = {"vocab_size": VOCABULARY, "intermediate_size": 128, "foredraft_window": window}
+    torch_heads.write_specforge(folder, tensors_of(source, "midlayer.", ""), **changes)
+
+
+def loaded(backend: Backend, workspace: Workspace, target: Path, head: Path) -> tuple[Model, Head]:
+    options = replace(
+        one_thread(workspace, 128, 2), watch=backend.features_for(target, head), probe=False, dtype="auto"
+    )
+    model = backend.load(target, options)
+    return model, model.load_head(head, sequences=2)
+
+
+def drafted(model: Model, head: Head) -> tuple[Features, Logits]:
+    """The target's hidden states of a text, and the head's logits after it and each token of a draft."""
+    model.forward([Rows(0, 0, TEXT, 0)])
+    features = model.features().copy()
+    found = [head.forward([HeadRows(0, 1, TEXT[1:], features[:-1], 1)])[0].copy()]
+    for i, token in enumerate(DRAFT):
+        found.append(head.forward([HeadRows(0, len(TEXT) + i, [token], None, 1)])[0].copy())
+    return features, np.stack(found)
+
+
+def greedy(model: Model, head: Head, count: int) -> list[int]:
+    """The head's own draft after the text."""
+    row = head.forward([HeadRows(1, 1, TEXT[1:], model.features()[:-1], 1)])[0]
+    draft: list[int] = []
+    while len(draft) < count:
+        draft.append(int(row.argmax()))
+        row = head.forward([HeadRows(1, len(TEXT) + len(draft) - 1, draft[-1:], None, 1)])[0]
+    return draft
+
+
+def apart(left: Any, right: Any) -> float:
+    finite = np.isfinite(right)
+    assert np.array_equal(np.isfinite(left), finite)
+    return float(np.abs(left[finite] - right[finite]).max() / np.abs(right[finite]).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "window"), [("whole", None, 0), ("chosen", CHOSEN, 0), ("alone", None, 1)]
+)
+def test_both_backends_draft_the_same(
+    workspace: Workspace, name: str, chosen: Sequence[int] | None, window: int
+) -> None:
+    def write_head(path: Path) -> None:
+        gguf_heads.tiny_eagle3(path, vocab=VOCABULARY, layers=(1, 2, 3), chosen=chosen, window=window)
+
+    target = workspace.file(
+        "agree.gguf", lambda path: gguf_factory.tiny_llama(path, vocab=VOCABULARY, layers=4, mixing=0.5)
+    )
+    folder = workspace.file("agree", lambda path: torch_target(path, target))
+    head = workspace.file(f"agree-{name}.gguf", write_head)
+    theirs = workspace.file(f"agree-{name}", lambda path: torch_head(path, head, window=window))
+    results = []
+    for backend, files in ((llamacpp.BACKEND, (target, head)), (torch_backend.BACKEND, (folder, theirs))):
+        model, loaded_head = loaded(backend, workspace, *files)
+        assert (loaded_head.needs, loaded_head.window) == (("layer:1", "layer:2", "layer:3"), window)
+        results.append((*drafted(model, loaded_head), greedy(model, loaded_head, 6)))
+        loaded_head.close()
+        model.close()
+    (features, logits, draft), (torch_features, torch_logits, torch_draft) = results
+    assert apart(torch_features, features) < CLOSE
+    assert apart(torch_logits, logits) < CLOSE
+    assert torch_draft == draft
