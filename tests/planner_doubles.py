@@ -40,6 +40,11 @@ class PlannerAround:
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         return self._inner.limits(requests, load)
 
+    def further(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        return self._inner.further(requests, candidates, load)
+
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> Sequence[Choice]:

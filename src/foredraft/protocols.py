@@ -263,6 +263,9 @@ class Drafter(Protocol):
     of the rows that were kept, the first of which is that of token `start` of `request.tokens`. They are
     valid only during the call, which comes before `observe`. Rows come in order; one that came before comes
     again where text was removed or is read again, and those of a prefix from a cache do not come.
+
+    A drafter whose tokens take real time, as those of a network do, has `costly = True`: a planner then asks
+    it after the others, where what they found leaves something to gain.
     """
 
     @property
@@ -297,17 +300,19 @@ class Drafter(Protocol):
 
 class Proposer(NamedTuple):
     """A drafter as a planner sees it. `match_length(request)`: tokens at the end of the request's text that
-    repeat earlier text; 0 of a drafter without that method.
+    repeat earlier text; 0 of a drafter without that method. `costly`: whether its tokens take real time.
     """
 
     name: str
     match_length: Callable[[RequestView], int]
+    costly: bool = False
 
 
 class Planner(Protocol):
     """Decides which drafters attempt a draft, how far, and which draft is verified.
 
-    In every round that decodes: `limits`, `choose`, and `observe`, at the latest before the request stops.
+    In every round that decodes: `limits`, `further`, `choose`, and `observe`, at the latest before the
+    request stops.
     """
 
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
@@ -320,6 +325,12 @@ class Planner(Protocol):
         """For each drafter (by name) and request: how far it drafts now, None for not at all. Empty: none
         does.
         """
+        ...
+
+    def further(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        """As `limits`, for drafters that were not in those, now that the others' drafts are known."""
         ...
 
     def choose(

@@ -136,6 +136,7 @@ class StepwiseDrafter(ABC):
     """
 
     name: str
+    costly = True
 
     def __init__(
         self,

@@ -51,7 +51,10 @@ class Drafters:
 
     def proposers(self) -> list[Proposer]:
         """The drafters as a planner sees them."""
-        return [Proposer(drafter.name, self._match_length_of(drafter)) for drafter in self._all()]
+        return [
+            Proposer(drafter.name, self._match_length_of(drafter), bool(getattr(drafter, "costly", False)))
+            for drafter in self._all()
+        ]
 
     def _match_length_of(self, drafter: Drafter) -> Callable[[RequestView], int]:
         own = getattr(drafter, "match_length", None)

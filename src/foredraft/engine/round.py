@@ -99,11 +99,15 @@ class RoundRunner:
         able = [view for view, room in zip(views, rooms, strict=True) if room > 0]
         if not able:
             return Plan([Choice(None, Reason.NO_ROOM)] * len(views))
-        limits = planner.limits(able, load)
-        if not limits:
-            return Plan(planner.choose(views, [()] * len(views), load))
-        limits = {name: _within(row, rooms) for name, row in limits.items()}
+        limits = {name: _within(row, rooms) for name, row in planner.limits(able, load).items()}
         candidates, draft_ms = drafters.draft(decoding, limits)
+        found = [its for its, room in zip(candidates, rooms, strict=True) if room > 0]
+        further = planner.further(able, found, load)
+        if further:
+            more_limits = {name: _within(row, rooms) for name, row in further.items()}
+            more, more_ms = drafters.draft(decoding, more_limits)
+            limits, draft_ms = limits | more_limits, draft_ms | more_ms
+            candidates = [[*first, *then] for first, then in zip(candidates, more, strict=True)]
         return Plan(planner.choose(views, candidates, load), limits, candidates, draft_ms)
 
     def _rooms(self, decoding: Sequence[Request], load: Load) -> list[int]:

@@ -23,6 +23,7 @@ from foredraft.planner.decide import (
     affordable,
     chain_paying,
     draft_lengths,
+    gain_of,
     lengths_in_passes,
     needed,
     peak_rate,
@@ -86,6 +87,8 @@ class AutoPlanner:
         self._costly: list[str] = []
         self._proposed: dict[str, int] = {}
         self._attempting: frozenset[int] = frozenset()
+        self._measured = False
+        """Whether costs are known in this round."""
         self._budget = self._overdraft = 0.0
         self._reason = Reason.MEASURING
         self._unlearnt: list[Round] = []
@@ -95,7 +98,10 @@ class AutoPlanner:
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
         self._accounts[request.id] = Account()
         self._drafters = drafters
-        self._costly = [it.name for it in drafters if self._draft_models.costly(it.name)]
+        self._costly = self._find_costly()
+
+    def _find_costly(self) -> list[str]:
+        return [it.name for it in self._drafters if it.costly or self._draft_models.costly(it.name)]
 
     def stop(self, request: RequestView) -> None:
         self._learn_all()
@@ -118,7 +124,7 @@ class AutoPlanner:
         self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
         self._attempting = self._attempts(requests)
-        self._reason = Reason.BACK_OFF
+        self._reason, self._measured = Reason.BACK_OFF, False
         if not self._attempting and not self._costly:
             return {}
         self._learn_all()
@@ -129,13 +135,40 @@ class AutoPlanner:
             return {}
         limits: dict[str, Sequence[DraftLimit | None]] = {}
         cheap = self._cheap_limit(load)
-        for name in [drafter.name for drafter in self._drafters]:
+        self._measured = True
+        for name in [drafter.name for drafter in self._drafters if not drafter.costly]:
             if name in self._costly:
                 budgets = [self._accounts[request.id].budget for request in requests]
                 limits[name] = self._draft_models.limits(name, requests, budgets, self.cost)
             else:
                 limits[name] = [cheap if it.id in self._attempting else None for it in requests]
         return limits if any(any(row) for row in limits.values()) else {}
+
+    def further(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        """Drafters whose tokens take real time, where the others leave something to gain."""
+        names = [drafter.name for drafter in self._drafters if drafter.costly] if self._measured else []
+        if not names:
+            return {}
+        gains = [
+            max(self._gains(request, drafts, load), default=0.0)
+            for request, drafts in zip(requests, candidates, strict=True)
+        ]
+        accounts = [self._accounts[request.id] for request in requests]
+        budgets = [account.budget - account.needed for account in accounts]
+        limits = {
+            name: self._draft_models.limits(name, requests, budgets, self.cost, gains) for name in names
+        }
+        return limits if any(any(row) for row in limits.values()) else {}
+
+    def _gains(self, request: RequestView, drafts: Sequence[Draft], load: Load) -> list[float]:
+        """What each draft is expected to save at its best length, in plain rounds of the request."""
+        if not drafts:
+            return []
+        chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], caution(load.decoding))
+        cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
+        return [gain_of(chain, cost, self.cost.per_request)[0] for chain in chains]
 
     def _attempts(self, requests: Sequence[RequestView]) -> frozenset[int]:
         """The requests that attempt a draft, which is taken from the budget."""
@@ -163,6 +196,7 @@ class AutoPlanner:
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Choice]:
+        self._note_silent(requests, candidates)
         if not any(candidates):
             self._proposed = {}
             reason = Reason.NOTHING_FOUND if self._attempting else self._reason
@@ -180,6 +214,14 @@ class AutoPlanner:
             for it, length, draft in zip(best, lengths, whole, strict=True)
         ]
 
+    def _note_silent(self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]]) -> None:
+        """Learn that costly drafters were asked and had nothing."""
+        for name in self._costly:
+            asked = self._draft_models.asked(name)
+            for request, drafts in zip(requests, candidates, strict=True):
+                if request.id in asked and all(draft.source != name for draft in drafts):
+                    self._draft_models.offered(name)
+
     def _best(self, request: RequestView, drafts: Sequence[Draft], load: Load) -> _Best | None:
         """The candidate with the highest rate alone, or the tree of all."""
         if not drafts:
@@ -189,6 +231,8 @@ class AutoPlanner:
         self._chosen_at[request.id] = len(request.tokens)
         chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
         cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
+        for draft, its in zip(drafts, chains, strict=True):
+            self._draft_models.offered(draft.source, *gain_of(its, cost, self.cost.per_request))
         best: Draft | Tree
         if self._trees and may_merge(request, drafts):
             best = self._merger.merge(request.id, drafts, chains, deviations)
@@ -293,7 +337,7 @@ class AutoPlanner:
         share, row_cost = self.cost.per_request, self.cost.row_cost()
         if measured.draft_ms:
             spent = self._attempt_costs(measured)
-            self._costly = [it.name for it in self._drafters if self._draft_models.costly(it.name)]
+            self._costly = self._find_costly()
         else:
             beside = beside_ms / max(self.cost.baseline_ms * share * len(measured.outcomes), 1e-9)
             fixed = beside if beside > LARGE else min(beside, RATE / 2)
@@ -320,10 +364,7 @@ class AutoPlanner:
             self._merger.forget(request)
             return False
         self._merger.score(request, outcome.tokens)
-        scores = self.acceptance.score(request, outcome.tokens)
-        for source, right, wrong in scores:
-            self._draft_models.scored(source, right, wrong)
-        return any(right for _, right, _ in scores)
+        return any(right for _, right, _ in self.acceptance.score(request, outcome.tokens))
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
         """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""

@@ -43,6 +43,19 @@ def peak_rate(
     return best
 
 
+def gain_of(survival: Sequence[float], cost: Sequence[float], share: float) -> tuple[float, int]:
+    """(the plain rounds that a draft is expected to save at its best length, that length); `share`: of a
+    request, in `cost`.
+    """
+    best, length, expected = 0.0, 0, 0.0
+    for n, probability in enumerate(sorted(survival, reverse=True), 1):
+        expected += probability
+        gain = expected - (cost[n] - cost[0]) / share
+        if gain > best:
+            best, length = gain, n
+    return best, length
+
+
 def affordable(
     paying: Sequence[float],
     extra: Sequence[float],

@@ -1,13 +1,14 @@
-"""Whether a drafter that takes real time, such as a draft model, is worth its own forwards, and how far.
+"""Whether a drafter that takes real time, a draft model or a head, is worth its own forwards, and how far.
 
 A model-free drafter takes a small share of a plain forward and is attempted as each request's account allows.
-For the others the decision comes before the draft: from the share of its tokens that were right lately, and
-from what a drafted token costs, follows the length that pays best, if any does. One that does not pay is
-probed now and then, as far as the accounts allow, so that a change is found.
+For the others the decision comes before their draft, and after those of the model-free ones: what drafts of
+theirs were expected to save lately, beyond what the best draft at hand saves, has to be more than what asking
+for one takes. One that does not pay is probed now and then, as far as the accounts allow, so that a change is
+found.
 
-A draft model also reads the text: the prompt when it is first used, and later what it missed. That is worth
-it where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one
-request (V(1)).
+They also read the text: the prompt when they are first used, and later what they missed. That is worth it
+where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one request
+(V(1)).
 """
 
 from __future__ import annotations
@@ -29,23 +30,20 @@ CHEAP = 0.1
 STAYS_CHEAP = 0.3
 """The share above which a drafter that was cheap no longer is: what it takes follows the machine's load."""
 
-FIRST_ACCEPTANCE, FIRST_WEIGHT = 0.6, 4.0
-"""Of a token, before any was seen, and the number of tokens that this guess counts for."""
-
-FORGET = 0.95
-"""Per draft, of the counts of right and wrong tokens."""
-
 PROBE_TOKENS = 4
-"""Tokens of the first probe, before the cost of a token is known."""
+"""Tokens of a probe, unless they take long."""
 
 MAX_WAIT = 64
 """Rounds between two probes at most."""
 
 CHUNK = 64
-"""Tokens that a draft model reads in one forward."""
+"""Tokens that such a drafter reads in one forward."""
 
 SKIPPED = 32
-"""Unread tokens up to which a draft model is not behind: an accepted draft of another drafter is as long."""
+"""Unread tokens up to which it is not behind: an accepted draft of another drafter is as long."""
+
+RECENT = 16
+"""Drafts from which it is known what asking for one brings."""
 
 _WINDOW = 15
 _NEGLIGIBLE = 0.02
@@ -62,8 +60,6 @@ class _Drafter:
     attempts: deque[float] = field(default_factory=_rolling)
     tokens: deque[float] = field(default_factory=_rolling)
     chunks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=7))
-    right: float = FIRST_ACCEPTANCE * FIRST_WEIGHT
-    tried: float = FIRST_WEIGHT
     cheap: bool = False
     wait: int = 0
     misses: int = 0
@@ -71,6 +67,18 @@ class _Drafter:
     """Tokens of each request that it has read."""
     asked: list[tuple[int, int, bool]] = field(default_factory=list)
     """(request, its length, whether the drafter was behind), of this round."""
+
+    offers: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of recent drafts: the plain rounds that they were expected to save, and at which length."""
+
+    def gain(self, spoken: float = 0.0) -> float:
+        """What a draft is expected to save beyond one that saves `spoken`."""
+        return sum([max(0.0, gain - spoken) for gain, _ in self.offers]) / max(1, len(self.offers))
+
+    @property
+    def length(self) -> int:
+        """How far to draft: one token further than has paid lately."""
+        return min(max([length for _, length in self.offers], default=PROBE_TOKENS) + 1, MAX_DRAFT_TOKENS)
 
     @property
     def token_cost(self) -> float:
@@ -101,7 +109,8 @@ class _Drafter:
 def best_length(
     acceptance: float, token_cost: float, curve: CostCurve, requests: int = 1
 ) -> tuple[int, float]:
-    """(tokens to draft for each request, the rate relative to plain decoding); (0, 1) where none pays.
+    """(tokens to draft for each request, the rate relative to plain decoding) of a drafter that always drafts
+    as far; (0, 1) where none pays. Not what `auto` does, which looks at each draft.
 
     `acceptance`: the share of drafted tokens accepted whose ancestors were; `token_cost`: of drafting one.
     """
@@ -133,25 +142,33 @@ class DraftModels:
         return drafter is None or not drafter.cheap
 
     def limits(
-        self, name: str, requests: Sequence[RequestView], budgets: Sequence[float], curve: CostCurve
+        self,
+        name: str,
+        requests: Sequence[RequestView],
+        budgets: Sequence[float],
+        curve: CostCurve,
+        gains: Sequence[float] = (),
     ) -> list[DraftLimit | None]:
-        """How far a costly drafter drafts for each request, None for not at all. `budgets`: in rounds."""
-        drafter = self._drafters.setdefault(name, _Drafter())
-        length, rate = self._best_length(drafter, len(requests), curve)
-        if not length:
-            limits = self._probe(drafter, requests, budgets, curve.per_request)
+        """How far a costly drafter drafts for each request, None for not at all. `budgets`: in rounds;
+        `gains`: what the others' drafts for each request save, nothing by default.
+        """
+        drafter, share = self._drafters.setdefault(name, _Drafter()), curve.per_request
+        asking = median(drafter.attempts) / share if drafter.attempts else 0.0
+        plain, one_more = curve.costs(2)
+        # One more token pays while it is likelier than what it takes to draft and to verify it.
+        price = max(drafter.token_cost / share, 1e-9)
+        least = min(0.9, price + max(one_more - plain, 0.0) / share)
+        if not drafter.tokens or 1.0 + drafter.gain() - asking <= MARGIN:
+            limits = self._probe(drafter, requests, budgets, share, least if drafter.tokens else 0.0)
         else:
             drafter.wait, drafter.misses = 1, 0
-            count = len(requests) * length
-            added = (curve.costs(count + 1)[-1] - curve.costs(1)[0]) / count
-            share = (drafter.token_cost + max(added, 0.0)) / curve.per_request
-            # One more token pays while its survival, at the rate reached, buys more than drafting it.
-            least = min(0.9, rate * drafter.token_cost / curve.per_request)
             limits = []
-            for request, budget in zip(requests, budgets, strict=True):
-                most = min(length, int((max(budget, 0.0) + OVERDRAFT / 2) / max(share, 1e-9)))
+            for i, (request, budget) in enumerate(zip(requests, budgets, strict=True)):
+                rate = 1.0 + drafter.gain(gains[i] if gains else 0.0) - asking
+                most = min(drafter.length, int((max(budget, 0.0) + OVERDRAFT / 2) / price))
                 worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
-                limits.append(DraftLimit(most, least) if most and worth and budget >= 0.0 else None)
+                asked = rate > MARGIN and most and worth and budget >= 0.0
+                limits.append(DraftLimit(most, least) if asked else None)
         drafter.asked = [
             (request.id, len(request.tokens), drafter.behind(request) > 0)
             for request, limit in zip(requests, limits, strict=True)
@@ -159,14 +176,24 @@ class DraftModels:
         ]
         return limits
 
-    def _best_length(self, drafter: _Drafter, requests: int, curve: CostCurve) -> tuple[int, float]:
-        """See `best_length`; (0, 1) also before it is known what a token costs."""
-        if not drafter.tokens:
-            return 0, 1.0
-        return best_length(drafter.right / drafter.tried, drafter.token_cost, curve, requests)
+    def offered(self, name: str, gain: float = 0.0, length: int = 0) -> None:
+        """A draft of the drafter was expected to save `gain` plain rounds at its best length, none if it had
+        none.
+        """
+        drafter = self._drafters.get(name)
+        if drafter is None:
+            return
+        drafter.offers.append((gain, length))
+        if drafter.attempts and gain > median(drafter.attempts):  # another probe may follow at once
+            drafter.wait, drafter.misses = 1, 0
 
     def _probe(
-        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], share: float
+        self,
+        drafter: _Drafter,
+        requests: Sequence[RequestView],
+        budgets: Sequence[float],
+        share: float,
+        least: float,
     ) -> list[DraftLimit | None]:
         """Try it for the request that costs least to read, if its account allows and the back-off is over."""
         limits: list[DraftLimit | None] = [None] * len(requests)
@@ -175,12 +202,12 @@ class DraftModels:
             return limits
         costs = [drafter.reading_cost(request) for request in requests]
         i = costs.index(min(costs))
-        tokens = 1 if drafter.tokens else PROBE_TOKENS
         if drafter.attempts and (costs[i] + median(drafter.attempts)) / share + RESERVE > budgets[i]:
             return limits
         drafter.misses += 1
         drafter.wait = min(2**drafter.misses, MAX_WAIT)
-        limits[i] = DraftLimit(tokens)
+        affordable = int(RESERVE / drafter.token_cost) if drafter.token_cost else PROBE_TOKENS
+        limits[i] = DraftLimit(max(1, min(affordable, PROBE_TOKENS)), least)
         return limits
 
     def _remaining(self, request: RequestView) -> float:
@@ -219,12 +246,6 @@ class DraftModels:
             drafter.tokens.append(cost / tokens)
         drafter.cheap = median(drafter.attempts) <= (STAYS_CHEAP if drafter.cheap else CHEAP)
         return cost
-
-    def scored(self, name: str, right: int, wrong: int) -> None:
-        """Of a draft's tokens whose ancestors were right, `right` were right and `wrong` (0 or 1) wrong."""
-        drafter = self._drafters.setdefault(name, _Drafter())
-        drafter.right = FORGET * drafter.right + right
-        drafter.tried = FORGET * drafter.tried + right + wrong
 
     def stop(self, request: RequestView) -> None:
         """The request is over."""

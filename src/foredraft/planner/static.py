@@ -31,6 +31,14 @@ class StaticPlanner:
         names = {drafter.name for request in requests for drafter in self._drafters[request.id]}
         return {name: [UNLIMITED] * len(requests) for name in sorted(names)}
 
+    def further(
+        self,
+        requests: Sequence[RequestView],  # noqa: ARG002
+        candidates: Sequence[Sequence[Draft]],  # noqa: ARG002
+        load: Load,  # noqa: ARG002
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        return {}
+
     def choose(
         self,
         requests: Sequence[RequestView],

@@ -111,7 +111,7 @@ def test_auto_uses_own_layers_unasked(backend: FakeBackend, place: Place, own_ca
     assert engine.setup.head == "its own layers"
     [engine] = load(place("m.gguf", b"GGUF own"), own_cache, "heads")
     answer = engine.generate([1, 2, 3], max_tokens=60, ignore_eos=True)
-    assert answer.speculation.drafters["heads"].accepted > 40
+    assert answer.speculation.drafters["heads"].accepted > 30
 
 
 @pytest.mark.parametrize("settings", ["off", "suffix"])
