@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import gguf_factory
 import gguf_heads
+import gguf_hybrids
 import torch_factory
 import torch_heads
 from foredraft.backends import llamacpp
@@ -86,7 +87,7 @@ def torch_head(folder: Path, source: Path, *, window: int) -> None:
     torch_heads.write_specforge(folder, tensors_of(source, "midlayer.", ""), **changes)
 
 
-def loaded(backend: Backend, workspace: Workspace, target: Path, head: Path) -> tuple[Model, Head]:
+def loaded(backend: Backend, workspace: Workspace, target: Path, head: Path | None) -> tuple[Model, Head]:
     options = replace(
         one_thread(workspace, 128, 2), watch=backend.features_for(target, head), probe=False, dtype="auto"
     )
@@ -146,3 +147,76 @@ def test_both_backends_draft_the_same(
     assert apart(torch_features, features) < CLOSE
     assert apart(torch_logits, logits) < CLOSE
     assert torch_draft == draft
+
+
+# --- layers for multi-token prediction -----------------------------------------------------------------
+
+BLOCK = {
+    "attn_norm": "layers.0.input_layernorm",
+    "attn_q": "layers.0.self_attn.q_proj",
+    "attn_k": "layers.0.self_attn.k_proj",
+    "attn_v": "layers.0.self_attn.v_proj",
+    "attn_q_norm": "layers.0.self_attn.q_norm",
+    "attn_k_norm": "layers.0.self_attn.k_norm",
+    "attn_output": "layers.0.self_attn.o_proj",
+    "post_attention_norm": "layers.0.post_attention_layernorm",
+    "ffn_gate": "layers.0.mlp.gate_proj",
+    "ffn_up": "layers.0.mlp.up_proj",
+    "ffn_down": "layers.0.mlp.down_proj",
+    "nextn.eh_proj": "fc",
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+}
+
+
+def torch_hybrid(folder: Path, source: Path) -> None:
+    """Write a Qwen3.5 with the embeddings, the output and the extra layer of a GGUF. Its other layers are
+    other ones: the extra layer gets hidden states from outside here. Its norms are stored less one.
+    """
+    torch_factory.make_model(
+        folder,
+        "qwen3_5",
+        vocab_size=300,
+        intermediate_size=128,
+        head_dim=32,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    )
+    made: dict[str, Any] = {}
+    for stored in gguf.GGUFReader(source).tensors:
+        values = torch.from_numpy(np.array(stored.data))
+        name = stored.name.removesuffix(".weight")
+        if values.ndim == 1:
+            values = values - 1
+        if name.startswith("blk.4."):
+            made[f"mtp.{BLOCK[name.removeprefix('blk.4.')]}.weight"] = values
+        elif name == "output_norm":
+            made |= {"model.norm.weight": values, "mtp.norm.weight": values.clone()}
+        elif name in ENDS:
+            made["lm_head.weight" if name == "output" else "model.embed_tokens.weight"] = values
+    torch_heads.change_tensors(folder, made)
+
+
+def test_both_backends_draft_the_same_with_a_models_own_layer(workspace: Workspace) -> None:
+    target = workspace.file(
+        "agree-hybrid.gguf",
+        lambda path: gguf_hybrids.tiny_qwen35(path, following=1, mixing=0.5, weight_type="f32"),
+    )
+    folder = workspace.file("agree-hybrid", lambda path: torch_hybrid(path, target))
+    model, head = loaded(llamacpp.BACKEND, workspace, target, None)
+    features, expected = drafted(model, head)
+    other, theirs = loaded(torch_backend.BACKEND, workspace, folder, None)
+    found = [theirs.forward([HeadRows(0, 1, TEXT[1:], features[:-1], 1)])[0].copy()]
+    for i, token in enumerate(DRAFT):
+        found.append(theirs.forward([HeadRows(0, len(TEXT) + i, [token], None, 1)])[0].copy())
+    assert apart(np.stack(found), expected) < CLOSE
+    assert np.array_equal(np.stack(found).argmax(1), expected.argmax(1))
+    for each in (model, other):
+        each.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,18 @@ def test_a_head_that_names_no_layers_reads_those_of_the_paper(folder: Make, tmp_
     head = write_specforge(tmp_path / "head", eagle3_tensors(), eagle_config=None)
     assert BACKEND.features_for(deep, head) == ("layer:2", "layer:6", "layer:9")
     load(deep, "fp32", watch=("layer:2", "layer:6", "layer:9")).load_head(head, sequences=1)
+
+
+def test_the_layers_of_a_model_with_images_are_those_of_its_text(target: Path, tmp_path: Path) -> None:
+    head = write_specforge(tmp_path / "head", eagle3_tensors(), eagle_config=None)
+    nested = shutil.copytree(target, tmp_path / "nested")
+    for layers, needs in ((20, ("layer:2", "layer:10", "layer:17")), (None, None)):
+        (nested / "config.json").write_text(json.dumps({"text_config": {"num_hidden_layers": layers}}))
+        if needs:
+            assert BACKEND.features_for(nested, head) == needs
+            continue
+        with pytest.raises(ModelFormatError, match="how many layers"):
+            BACKEND.features_for(nested, head)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3_5"])

@@ -16,6 +16,9 @@ import torch_heads
 from foredraft.backends.torch import BACKEND
 from foredraft.backends.torch.eagle3 import Sizes, _rotary
 from foredraft.backends.torch.head_files import read_eagle3
+from foredraft.backends.torch.loading import load_model
+from foredraft.backends.torch.offload_cpu import CpuDevice
+from foredraft.config import ModelOptions
 from foredraft.errors import BackendError, OutOfKVError
 from foredraft.protocols import Head, Model
 from foredraft.types import HeadRows, Logits, Rows
@@ -302,6 +305,29 @@ def test_a_head_leaves_its_target_as_it_is(target: Path, tmp_path: Path) -> None
     chain(head, 0, len(TEXT), DRAFT)
     assert model.snapshot(0) == before
     assert np.array_equal(model.features()[:-1], features)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("variant", ["specforge, known", "specforge, window 1"])
+def test_a_head_computes_in_its_targets_format(
+    target: Path, tmp_path: Path, variant: str, dtype: Any
+) -> None:
+    """And with layers that are streamed from memory."""
+    path = VARIANTS[variant](tmp_path / "head")
+    options = ModelOptions(
+        threads=1, gpu_layers=2, probe=False, context_length=256, sequences=3, watch=WATCH, dtype=dtype
+    )
+    model = load_model(target, options, CpuDevice(10**9))
+    assert "streamed" in model.info.settings
+    head = model.load_head(path, sequences=3)
+    tokens, features = pairs(model, TEXT)
+    first = head.forward([HeadRows(0, 1, tokens, features, 1)]).copy()
+    found = np.concatenate([first, chain(head, 0, len(TEXT), DRAFT)])
+    expected = PlainEagle3(path, target).drafted(features, tokens, 1, DRAFT)
+    finite = np.isfinite(expected)
+    assert np.array_equal(np.isfinite(found), finite)
+    apart = np.abs(found[finite] - expected[finite]).max() / np.abs(expected[finite]).max()
+    assert apart < {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1e-1}[dtype]
 
 
 # --- what a head refuses -------------------------------------------------------------------------------
