@@ -77,7 +77,6 @@ class Wishes:
     traces: Path | None = None
     prompts: Path | None = None
     own: bool = True
-    train_output: bool = False
     loading: EngineOptions = field(default_factory=EngineOptions)
 
 
@@ -250,9 +249,13 @@ class _Job:
         trainer, vocabulary = self._trainer(examples, budget)
         if folder.checkpoint.exists():
             _resume(trainer, folder.checkpoint)
-        trainer.run(
-            lambda: self._tell(_training_stage(trainer, budget)), lambda: trainer.save(folder.checkpoint)
-        )
+        try:
+            trainer.run(
+                lambda: self._tell(_training_stage(trainer, budget)), lambda: trainer.save(folder.checkpoint)
+            )
+        except KeyboardInterrupt:
+            trainer.save(folder.checkpoint)
+            raise
         trainer.use_best()
         unseen = tuple(answer for answer in self._file.answers if answer.held_out)
         return _finished(self._target, trainer, vocabulary, (len(examples.training), unseen))
@@ -275,7 +278,6 @@ class _Job:
             scale=torch.from_numpy(examples.scale()),
             output=torch.from_numpy(parts.output[vocabulary].astype(np.float32)),
             output_norm=torch.from_numpy(parts.output_norm),
-            train_output=self._wishes.train_output,
         )
         threads = self._wishes.loading.get("threads", 0)
         device = "cuda" if torch.cuda.is_available() else "cpu"

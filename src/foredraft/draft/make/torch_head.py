@@ -26,12 +26,11 @@ class HeadNetwork(nn.Module):  # type: ignore[misc]
     vocabulary). Parameters have the names of the GGUF format's tensors, with "_" for ".".
 
     `scale` (3 × width) is the usual size of each feature after normalisation. `output` (vocabulary, width)
-    are the target's output rows of the tokens that the head proposes, which are trained only on request.
+    are the target's output rows of the tokens that the head proposes. They are trained, too: measured on the
+    default model, 100 s of a processor, 0.285 in place of 0.275 right at depth 1.
     """
 
-    def __init__(
-        self, sizes: Sizes, *, scale: Tensor, output: Tensor, output_norm: Tensor, train_output: bool = False
-    ) -> None:
+    def __init__(self, sizes: Sizes, *, scale: Tensor, output: Tensor, output_norm: Tensor) -> None:
         super().__init__()
         width = sizes.width
         self.sizes = sizes
@@ -46,7 +45,7 @@ class HeadNetwork(nn.Module):  # type: ignore[misc]
         self.ffn_up = nn.Linear(width, sizes.ffn, bias=False)
         self.ffn_down = nn.Linear(sizes.ffn, width, bias=False)
         self.output_norm = nn.Parameter(output_norm.float().clone())
-        self.output = nn.Parameter(output.float().clone(), requires_grad=train_output)
+        self.output = nn.Parameter(output.float().clone())
         with torch.no_grad():
             self.fc.weight[:, 2 * width :] += torch.eye(width)  # begins as the last of the three states
             self.ffn_down.weight *= 0.3

@@ -80,6 +80,7 @@ def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
     rows = RowStore(wishes.work / "rows", 3 * 64).counts
     assert answers
     assert bool(rows) == (stage != ANSWERS)
+    assert (wishes.work / "checkpoint.pt").exists() == (stage == TRAINING)
     head = make_head(wishes, lambda told: None)
     assert head.acceptance.rows > 0
     again = AnswerFile(wishes.work / "answers.jsonl").answers
