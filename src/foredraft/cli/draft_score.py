@@ -24,14 +24,12 @@ from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
 from foredraft.draft.passages import LENGTH, Passage
-from foredraft.draft.result import Result, as_dict, result_of
+from foredraft.draft.result import Result, as_dict, measure_here, result_of
 from foredraft.draft.result_plot import write_plot
 from foredraft.draft.result_text import result_text
 from foredraft.draft.score import Scorer
-from foredraft.engine.warmup import measure_costs
 from foredraft.errors import ConfigError
 from foredraft.planner import AutoPlanner
-from foredraft.planner.cost import CostCurve
 
 PIPE_WIDTH = 100
 """Columns if there is no terminal with a width."""
@@ -143,17 +141,10 @@ def _scored(
             left = counted(run.left_out, "answer")
             errors.print(f"[yellow]Note:[/] {left} left out: too long for the context.", highlight=False)
         about = _about(pair, source, run, stopped is not None)
-        curve = _cost_curve(pair, run.tokens // scorer.passages)
+        assert isinstance(pair.answering.planner, AutoPlanner), "auto has one"
+        curve = pair.answering.planner.cost
+        measure_here(curve, pair.target, run.tokens // scorer.passages)
         return result_of(pair.target.info.name, pair.name, about, scorer, curve), stopped
-
-
-def _cost_curve(pair: Pair, depth: int) -> CostCurve:
-    """What `auto` goes by: the stored profile, and a few forwards with as many threads as compute now."""
-    planner = pair.answering.planner
-    assert isinstance(planner, AutoPlanner), "auto has one"
-    planner.observe(measure_costs(pair.target, 0))
-    planner.cost.focus(depth, 1, pair.target.idle_threads)
-    return planner.cost
 
 
 class _Run:

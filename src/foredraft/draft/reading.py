@@ -82,13 +82,16 @@ class Reader:
         return logits
 
     def plain_s(self) -> float:
-        """Seconds of a plain forward after another one; what was read is dropped."""
-        self._keep(0)
-        for at in range(2):
+        """Seconds of a plain forward after another one, at the end of what was read."""
+        if len(self._cells) + 2 > self._model.info.context_length:
+            self._keep(0)
+        elapsed = 0.0
+        for _ in range(2):
+            rows = Rows(self._seq, len(self._cells), (0,), 1)
             began = perf_counter()
-            self._model.forward([Rows(self._seq, at, (0,), 1)])
-        elapsed = perf_counter() - began
-        self._model.release(self._seq)
+            self._model.forward([rows])
+            elapsed = perf_counter() - began
+            self._cells.append(0)
         return elapsed
 
 

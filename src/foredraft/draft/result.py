@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from foredraft.draft.passages import DEPTHS
-from foredraft.draft.rounds import Rule
+from foredraft.draft.rounds import Counts, Rule
 from foredraft.draft.score import BINS, SURE, Scorer, Tally
+from foredraft.engine.warmup import measure_costs
 from foredraft.planner.cost import CostCurve
 from foredraft.planner.decide import MARGIN
 from foredraft.planner.draft_model import best_length
+from foredraft.protocols import Model
 
 FORMAT = "foredraft-draft-score"
 VERSION = 1
@@ -33,11 +35,36 @@ class Prices:
         """Of rounds that draft `length` tokens and bring `tokens`, over plain decoding."""
         return tokens / (self.verify[length] + length * self.token)
 
+    def ceiling(self, counts: Sequence[Counts]) -> float:
+        """The speedup of drafts that always stop before their first wrong token, at the cost of one token
+        more: above what a drafter reaches that judges by its own probabilities.
+        """
+        return max(self._stopped(one) for one in counts)
+
+    def _stopped(self, counts: Counts) -> float:
+        tokens = cost = 0.0
+        reached = [counts.rounds, *counts.accepted, 0.0]
+        for right in range(counts.length + 1):
+            rounds = reached[right] - reached[right + 1]
+            tokens += rounds * (1 + right)
+            cost += rounds * (self.verify[right] + min(right + 1, counts.length) * self.token)
+        return tokens / cost if cost else 1.0
+
     def worthwhile(self, tokens: Sequence[float]) -> float:
         """The highest price of a draft token at which drafts of some length pay; negative where none does,
         even for nothing. `tokens[k - 1]`: what rounds with drafts of k tokens bring.
         """
         return max((tokens[k - 1] / MARGIN - self.verify[k]) / k for k in range(1, len(tokens) + 1))
+
+
+def measure_here(curve: CostCurve, model: Model, depth: int) -> None:
+    """Bring a curve up to date with a few forwards, of as many threads as compute now, and focus it on them
+    and on a depth. What the stored profile has may be of another number of threads. Empties sequence 0.
+    """
+    model.release(0)
+    for measured in measure_costs(model, 0):
+        curve.learn(measured)
+    curve.focus(depth, 1, model.idle_threads)
 
 
 def prices_of(curve: CostCurve, scorer: Scorer) -> Prices:
@@ -75,13 +102,15 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What `auto` would do with the draft at a temperature, alone and under the rule `match`: `length` tokens
-    at a time, 0 for none. `worthwhile`: see `Prices`.
+    """Whether `auto` would use the draft at a temperature, alone and under the rule `match`. `length`: of
+    drafts that pay though they are always as long, 0 if none do; `auto`, which looks at each draft and stops
+    where it is unsure, reaches more. `ceiling`, `worthwhile`: see `Prices`.
     """
 
     temperature: float
     length: int
     worthwhile: float
+    ceiling: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +131,10 @@ def result_of(model: str, draft: str, about: Mapping[str, str], scorer: Scorer, 
     prices = prices_of(curve, scorer)
     tallies = [scorer.tallies[temperature] for temperature in sorted(scorer.tallies)]
     rules = [_rule(tally, rule, prices) for tally in tallies for rule in tally.rules]
-    advice = [_advice(found, prices, curve) for found in rules if found.rule == "match"]
+    counts = {tally.temperature: tally.counts["match"] for tally in tallies}
+    advice = [
+        _advice(found, prices, curve, counts[found.temperature]) for found in rules if found.rule == "match"
+    ]
     return Result(model, draft, about, tallies, rules, prices, advice)
 
 
@@ -120,36 +152,38 @@ def _rule(tally: Tally, rule: Rule, prices: Prices) -> RuleResult:
     )
 
 
-def _advice(found: RuleResult, prices: Prices, curve: CostCurve) -> Advice:
+def _advice(found: RuleResult, prices: Prices, curve: CostCurve, counts: Sequence[Counts]) -> Advice:
     length, _ = best_length(found.acceptance or 0.0, prices.token, curve)
-    return Advice(found.temperature, length, prices.worthwhile(found.lengths))
+    return Advice(found.temperature, length, prices.worthwhile(found.lengths), prices.ceiling(counts))
 
 
 def sentence(result: Result) -> str:
     """Whether `auto` would use the draft here."""
-    price = result.prices.token
-    by_temperature = {found.temperature: found for found in result.rules if found.rule == "match"}
+    found = {one.temperature: one for one in result.rules if one.rule == "match"}
     using = [advice for advice in result.advice if advice.length]
     if not using:
-        least = max(advice.worthwhile for advice in result.advice)
-        best = max(found.best[1] for found in by_temperature.values())
-        could = (
-            f"it would pay below {least:.2f}"
-            if least > 0.005
-            else "it would not pay if it were free, as verifying takes more than is accepted"
-        )
-        return (
-            f"auto would not use it here: it reaches {best:.2f} of the speed of plain decoding. One of its "
-            f"tokens takes {price:.2f} plain steps; {could}."
-        )
+        return _against(result, max(one.best[1] for one in found.values()))
     parts = [
         f"drafts of {advice.length} at temperature {advice.temperature:g} "
-        f"({by_temperature[advice.temperature].best[1]:.2f} times plain decoding)"
+        f"({found[advice.temperature].best[1]:.2f} times plain decoding)"
         for advice in using
     ]
     left = [f"{advice.temperature:g}" for advice in result.advice if not advice.length]
     but = f", and none at temperature {', '.join(left)}" if left else ""
     return f"auto would use it here: {', '.join(parts)}{but}."
+
+
+def _against(result: Result, best: float) -> str:
+    """Why it would not, `best` being the speed of drafts of the best length."""
+    least = max(advice.worthwhile for advice in result.advice)
+    ceiling = max(advice.ceiling for advice in result.advice)
+    would = "would not use it here" if ceiling <= MARGIN else "would use it here only where it is sure"
+    could = f"it would pay below {least:.2f}" if least > 0.005 else "it would not pay if it were free"
+    return (
+        f"auto {would}: drafts of the best length reach {best:.2f} of the speed of plain decoding, and "
+        f"{ceiling:.2f} if they always stopped in time. A draft token takes {result.prices.token:.2f} plain "
+        f"steps; {could}."
+    )
 
 
 def as_dict(result: Result) -> dict[str, Any]:
@@ -172,6 +206,7 @@ def as_dict(result: Result) -> dict[str, Any]:
         "auto": {
             "uses": any(advice.length for advice in result.advice),
             "lengths": {f"{advice.temperature:g}": advice.length for advice in result.advice},
+            "ceilings": {f"{advice.temperature:g}": advice.ceiling for advice in result.advice},
             "text": sentence(result),
         },
     }

@@ -57,7 +57,7 @@ def test_a_cheap_draft_is_advised_and_a_dear_one_is_not() -> None:
     assert [advice.length > 0 for advice in cheap.advice] == [True, True]
     assert sentence(cheap).startswith("auto would use it here: drafts of ")
     assert [advice.length for advice in dear.advice] == [0, 0]
-    assert "would not use it here" in sentence(dear)
+    assert sentence(dear).startswith("auto would not use it here: drafts of the best length reach 0.")
     assert "takes 0.90 plain steps; it would pay below 0." in sentence(dear)
     assert as_dict(cheap)["auto"]["uses"] is True
     assert as_dict(dear)["auto"]["uses"] is False
@@ -74,14 +74,32 @@ def test_the_price_at_which_a_draft_begins_to_pay() -> None:
 
 def test_a_draft_that_is_used_at_one_temperature_only() -> None:
     found = result(0.5)
-    found = replace(found, advice=[found.advice[0], Advice(0.8, 0, 0.1)])
+    found = replace(found, advice=[found.advice[0], Advice(0.8, 0, 0.1, 1.0)])
     assert "and none at temperature 0.8" in sentence(found)
 
 
 def test_what_no_price_could_mend() -> None:
     prices = Prices((1.0, *(1.0 + 2.0 * n for n in range(1, DEPTHS + 1))), 0.5, 10.0, 5.0)
-    found = replace(result(5.0), prices=prices, advice=[Advice(0.0, 0, prices.worthwhile([1.5] * DEPTHS))])
+    found = replace(
+        result(5.0), prices=prices, advice=[Advice(0.0, 0, prices.worthwhile([1.5] * DEPTHS), 0.9)]
+    )
     assert "would not pay if it were free" in sentence(found)
+
+
+def test_a_draft_that_pays_only_if_it_stops_in_time() -> None:
+    found = result(2.0)
+    found = replace(found, advice=[Advice(0.0, 0, 0.01, 1.2)])
+    assert "only where it is sure: drafts of the best length" in sentence(found)
+    assert "1.20 if they always stopped in time" in sentence(found)
+
+
+def test_the_ceiling_by_hand() -> None:
+    """Of ten rounds with drafts of two, four accept nothing, three one token and three both."""
+    counts = Counts(2, rounds=10.0, reached=[10.0, 6.0], accepted=[6.0, 3.0])
+    prices = Prices((1.0, 1.5, 2.0), 0.1, 10.0, 1.0)
+    cost = 4 * (1.0 + 0.1) + 3 * (1.5 + 0.2) + 3 * (2.0 + 0.2)
+    assert prices.ceiling([counts]) == pytest.approx((4 * 1 + 3 * 2 + 3 * 3) / cost)
+    assert prices.ceiling([counts]) > prices.speedup(counts.tokens, 2)
 
 
 def test_rounds_by_hand() -> None:

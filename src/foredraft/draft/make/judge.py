@@ -13,7 +13,7 @@ from foredraft.backends.llamacpp.features import layer
 from foredraft.draft.make.answers import Answer
 from foredraft.draft.passages import Passage, of_answer, of_text
 from foredraft.draft.reading import HeadGuesses
-from foredraft.draft.result import Result, result_of
+from foredraft.draft.result import Result, measure_here, result_of
 from foredraft.draft.score import Scorer
 from foredraft.engine.engine import Engine
 from foredraft.engine.options import EngineOptions, model_options
@@ -47,7 +47,7 @@ def judge(
                 scorer.add(passage)
         finally:
             trained.close()
-        curve.focus(sum(len(passage.tokens) for passage in passages) // len(passages), 1)
+        measure_here(curve, target, sum(len(passage.tokens) for passage in passages) // len(passages))
         about = {
             "model": target.info.name,
             "scored on": f"{len(passages)} passages of answers it has not seen",
