@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicLayer
 from foredraft.backends.torch.batch import Batch
 from foredraft.backends.torch.cache_bytes import CacheBytes, can_be_bytes
 from foredraft.backends.torch.check import AS_GGUF
+from foredraft.backends.torch.features import Taps
 from foredraft.errors import BackendError, UnsupportedModelError
 
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
@@ -133,19 +134,22 @@ def _name_of_cache(source: Any, accepted: Mapping[str, Any]) -> str:
 class CachedForward:
     """Computes a batch sequence by sequence with transformers' model `source`.
 
-    `one_by_one`: rows after the first are computed singly, because some recurrent models otherwise restart.
+    `watch`: the hidden states that it keeps. `one_by_one`: rows after the first are computed singly, because
+    some recurrent models otherwise restart.
     """
 
-    def __init__(self, source: Any, caches: OwnCaches) -> None:
+    def __init__(self, source: Any, caches: OwnCaches, watch: Sequence[str] = ()) -> None:
         self._source, self._caches = source, caches
         self.one_by_one = False
         accepted = inspect.signature(source.forward).parameters
         self._cache_name = _name_of_cache(source, accepted)
         self._keeps = "logits_to_keep" in accepted
+        self._taps = Taps(source, watch) if watch else None
 
     def __call__(self, batch: Batch) -> Any:
         """Logits of the wanted rows, shape (rows wanted, vocabulary)."""
         logits: dict[int, Any] = {}
+        kept: list[list[Any]] = []
         wanted = batch.wanted.tolist()
         for segment in batch.segments:
             if segment.parents:
@@ -153,18 +157,25 @@ class CachedForward:
             asked = sum(segment.first <= row < segment.end for row in wanted)  # its last rows
             step = 1 if self.one_by_one and segment.start else segment.count
             parts = range(segment.first, segment.end, step)
-            rows = torch.cat([self._compute(batch.tokens[i : i + step], segment.seq, asked) for i in parts])
+            rows = torch.cat(
+                [self._compute(batch.tokens[i : i + step], segment.seq, asked, kept) for i in parts]
+            )
             logits.update({segment.end - asked + i: rows[len(rows) - asked + i] for i in range(asked)})
+        batch.features[:] = [torch.cat(parts) for parts in zip(*kept, strict=True)]
         return torch.stack([logits[row] for row in wanted]) if wanted else rows[:0]
 
-    def _compute(self, tokens: Any, seq: int, asked: int) -> Any:
-        """Logits of at least the last `asked` rows, if there are that many."""
+    def _compute(self, tokens: Any, seq: int, asked: int, kept: list[list[Any]]) -> Any:
+        """Logits of at least the last `asked` rows, if there are that many; `kept` gets what is watched."""
+        if self._taps is not None:
+            self._taps.begin()
         output = self._source(
             input_ids=tokens[None],
             use_cache=True,
             **{self._cache_name: self._caches.of(seq)},
             **({"logits_to_keep": max(1, asked)} if self._keeps else {}),
         )
+        if self._taps is not None:
+            kept.append(self._taps.taken())
         return output.logits[0]
 
     def close(self) -> None:

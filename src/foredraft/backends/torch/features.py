@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foredraft.backends.torch.batch import Batch
 from foredraft.backends.torch.linear import Linear
 from foredraft.errors import UnsupportedModelError
 
@@ -87,6 +86,7 @@ class Taps:
 
     def __init__(self, source: Any, watch: Sequence[str]) -> None:
         self._watch, self._kept = tuple(watch), dict[str, Any]()
+        self._hooks: list[Any] = []
         self._size = int(source.config.get_text_config().hidden_size)
         self._name = type(source).__name__
         base, layers = _decoder(source)
@@ -94,11 +94,12 @@ class Taps:
         for name in watch:
             index = watched_layer(name)
             if index is not None:
-                layers[index].register_forward_pre_hook(self._input_of(name), with_kwargs=True)
+                hook = layers[index].register_forward_pre_hook(self._input_of(name), with_kwargs=True)
             elif source.config.model_type in BEFORE_THE_NORM:
-                base.norm.register_forward_pre_hook(self._input_of(name), with_kwargs=True)
+                hook = base.norm.register_forward_pre_hook(self._input_of(name), with_kwargs=True)
             else:
-                base.register_forward_hook(self._output)
+                hook = base.register_forward_hook(self._output)
+            self._hooks.append(hook)
 
     def _input_of(self, name: str) -> Callable[..., None]:
         def keep(_module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -126,9 +127,17 @@ class Taps:
         """A forward begins."""
         self._kept.clear()
 
-    def hand_over(self, batch: Batch) -> None:
-        """The forward of `batch` is over. Raises UnsupportedModelError if a state did not come by."""
+    def taken(self) -> list[Any]:
+        """The states of a forward that is over, each of shape (rows, size).
+
+        Raises UnsupportedModelError if one did not come by.
+        """
         for name in self._watch:
             if name not in self._kept:
                 raise self._unknown(name)
-        batch.features[:] = [self._kept.pop(name) for name in self._watch]
+        return [self._kept.pop(name) for name in self._watch]
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()

@@ -74,11 +74,10 @@ def choose_forward(
         found = _recurrent(weights, cells, attention, judge, layers=layers, states=states, watch=watch)
     elif is_supported(weights):
         found = _generic(weights, cells, attention, judge, watch)
-    if found is None and watch:
-        raise _not_watched(name)
     if found is None:
         layers.give_back()
-        found = _with_own_cache(weights, OwnCaches(sequences, context_length, weights.config), judge)
+        caches = OwnCaches(sequences, context_length, weights.config)
+        found = _with_own_cache(weights, caches, judge, watch)
     found.settings["products"] = linear.describe()
     text = weights.config.get_text_config()
     embedding = weights.get_input_embeddings().weight.detach()
@@ -155,9 +154,9 @@ def _recurrent(
     return Computation(recurrent, states, settings, Rollback.BOUNDED, trees=False, model=RecurrentModel)
 
 
-def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
+def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge, watch: Sequence[str]) -> Computation:
     """The forward of transformers with its own cache. Raises UnsupportedModelError."""
-    cached = CachedForward(weights, own)
+    cached = CachedForward(weights, own, watch)
     try:
         judge.check(cached, tree=False)
     except UnsupportedModelError:
@@ -178,13 +177,6 @@ def _with_own_cache(weights: Any, own: OwnCaches, judge: _Judge) -> Computation:
         {"forward": "transformers, with its own cache"},
         rollback=Rollback.TRUNCATE if own.croppable else Rollback.BOUNDED,
         trees=False,
-    )
-
-
-def _not_watched(name: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"{name} is computed with transformers' own cache, from which no hidden states are taken for a head.",
-        hint="Run the model without a head.",
     )
 
 

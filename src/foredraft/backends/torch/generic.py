@@ -70,7 +70,7 @@ class GenericForward:
         finally:
             self._batch = None
         if self._taps is not None:
-            self._taps.hand_over(batch)
+            batch.features[:] = self._taps.taken()
         return output.logits[0]
 
     def check_windows(self, context_length: int) -> None:
@@ -131,4 +131,6 @@ class GenericForward:
         """Free the weights."""
         AttentionInterface._global_mapping.pop(self._name, None)
         AttentionMaskInterface._global_mapping.pop(self._name, None)
+        if self._taps is not None:
+            self._taps.close()
         self._source = None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_factory
-from foredraft.backends.torch.batch import Batch, make_batch
+from foredraft.backends.torch.batch import Batch
 from foredraft.backends.torch.features import Taps
 from foredraft.backends.torch.fixed_sizes import FixedSizeForward, FixedSizeModel
 from foredraft.backends.torch.kv import KVCache
@@ -33,7 +33,6 @@ OTHER = text_tokens(9, seed=1)
 
 OUTPUTS = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 """Those of which transformers' `hidden_states` are the layers' outputs, not their inputs."""
-OWN_CACHE = {"qwen2_moe", "bloom"}
 
 
 def expected(path: Path, tokens: list[int]) -> Any:
@@ -49,7 +48,7 @@ def close(found: Features, wanted: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("architecture", sorted(torch_factory.ARCHITECTURES.keys() - OUTPUTS - OWN_CACHE))
+@pytest.mark.parametrize("architecture", sorted(torch_factory.ARCHITECTURES.keys() - OUTPUTS))
 def test_they_are_transformers_own(folder: Make, architecture: str) -> None:
     path = folder(architecture)
     model = load(path, "fp32", watch=WATCH)
@@ -57,7 +56,7 @@ def test_they_are_transformers_own(folder: Make, architecture: str) -> None:
     assert close(model.features(), expected(path, TEXT))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "gpt_oss", "lfm2", "qwen3_5"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "gpt_oss", "lfm2", "qwen3_5", "bloom"])
 def test_logits_are_the_same_bits_with_and_without(folder: Make, architecture: str) -> None:
     on, off = (load(folder(architecture), "fp32", watch=watch, sequences=2) for watch in (WATCH, ()))
     assert on.capabilities.features == WATCH
@@ -80,7 +79,7 @@ def folder_size(model: Model) -> int:
     return int(width) // len(WATCH)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3_5"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3_5", "bloom", "qwen2_moe"])
 def test_they_come_in_the_order_of_the_request(folder: Make, architecture: str) -> None:
     model = load(folder(architecture), "fp32", watch=WATCH, sequences=3)
     texts = [TEXT[:5], OTHER, TEXT[7:11]]
@@ -133,12 +132,6 @@ def test_unknown_ones_are_refused(folder: Make, architecture: str, watch: Any, w
         load(folder(architecture, num_hidden_layers=6), watch=watch)
 
 
-@pytest.mark.parametrize("architecture", sorted(OWN_CACHE))
-def test_a_model_with_a_cache_of_its_own_is_refused(folder: Make, architecture: str) -> None:
-    with pytest.raises(UnsupportedModelError, match="transformers' own cache"):
-        load(folder(architecture), watch=("layer:1",))
-
-
 class Streams(torch.nn.Module):  # type: ignore[misc]
     """A model whose layers get several streams at once (Gemma 3n)."""
 
@@ -170,7 +163,7 @@ def test_a_hidden_state_that_does_not_come_by_is_refused() -> None:
     taps = Taps(Streams(), ("layer:0",))
     taps.begin()
     with pytest.raises(UnsupportedModelError, match="no head can read it"):
-        taps.hand_over(make_batch([Rows(0, 0, (1,), 1)], torch.device("cpu")))
+        taps.taken()
 
 
 def test_only_a_watching_model_has_other_keys(folder: Make) -> None:
