@@ -20,6 +20,10 @@ import torch_factory
 import torch_heads
 from foredraft.backends import llamacpp
 from foredraft.backends import torch as torch_backend
+from foredraft.draft.make.sizes import Sizes
+from foredraft.draft.make.torch_head import HeadNetwork
+from foredraft.draft.make.weights import target_parts
+from foredraft.draft.make.write import HeadFacts, write_gguf, write_safetensors
 from foredraft.protocols import Backend, Head, Model
 from foredraft.types import Features, HeadRows, Logits, Rows
 from model_cases import Workspace, one_thread, text_tokens
@@ -67,11 +71,11 @@ def tensors_of(path: Path, layer: str, ends: str) -> dict[str, Any]:
     return found
 
 
-def torch_target(folder: Path, source: Path) -> None:
+def torch_target(folder: Path, source: Path, layers: int = 4) -> None:
     """Write the target of a GGUF as a folder."""
     torch_factory.make_tiny_llama(
         folder,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         vocab_size=VOCABULARY,
         intermediate_size=128,
         rms_norm_eps=1e-5,
@@ -147,6 +151,47 @@ def test_both_backends_draft_the_same(
     assert apart(torch_features, features) < CLOSE
     assert apart(torch_logits, logits) < CLOSE
     assert torch_draft == draft
+
+
+def test_a_head_that_was_made_here_drafts_the_same_from_both_of_its_files(workspace: Workspace) -> None:
+    """`foredraft draft make` writes a GGUF in eight bits, and a folder in half floats."""
+    target = workspace.file(
+        "agree-6.gguf", lambda path: gguf_factory.tiny_llama(path, vocab=VOCABULARY, layers=6, mixing=0.5)
+    )
+    folder = workspace.file("agree-6", lambda path: torch_target(path, target, 6))
+    sizes, numbers = Sizes(width=64, rank=32, ffn=96, vocabulary=len(CHOSEN)), np.asarray(CHOSEN)
+    facts = HeadFacts(
+        name="Tiny head",
+        sizes=sizes,
+        layers=(1, 3, 5),
+        target=target,
+        target_name="Tiny Llama",
+        target_hash="0" * 32,
+        target_vocabulary=VOCABULARY,
+        context_length=128,
+        acceptance=(0.5,),
+        made="2026-01-01 00:00",
+    )
+    parts = target_parts([target])
+    torch.manual_seed(2)
+    network = HeadNetwork(
+        sizes,
+        scale=torch.linspace(0.5, 2.0, 3 * sizes.width),
+        output=torch.from_numpy(parts.output[CHOSEN].astype(np.float32)),
+        output_norm=torch.from_numpy(parts.output_norm),
+    )
+    arrays = network.matrices()
+    file, head = workspace.folder / "made.gguf", workspace.folder / "made"
+    write_gguf(file, arrays, numbers, facts, "q8_0")
+    write_safetensors(head, arrays, numbers, facts)
+    results = []
+    for backend, files in ((llamacpp.BACKEND, (target, file)), (torch_backend.BACKEND, (folder, head))):
+        model, made = loaded(backend, workspace, *files)
+        assert (made.needs, made.window) == (("layer:1", "layer:3", "layer:5"), 1)
+        results.append(drafted(model, made)[1])
+        made.close()
+        model.close()
+    assert apart(results[1], results[0]) < CLOSE
 
 
 # --- layers for multi-token prediction -----------------------------------------------------------------
