@@ -12,6 +12,7 @@ import pytest
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
+import gguf_mimo
 import torch_factory
 import torch_heads
 from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
@@ -80,6 +81,8 @@ CASES: dict[str, Case] = {
     "eagle3-right-reduced": Case(_llama(0.0), _right_reduced, right=True),
     "mtp": Case(_hybrid(0.5)),
     "mtp-right": Case(_hybrid(0.0), right=True),
+    "mtp-chained": Case(lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.5)),
+    "mtp-chained-right": Case(lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.0), right=True),
     "torch": Case(_torch_llama, _torch_head(), torch=True),
     "torch-reduced": Case(_torch_llama, _torch_head(CHOSEN), chosen=True, torch=True),
     "torch-alone": Case(_torch_llama, _torch_head(foredraft_window=1), torch=True),
@@ -294,13 +297,16 @@ def test_the_rows_of_a_draft_leave_nothing(pair: Pair) -> None:
     model, head = pair
     features = states(model, TEXT)
     expected = head.forward([rows(1, TEXT, features, 1, 30, 20)]).copy()
+    head.truncate(1, 29)
+    following = drafted(head, [rows(1, TEXT, features, 29, 30, 1)], 3)
     end = 1
-    for count in (9, 1, 2, 8, 9):
+    for count in (9, 1, 2, 8, 8):
         drafted(head, [rows(0, TEXT, features, end, end + count, 1)], 3)
         end += count
         head.truncate(0, end)
         assert head.length(0) == end
-    assert end == 30
+    assert end == 29
+    assert drafted(head, [rows(0, TEXT, features, 29, 30, 1)], 3) == following
     head.truncate(0, 29)
     assert alike(head.forward([rows(0, TEXT, features, 29, 30, 1)]), expected[-1:])
 
@@ -379,7 +385,7 @@ def test_rows_that_it_cannot_compute(pair: Pair) -> None:
             head.forward([HeadRows(0, 14, TEXT[14:16], None, 2, (-1, -1))])
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3-right", "mtp", "torch", "torch-mtp"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3-right", "mtp", "mtp-chained", "torch", "torch-mtp"])
 def test_a_full_head_is_as_before(pair: Pair) -> None:
     model, head = pair
     text = text_tokens(CONTEXT, seed=6)

@@ -173,6 +173,16 @@ def test_scores_that_differ_widely(native: NativeLibrary) -> None:
     np.testing.assert_allclose(attended(attention), in_fp64(attention), atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("number", [-np.inf, 0.0, 2.5])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 97), (2, 49_157, 1), (5, 3, 64)])
+def test_what_is_filled_is_filled_whole(
+    native: NativeLibrary, shape: tuple[int, int, int], number: float
+) -> None:
+    found = kernel_check.filled(number, shape)
+    assert found.shape == shape
+    assert np.array_equal(found, np.full(shape, number, np.float32))
+
+
 # --- products ------------------------------------------------------------------------------------------
 
 WHOLE_BLOCKS = {"Q4_K", "Q5_K", "Q6_K"}

@@ -385,6 +385,7 @@ class Functions:
     ggml_backend_tensor_set: Callable[[Any, Any, int, int], None]
     ggml_blck_size: Callable[[int], int]
     ggml_build_forward_expand: Callable[[Any, Any], None]
+    ggml_fill: Callable[[Any, Any, float], Any]
     ggml_flash_attn_ext: Callable[[Any, Any, Any, Any, Any, float, float, float], Any]
     ggml_free: Callable[[Any], None]
     ggml_get_first_tensor: Callable[[Any], Any]
@@ -524,6 +525,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_tensor_set": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
     "ggml_blck_size": (ctypes.c_int64, (ctypes.c_int,)),
     "ggml_build_forward_expand": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_fill": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float)),
     "ggml_flash_attn_ext": (
         ctypes.c_void_p,
         (

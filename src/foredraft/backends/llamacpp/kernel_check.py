@@ -2,7 +2,7 @@
 
 What a mismatch of the two would do cannot be foreseen: it may compute wrong numbers or end the process. So a
 product with every type of weights and an attention are computed through ggml's graphs, by the kernels and by
-ggml itself, and compared. `kernels` calls `fault` in a child process.
+ggml itself, and compared; and a tensor is filled. `kernels` calls `fault` in a child process.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ NEAR = 0.01
 
 INPUTS = 512
 ROWS = (1, 3, 18)
+FILLED = (3, 301, 1)
 CELLS, HEADS, GROUPS, SIZE = 70, 6, 2, 64
 _CPU = 0  # ggml-backend.h: GGML_BACKEND_DEVICE_TYPE_CPU
 _META = 1 << 20
@@ -79,6 +80,8 @@ def fault(library: str, native: str) -> str:
             return f"their products with {name} are wrong on this llama.cpp"
     if not _near(attended(attention), attended_to):
         return "their attention is wrong on this llama.cpp"
+    if not np.array_equal(filled(2.5), np.full(FILLED, np.float32(2.5))):
+        return "what they fill is wrong on this llama.cpp"
     return ""
 
 
@@ -152,6 +155,14 @@ def attended(attention: Attention) -> Floats:
             for place, values, kind in zip(places, attention[:4], kinds, strict=True):
                 _write(place, stored(values, kind))
             return _computed(context, out, (rows, heads, size))
+
+
+def filled(number: float, shape: tuple[int, int, int] = FILLED) -> Floats:
+    """A tensor of this shape, outermost first, filled with a number."""
+    with _tensors() as context:
+        out = lib.ggml_fill(context, lib.ggml_new_tensor_4d(context, F32, *shape[::-1], 1), number)
+        with _placed(context, lib.ggml_backend_cpu_buffer_type()):
+            return _computed(context, out, shape)
 
 
 def stored(values: Floats, kind: int) -> npt.NDArray[Any]:

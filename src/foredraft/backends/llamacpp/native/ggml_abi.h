@@ -33,8 +33,8 @@ constexpr Named TYPES[] = {{F32, "f32"},        {F16, "f16"},        {BF16, "bf1
                            {Q4_K_TYPE, "q4_K"}, {Q5_K_TYPE, "q5_K"}, {Q6_K_TYPE, "q6_K"}};
 
 /* Numbers of operations, with the names that `ggml_op_name` has for them. */
-constexpr int MUL_MAT = 29, FLASH_ATTN_EXT = 74;
-constexpr Named OPERATIONS[] = {{MUL_MAT, "MUL_MAT"}, {FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}};
+constexpr int MUL_MAT = 29, FILL = 73, FLASH_ATTN_EXT = 74;
+constexpr Named OPERATIONS[] = {{MUL_MAT, "MUL_MAT"}, {FILL, "FILL"}, {FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}};
 
 /* Kinds of devices. */
 constexpr int DEVICE_CPU = 0, DEVICE_ACCELERATOR = 3;

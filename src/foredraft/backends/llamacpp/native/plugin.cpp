@@ -31,6 +31,7 @@ struct Plugin final : ExtraBuffers {
     }
     Traits * get_tensor_traits(const Tensor * op) override {
         if (op->op == MUL_MAT && holds(op->src[0])) return weights_of(op->src[0]);
+        if (op->op == FILL) return filling_of(op);
         return op->op == FLASH_ATTN_EXT ? attention_of(op) : nullptr;
     }
 };
