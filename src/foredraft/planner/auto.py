@@ -156,9 +156,10 @@ class AutoPlanner:
             for request, drafts in zip(requests, candidates, strict=True)
         ]
         accounts = [self._accounts[request.id] for request in requests]
-        budgets = [account.budget - account.needed for account in accounts]
+        budgets = [account.budget for account in accounts]
+        beside = [(gain, it.needed) for gain, it in zip(gains, accounts, strict=True)]
         limits = {
-            name: self._draft_models.limits(name, requests, budgets, self.cost, gains) for name in names
+            name: self._draft_models.limits(name, requests, budgets, self.cost, beside) for name in names
         }
         return limits if any(any(row) for row in limits.values()) else {}
 
@@ -232,7 +233,8 @@ class AutoPlanner:
         chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
         cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
         for draft, its in zip(drafts, chains, strict=True):
-            self._draft_models.offered(draft.source, *gain_of(its, cost, self.cost.per_request))
+            modesty = draft.confidence[0] / its[0] if draft.confidence and its[0] else None
+            self._draft_models.offered(draft.source, *gain_of(its, cost, self.cost.per_request), modesty)
         best: Draft | Tree
         if self._trees and may_merge(request, drafts):
             best = self._merger.merge(request.id, drafts, chains, deviations)
@@ -364,7 +366,10 @@ class AutoPlanner:
             self._merger.forget(request)
             return False
         self._merger.score(request, outcome.tokens)
-        return any(right for _, right, _ in self.acceptance.score(request, outcome.tokens))
+        scores = self.acceptance.score(request, outcome.tokens)
+        for source, right, wrong in scores:
+            self._draft_models.scored(source, right, wrong)
+        return any(right for _, right, _ in scores)
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
         """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""

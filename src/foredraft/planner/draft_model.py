@@ -30,6 +30,12 @@ CHEAP = 0.1
 STAYS_CHEAP = 0.3
 """The share above which a drafter that was cheap no longer is: what it takes follows the machine's load."""
 
+FIRST_ACCEPTANCE, FIRST_WEIGHT = 0.6, 4.0
+"""Of a token, before any was seen, and the number of tokens that this guess counts for."""
+
+KNOWN = 32
+"""Tokens from which its confidence is calibrated; before, its mean acceptance decides."""
+
 PROBE_TOKENS = 4
 """Tokens of a probe, unless they take long."""
 
@@ -60,6 +66,8 @@ class _Drafter:
     attempts: deque[float] = field(default_factory=_rolling)
     tokens: deque[float] = field(default_factory=_rolling)
     chunks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=7))
+    right: int = 0
+    tried: int = 0
     cheap: bool = False
     wait: int = 0
     misses: int = 0
@@ -70,6 +78,10 @@ class _Drafter:
 
     offers: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Of recent drafts: the plain rounds that they were expected to save, and at which length."""
+    modesty: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of their first tokens: the drafter's own probability as a share of what it is learnt to be worth. With
+    the target's noise a token is right far more often than it is likely (sampling/coupled.py).
+    """
 
     def gain(self, spoken: float = 0.0) -> float:
         """What a draft is expected to save beyond one that saves `spoken`."""
@@ -147,10 +159,11 @@ class DraftModels:
         requests: Sequence[RequestView],
         budgets: Sequence[float],
         curve: CostCurve,
-        gains: Sequence[float] = (),
+        beside: Sequence[tuple[float, float]] = (),
     ) -> list[DraftLimit | None]:
         """How far a costly drafter drafts for each request, None for not at all. `budgets`: in rounds;
-        `gains`: what the others' drafts for each request save, nothing by default.
+        `beside`: what the others' drafts for each request save, and the budget of all that a draft for it
+        needs to be verified; nothing by default.
         """
         drafter, share = self._drafters.setdefault(name, _Drafter()), curve.per_request
         asking = median(drafter.attempts) / share if drafter.attempts else 0.0
@@ -158,16 +171,20 @@ class DraftModels:
         # One more token pays while it is likelier than what it takes to draft and to verify it.
         price = max(drafter.token_cost / share, 1e-9)
         least = min(0.9, price + max(one_more - plain, 0.0) / share)
-        if not drafter.tokens or 1.0 + drafter.gain() - asking <= MARGIN:
-            limits = self._probe(drafter, requests, budgets, share, least if drafter.tokens else 0.0)
+        least *= min(1.0, median(drafter.modesty)) if drafter.modesty else 0.0
+        if drafter.tokens and drafter.tried < KNOWN:
+            limits = self._first(drafter, requests, budgets, curve)
+        elif not drafter.tokens or 1.0 + drafter.gain() - asking <= MARGIN:
+            limits = self._probe(drafter, requests, budgets, share)
         else:
             drafter.wait, drafter.misses = 1, 0
             limits = []
             for i, (request, budget) in enumerate(zip(requests, budgets, strict=True)):
-                rate = 1.0 + drafter.gain(gains[i] if gains else 0.0) - asking
+                spoken, needed = beside[i] if beside else (0.0, 0.0)
+                rate = 1.0 + drafter.gain(spoken) - asking
                 most = min(drafter.length, int((max(budget, 0.0) + OVERDRAFT / 2) / price))
                 worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
-                asked = rate > MARGIN and most and worth and budget >= 0.0
+                asked = rate > MARGIN and most and worth and budget >= 0.0 and needed <= sum(budgets)
                 limits.append(DraftLimit(most, least) if asked else None)
         drafter.asked = [
             (request.id, len(request.tokens), drafter.behind(request) > 0)
@@ -176,24 +193,45 @@ class DraftModels:
         ]
         return limits
 
-    def offered(self, name: str, gain: float = 0.0, length: int = 0) -> None:
+    def _first(
+        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], curve: CostCurve
+    ) -> list[DraftLimit | None]:
+        """Before enough is known: as its mean acceptance says."""
+        acceptance = (drafter.right + FIRST_ACCEPTANCE * FIRST_WEIGHT) / (drafter.tried + FIRST_WEIGHT)
+        length, rate = best_length(acceptance, drafter.token_cost, curve, len(requests))
+        if not length:
+            return self._probe(drafter, requests, budgets, curve.per_request)
+        most = curve.costs(len(requests) * length + 1)
+        added = (most[-1] - most[0]) / (len(requests) * length)
+        share = (drafter.token_cost + max(added, 0.0)) / curve.per_request
+        limits: list[DraftLimit | None] = []
+        for request, budget in zip(requests, budgets, strict=True):
+            tokens = min(length, int((max(budget, 0.0) + OVERDRAFT / 2) / max(share, 1e-9)))
+            worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
+            limits.append(DraftLimit(tokens) if tokens and worth and budget >= 0.0 else None)
+        return limits
+
+    def scored(self, name: str, right: int, wrong: int) -> None:
+        """Of a draft's tokens whose ancestors were right, `right` were right and `wrong` (0 or 1) wrong."""
+        drafter = self._drafters.setdefault(name, _Drafter())
+        drafter.right += right
+        drafter.tried += right + wrong
+
+    def offered(self, name: str, gain: float = 0.0, length: int = 0, modesty: float | None = None) -> None:
         """A draft of the drafter was expected to save `gain` plain rounds at its best length, none if it had
-        none.
+        none. `modesty`: its own probability of the first token as a share of the learnt one.
         """
         drafter = self._drafters.get(name)
         if drafter is None:
             return
         drafter.offers.append((gain, length))
+        if modesty is not None:
+            drafter.modesty.append(modesty)
         if drafter.attempts and gain > median(drafter.attempts):  # another probe may follow at once
             drafter.wait, drafter.misses = 1, 0
 
     def _probe(
-        self,
-        drafter: _Drafter,
-        requests: Sequence[RequestView],
-        budgets: Sequence[float],
-        share: float,
-        least: float,
+        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], share: float
     ) -> list[DraftLimit | None]:
         """Try it for the request that costs least to read, if its account allows and the back-off is over."""
         limits: list[DraftLimit | None] = [None] * len(requests)
@@ -207,7 +245,7 @@ class DraftModels:
         drafter.misses += 1
         drafter.wait = min(2**drafter.misses, MAX_WAIT)
         affordable = int(RESERVE / drafter.token_cost) if drafter.token_cost else PROBE_TOKENS
-        limits[i] = DraftLimit(max(1, min(affordable, PROBE_TOKENS)), least)
+        limits[i] = DraftLimit(max(1, min(affordable, PROBE_TOKENS)))
         return limits
 
     def _remaining(self, request: RequestView) -> float:
