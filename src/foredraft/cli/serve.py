@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -182,6 +183,7 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
             listening=listening,
             loaded=recorder.watch if recorder else None,
             other_programs=other_programs(),
+            environment=dict(os.environ),
         )
     return 0
 

@@ -20,6 +20,7 @@ from foredraft.server.extras.health import health_router
 from foredraft.server.extras.speculation import speculation_router
 from foredraft.server.extras.tokens import token_router
 from foredraft.server.gate import Gate
+from foredraft.server.idle_training import IdleTraining
 from foredraft.server.metrics import metrics_router
 from foredraft.server.openai.chat import chat_router
 from foredraft.server.openai.completions import completion_router
@@ -43,22 +44,21 @@ Reload = Callable[[], ServerSettings | ConfigError | None]
 """Returns new settings, the error that makes them unusable, or None if nothing changed."""
 
 
-def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | None = None) -> FastAPI:
+def build_app(
+    pool: ModelPool,
+    *,
+    allow_public: bool = False,
+    reload: Reload | None = None,
+    training: IdleTraining | None = None,
+) -> FastAPI:
     """The server around `pool`, which is closed at shutdown. `allow_public`: accept requests without keys and
-    with any Host header. `reload` is called every few seconds.
+    with any Host header. `reload` is called every few seconds. `training` runs while there are no
+    requests.
     """
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
-        sweeping = asyncio.create_task(_maintain(pool, reload))
-        yield
-        sweeping.cancel()
-        await pool.close()
-
     app = FastAPI(
         title="Foredraft",
         version=version("foredraft"),
-        lifespan=lifespan,
+        lifespan=lambda _: _alive(pool, reload, training),
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
@@ -97,14 +97,31 @@ def build_app(pool: ModelPool, *, allow_public: bool = False, reload: Reload | N
     return app
 
 
-async def _maintain(pool: ModelPool, reload: Reload | None) -> None:
-    """Unload idle models, and apply new settings."""
+@asynccontextmanager
+async def _alive(
+    pool: ModelPool, reload: Reload | None, training: IdleTraining | None
+) -> AsyncIterator[None]:
+    """What happens beside requests, from the start of the server to its end."""
+    sweeping = asyncio.create_task(_maintain(pool, reload, training))
+    if training is not None:
+        pool.on_request = training.request
+    yield
+    sweeping.cancel()
+    if training is not None:
+        await asyncio.to_thread(training.close)
+    await pool.close()
+
+
+async def _maintain(pool: ModelPool, reload: Reload | None, training: IdleTraining | None) -> None:
+    """Unload idle models, apply new settings, and train while nothing is asked."""
     while True:
         await asyncio.sleep(SWEEP_S)
         try:
             if reload is not None:
                 _take(pool, reload())
             await pool.sweep()
+            if training is not None:
+                training.check(busy=pool.busy)
         except Exception:
             logger.exception("Checking models and settings failed; it will be tried again.")
 

@@ -111,6 +111,8 @@ class ModelPool:
         self._loaded: dict[str, Served] = {}
         self._changing = asyncio.Lock()
         self.created = int(time.time())
+        self.on_request: Callable[[], None] = lambda: None
+        """Called whenever a model is asked for."""
 
     @property
     def names(self) -> list[str]:
@@ -135,6 +137,7 @@ class ModelPool:
         """The model with this name, loaded if needed. Raises ModelNotFoundError, CapacityError, and what
         loading raises.
         """
+        self.on_request()
         found = self.settings.answering(name) or self.resolve(name)
         if not self._usable(found):
             async with self._changing:
@@ -196,6 +199,11 @@ class ModelPool:
         await served.close()
         thaw_heap()
         self.metrics.unloaded(served.name)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a model is in use."""
+        return any(served.holders for served in self._loaded.values())
 
     async def unload(self, name: str) -> bool:
         """Free a model; its running requests end with an error. Returns whether it was loaded."""

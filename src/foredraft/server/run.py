@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 import uvicorn
@@ -14,7 +14,7 @@ from foredraft.config import OtherPrograms
 from foredraft.engine.engine import Engine
 from foredraft.engine.loading import freeze_heap
 from foredraft.engine.options import model_options
-from foredraft.errors import CapacityError, ForedraftError
+from foredraft.errors import CapacityError, ConfigError, ForedraftError
 from foredraft.library import models_dir, resolve, size_of
 from foredraft.server.allocator import give_back_large_blocks
 from foredraft.server.app import Reload, build_app
@@ -25,6 +25,7 @@ from foredraft.server.connection import (
     Patience,
     watch,
 )
+from foredraft.server.idle_training import IdleTraining, make_command, spawner
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
 
@@ -82,11 +83,12 @@ def run_server(
     listening: Callable[[str, str], None],
     loaded: Callable[[Engine], None] | None = None,
     other_programs: OtherPrograms | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Serve until interrupted; then running requests are finished first, and a second interrupt ends them.
     `listening` is called with the first model's name and the URL without a path. `reload` returns changed
     settings. `loaded` is called with every new engine on its own thread, before its first request.
-    `other_programs` as in `Engine.load`.
+    `other_programs` as in `Engine.load`. `environment`: of child processes of `idle_training`.
 
     Raises what loading the first model raises, and CapacityError if the port is in use.
     """
@@ -95,11 +97,32 @@ def run_server(
     give_back_large_blocks()
     load, measure = loader(settings, loaded, other_programs), size_on_disk(settings, other_programs)
     pool = ModelPool(settings, load, measure=measure)
-    app = build_app(pool, allow_public=allow_public, reload=reload)
+    training = _training(settings, other_programs, environment or {})
+    app = build_app(pool, allow_public=allow_public, reload=reload, training=training)
     config = uvicorn.Config(
         app, host=host, port=port, http=Connection, ws="none", log_config=None, access_log=False
     )
     _Server(config, pool, listening).run()
+
+
+def _training(
+    settings: ServerSettings, other_programs: OtherPrograms | None, environment: Mapping[str, str]
+) -> IdleTraining | None:
+    """What trains a head for the default model, if the settings want that. Raises ConfigError where it
+    cannot, and what finding the model raises.
+    """
+    name = settings.find_model(None)
+    if not settings.idle_training or name is None:
+        return None
+    kept = model_options({"cache_dir": settings.cache_dir, "other_programs": other_programs})
+    path = resolve(settings.models[name].path, models_dir(kept.cache_dir), kept.model.other_programs)
+    if path.suffix != ".gguf":
+        raise ConfigError(
+            f"idle_training: {path.name} is not a GGUF file; heads are trained for those only.",
+            hint="Remove idle_training from the settings.",
+        )
+    command = make_command(path, settings.models[name].threads)
+    return IdleTraining(spawner(command, {**environment, "FOREDRAFT_CACHE": str(kept.cache_dir)}))
 
 
 def loader(

@@ -207,7 +207,8 @@ class ServerSettings:
     not reachable from other computers. `admin_key_hash`: hash of the key for loading and unloading.
     `cors_origins`: web origins that may use the server; none by default. `memory_budget_bytes`: for all
     loaded models together, None is no limit. `idle_timeout_s`: seconds without a request after which a model
-    that is not pinned is unloaded; None keeps it. `llama_library`, `cache_dir`: as for `Engine.load`.
+    that is not pinned is unloaded; None keeps it. `idle_training`: train a head for the default model while
+    there are no requests. `llama_library`, `cache_dir`: as for `Engine.load`.
     `remember`: read and write the store of past outputs. `prefix_cache_gb`: disk space for conversations, for
     all models together.
     """
@@ -223,6 +224,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     memory_budget_bytes: int | None = None
     idle_timeout_s: float | None = None
+    idle_training: bool = False
     llama_library: Path | None = None
     cache_dir: Path | None = None
     remember: bool = True
@@ -267,6 +269,7 @@ class ServerSettings:
         for name, what in (("cache_dir", "folder"), ("llama_library", "shared library")):
             if not isinstance(getattr(self, name), Path | None):
                 raise checks.wrong(name, getattr(self, name), f"the path of a {what}")
+        checks.switch("idle_training", self.idle_training)
         checks.switch("remember", self.remember)
         kept: EngineOptions = {"remember": self.remember, "prefix_cache_gb": self.prefix_cache_gb}
         model_options({"cache_dir": self.cache_dir, **kept})

@@ -23,7 +23,7 @@ TOP = "the top level"
 
 NEEDS_RESTART = (
     "host", "port", "llama_library", "cache_dir", "remember", "prefix_cache_gb", "cors_origins",
-    "log_format", "metrics",
+    "log_format", "metrics", "idle_training",
 )  # fmt: skip
 """Settings that are only read when the server starts."""
 

@@ -22,7 +22,14 @@ from foredraft.backends.llamacpp.gguf_file import GGUFSummary, is_gguf, read_ggu
 from foredraft.draft.make import prompts
 from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
 from foredraft.draft.make.features import read_rows
-from foredraft.draft.make.sizes import Sizes, choose_vocabulary, count_tokens, layers_for, sizes_for
+from foredraft.draft.make.sizes import (
+    Sizes,
+    choose_vocabulary,
+    count_tokens,
+    layers_for,
+    most_tokens,
+    sizes_for,
+)
 from foredraft.draft.make.store import Examples, RowStore
 from foredraft.draft.make.weights import gguf_package, target_parts
 from foredraft.draft.make.workfolder import WorkFolder
@@ -271,7 +278,7 @@ class _Job:
         parts = target_parts(list(summary.files))
         chosen = ~examples.held_out
         counts = count_tokens(len(parts.embeddings), examples.tokens[chosen], examples.likely[chosen])
-        vocabulary = choose_vocabulary(counts)
+        vocabulary = choose_vocabulary(counts, at_most=most_tokens(summary.embedding_length))
         torch.manual_seed(0)
         network = HeadNetwork(
             sizes_for(summary.embedding_length, len(vocabulary)),

@@ -60,6 +60,15 @@ def sizes_for(width: int, vocabulary: int) -> Sizes:
     return Sizes(width, rank, 2 * width, vocabulary)
 
 
+def most_tokens(width: int) -> int:
+    """A bound on a head's vocabulary: its largest product is then about as large as all others together.
+
+    The default model's held-out answers are covered to 90 % by 4,096 tokens, to 94 % by 6,912, to 97 % by
+    16,384.
+    """
+    return max(_LEAST_VOCABULARY, 12 * width // VOCABULARY_STEP * VOCABULARY_STEP)
+
+
 def layers_for(count: int) -> tuple[int, int, int]:
     """The layers whose inputs a head reads, of a target with `count`: near the beginning, in the middle, and
     near the end, as EAGLE-3's published heads do.
@@ -78,15 +87,15 @@ def choose_vocabulary(counts: npt.NDArray[np.int64], *, at_most: int = 0) -> npt
     covered = np.cumsum(counts[order]) / max(1, counts.sum())
     size = min(_LEAST_VOCABULARY, total)
     most = min(total, at_most or total)
-    while 2 * size <= most and covered[2 * size - 1] - covered[size - 1] >= _LITTLE:
-        size *= 2
-    size = _refined(covered, size)
-    return np.sort(order[: min(size, most)])
+    while size < most and covered[min(2 * size, total) - 1] - covered[size - 1] >= _LITTLE:
+        size = min(2 * size, most)
+    return np.sort(order[: _refined(covered, size)])
 
 
 def _refined(covered: npt.NDArray[np.float64], size: int) -> int:
     """The smallest multiple of 256 from half of `size` on that covers nearly what `size` does."""
-    for smaller in range(max(VOCABULARY_STEP, size // 2), size, VOCABULARY_STEP):
+    first = max(1, size // 2 // VOCABULARY_STEP) * VOCABULARY_STEP
+    for smaller in range(first, size, VOCABULARY_STEP):
         if covered[size - 1] - covered[smaller - 1] < _LITTLE / 2:
             return smaller
     return size

@@ -30,7 +30,7 @@ from foredraft.draft.make.sizes import STEPS
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.torch_head import HeadNetwork
 
-RATE = 2e-3
+RATE = 1e-3
 WARM_UP = 50
 """Batches."""
 

@@ -12,7 +12,7 @@ from draft_make_cases import LENGTH, WIDTH, NumberTarget
 from foredraft.draft.make import workfolder
 from foredraft.draft.make.answers import Answer, AnswerFile
 from foredraft.draft.make.features import likeliest, read_rows
-from foredraft.draft.make.sizes import choose_vocabulary, count_tokens, layers_for, sizes_for
+from foredraft.draft.make.sizes import choose_vocabulary, count_tokens, layers_for, most_tokens, sizes_for
 from foredraft.draft.make.store import TOP, RowStore
 from foredraft.draft.make.workfolder import WorkFolder, drop_rows
 from foredraft.errors import CapacityError, ConfigError
@@ -170,6 +170,12 @@ def test_the_vocabulary_ends_where_twice_as_many_tokens_add_little() -> None:
     assert np.array_equal(flat, np.sort(flat))
 
 
+def test_the_vocabulary_is_bounded_by_the_width() -> None:
+    flat = np.ones(40_000, np.int64)
+    assert most_tokens(576) == 6912
+    assert 6400 <= len(choose_vocabulary(flat, at_most=6912)) <= 6912
+
+
 def test_a_small_vocabulary_is_kept_whole() -> None:
     assert choose_vocabulary(np.ones(384, np.int64)).tolist() == [*range(384)]
 
@@ -185,8 +191,8 @@ def test_layers_are_near_the_beginning_the_middle_and_the_end() -> None:
 
 
 def test_a_head_of_the_default_model_takes_at_most_8_mb() -> None:
-    sizes = sizes_for(576, 8192)
-    assert sizes.parameters * 20 / 32 < 8_000_000  # Q4_1
+    sizes = sizes_for(576, most_tokens(576))
+    assert sizes.parameters * 20 / 32 < 6_000_000  # Q4_1; the tokenizer takes 1.7 MB
     assert sizes.rank % sizes.head_dim == 0
 
 
