@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from foredraft.cli.head_files import is_head
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import cache_dir, locate, models_dir, other_programs
 from foredraft.config import Speculation
-from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, RequestError
+from foredraft.errors import (
+    ModelError,
+    ModelFormatError,
+    ModelNotFoundError,
+    RequestError,
+    UnsupportedModelError,
+)
 from foredraft.library.heads import resolve_head
 from foredraft.registry import backend_for, check_speculation
 
@@ -102,7 +109,15 @@ def load_engine(
     path = find_model(model)
     if chats:
         check_chat_template(path, options.get("llama_library"))
-    [engine] = load_engines(path, [speculation], options, console)
+    try:
+        [engine] = load_engines(path, [speculation], options, console)
+    except UnsupportedModelError as failed:
+        if not is_head(path):
+            raise
+        raise UnsupportedModelError(
+            f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
+            hint=f"Name the model, and its head: -m MODEL --speculate 'auto;heads:model={path}'",
+        ) from failed
     if chats and (error := engine.model.tokenizer.template_traits.error) is not None:
         engine.close()
         raise RequestError(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gguf_factory
+import gguf_heads
 from command_line import Command, Ran
 from foredraft.cli import COMMANDS, DEBUG_VARIABLE, run_command
 from foredraft.library.catalogue import install_default_model
@@ -498,3 +499,11 @@ def test_messages_break_between_words_on_a_terminal(arguments: tuple[str, ...]) 
     assert shown.split() == piped.split()
     assert all(len(line) <= 40 or " " not in line for line in shown.split("\n"))
     assert max(map(len, piped.split("\n"))) > 40
+
+
+def test_a_head_is_no_model(foredraft: Command, tmp_path: Path, tiny: Path) -> None:
+    head = gguf_heads.tiny_eagle3(tmp_path / "h-eagle3.gguf")
+    ran = foredraft("run", "-m", head, "--raw", "Hello", "-n", 2)
+    assert ran.code != 0
+    assert "is a head" in ran.err
+    assert f"heads:model={head}" in ran.err
