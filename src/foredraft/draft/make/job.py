@@ -51,6 +51,8 @@ WAVE = 16
 """Prompts that are written, and answered, before they are stored."""
 
 ANSWER_TOKENS = 256
+ANSWER_CONTEXT = 1024
+"""Tokens of a prompt and its answer, if no context length is asked for: eight of them are in memory."""
 
 ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
 ANSWERING = 0.35
@@ -195,6 +197,8 @@ class _Job:
             return
         options: EngineOptions = {**wishes.loading, "probe": False, "remember": False}
         options["sequences"] = SEQUENCES
+        trained = self._target.summary.context_length or ANSWER_CONTEXT
+        options["context_length"] = options.get("context_length") or min(ANSWER_CONTEXT, trained)
         with Engine.load(wishes.model, speculate="off", **options) as engine:
             seen = file.prompts()
             if wishes.traces is not None:

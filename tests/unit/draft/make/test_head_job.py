@@ -53,6 +53,8 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
 
 
 def test_a_head_is_made(wishes: Wishes, tmp_path: Path) -> None:
+    """With the context length that the model has, which is half of what is taken at most."""
+    wishes = replace(wishes, loading={**wishes.loading, "context_length": 0})
     stages: list[Stage] = []
     head = make_head(wishes, stages.append)
     assert [*dict.fromkeys(stage.name for stage in stages)] == [ANSWERS, FEATURES, TRAINING]
