@@ -265,7 +265,8 @@ class Drafter(Protocol):
     again where text was removed or is read again, and those of a prefix from a cache do not come.
 
     A drafter whose tokens take real time, as those of a network do, has `costly = True`: a planner then asks
-    it after the others, where what they found leaves something to gain.
+    it after the others, where what they found leaves something to gain. `reads` is the most tokens of a text
+    that it reads before a draft, if not all.
     """
 
     @property
@@ -300,12 +301,14 @@ class Drafter(Protocol):
 
 class Proposer(NamedTuple):
     """A drafter as a planner sees it. `match_length(request)`: tokens at the end of the request's text that
-    repeat earlier text; 0 of a drafter without that method. `costly`: whether its tokens take real time.
+    repeat earlier text; 0 of a drafter without that method. `costly`: whether its tokens take real time;
+    `reads`: the most tokens of a text that it reads before a draft, 0 for all.
     """
 
     name: str
     match_length: Callable[[RequestView], int]
     costly: bool = False
+    reads: int = 0
 
 
 class Planner(Protocol):

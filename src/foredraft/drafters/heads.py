@@ -168,6 +168,7 @@ class HeadsDrafter(StepwiseDrafter):
         self._head = head
         self._columns = columns
         self._window = min(window, head.window) if head.window else window
+        self.reads = self._window
         self._sequences = Sequences(head.sequences)
         self._texts: dict[int, _Text] = {}
 

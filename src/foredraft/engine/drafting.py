@@ -52,7 +52,12 @@ class Drafters:
     def proposers(self) -> list[Proposer]:
         """The drafters as a planner sees them."""
         return [
-            Proposer(drafter.name, self._match_length_of(drafter), bool(getattr(drafter, "costly", False)))
+            Proposer(
+                drafter.name,
+                self._match_length_of(drafter),
+                bool(getattr(drafter, "costly", False)),
+                int(getattr(drafter, "reads", 0)),
+            )
             for drafter in self._all()
         ]
 

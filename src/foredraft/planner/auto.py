@@ -98,6 +98,9 @@ class AutoPlanner:
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
         self._accounts[request.id] = Account()
         self._drafters = drafters
+        for drafter in drafters:
+            if drafter.reads:
+                self._draft_models.reads(drafter.name, drafter.reads)
         self._costly = self._find_costly()
 
     def _find_costly(self) -> list[str]:

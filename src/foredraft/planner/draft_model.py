@@ -69,6 +69,8 @@ class _Drafter:
     right: int = 0
     tried: int = 0
     cheap: bool = False
+    reads: int = 0
+    """The most tokens of a text that it reads before a draft; 0 for all."""
     wait: int = 0
     misses: int = 0
     read: dict[int, int] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class _Drafter:
     def behind(self, request: RequestView) -> int:
         """Chunks to be read before it can draft for the request; 0 where it nearly follows."""
         unread = len(request.tokens) - self.read.get(request.id, -SKIPPED)
+        if self.reads:
+            unread = min(unread, self.reads)
         return -(-unread // CHUNK) if unread > SKIPPED else 0
 
     def reading_cost(self, request: RequestView) -> float:
@@ -147,6 +151,10 @@ class DraftModels:
     def __init__(self) -> None:
         self._drafters: dict[str, _Drafter] = {}
         self._answers: deque[int] = deque(maxlen=32)
+
+    def reads(self, name: str, tokens: int) -> None:
+        """The drafter reads at most so many tokens of a text before a draft; 0 for all."""
+        self._drafters.setdefault(name, _Drafter()).reads = tokens
 
     def costly(self, name: str) -> bool:
         """Whether an attempt of the drafter takes real time, or was never measured."""
@@ -272,7 +280,8 @@ class DraftModels:
         chunks = 0
         for request, length, behind in asked:
             if behind:
-                chunks += max(1, -(-(length - drafter.read.get(request, 0)) // CHUNK))
+                unread = length - drafter.read.get(request, 0)
+                chunks += max(1, -(-(min(unread, drafter.reads) if drafter.reads else unread) // CHUNK))
             drafter.read[request] = length
         if chunks and cost > CHEAP:
             drafting = tokens * drafter.token_cost

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import geometric_mean
 
 from foredraft import Engine, SamplingParams
@@ -71,13 +72,18 @@ class Knowing:
 
 @contextmanager
 def playing(
-    traces: TraceSet, on: Curve, speculation: str, token: float = 0.06, scale: float = 1.0
+    traces: TraceSet,
+    on: Curve,
+    speculation: str,
+    token: float = 0.06,
+    scale: float = 1.0,
+    kind: type[Knowing] = Knowing,
 ) -> Iterator[tuple[Callable[[Trace], float], list[Knowing]]]:
     """(what answers a trace and returns its speedup, the drafter). A token takes `token` plain rounds."""
     model, made = ReplayModel(traces, on), list[Knowing]()
 
     def create(context: DrafterContext, options: Mapping[str, str]) -> Knowing:
-        made.append(Knowing(model, traces, on.v1_ms * token, scale))
+        made.append(kind(model, traces, on.v1_ms * token, scale))
         return made[0]
 
     register_drafter(Knowing.name, create)
@@ -95,6 +101,28 @@ def playing(
             assert not engine.notes
     finally:
         unregister_drafter(Knowing.name)
+
+
+class Reading(Knowing):
+    """It first reads a text, at most `reads` tokens of it (0: all), in a plain round for 64 tokens."""
+
+    reads = 0
+
+    def start(self, request: RequestView) -> None:
+        super().start(request)
+        self._unread = len(request.tokens)
+
+    def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        tokens = min(self._unread, self.reads) if self.reads else self._unread
+        self._model.seconds += tokens / 64 * self._token_ms / 0.06 / 1e3
+        self._unread = 0
+        return super().draft(requests)
+
+
+class ReadingLittle(Reading):
+    """At most 64 tokens."""
+
+    reads = 64
 
 
 def mean(on: str, speculation: str, scale: float = 1.0) -> float:
@@ -128,3 +156,21 @@ def test_it_is_not_asked_where_others_have_more() -> None:
         assert before > 100
         assert answer(copied) > 2.5
         assert len(drafter.asked) - before < 12
+
+
+def test_what_is_read_of_a_short_prompt_says_nothing_of_a_long_one_where_reading_is_bounded() -> None:
+    """Answers to short prompts, then one to a long one, whose reading would take longer than all of it."""
+    short, long = noise_traces(4, prompt=120, output=60), noise_traces(1, prompt=6000, output=80)
+    last = replace(long.traces[0], id="long")
+    asked = {}
+    for kind in (Reading, ReadingLittle):
+        with playing(trace_set([*short.traces, last]), curve("gpu"), "auto;knowing", kind=kind) as played:
+            answer, made = played
+            for trace in short.traces:
+                answer(trace)
+            before = len(made[0].asked)
+            assert before > 20
+            answer(last)
+            asked[kind] = len(made[0].asked) - before
+    assert asked[Reading] == 0
+    assert asked[ReadingLittle] > 20
