@@ -26,8 +26,9 @@ class HeadNetwork(nn.Module):  # type: ignore[misc]
     vocabulary). Parameters have the names of the GGUF format's tensors, with "_" for ".".
 
     `scale` (3 × width) is the usual size of each feature after normalisation. `output` (vocabulary, width)
-    are the target's output rows of the tokens that the head proposes. They are trained, too: measured on the
-    default model, 100 s of a processor, 0.285 in place of 0.275 right at depth 1.
+    are the target's output rows of the tokens that the head proposes. They are trained, too: on the
+    default model that is as good after 100 s of a processor (0.289 right at depth 1, frozen 0.290), with a
+    sixth fewer batches in that time.
     """
 
     def __init__(self, sizes: Sizes, *, scale: Tensor, output: Tensor, output_norm: Tensor) -> None:
