@@ -212,7 +212,8 @@ class RelativeCosts:
         rows = rows if rows <= _LARGEST else rows + -rows % 16  # up, as bounds need it
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
-        values = size.values if size and now - size.at <= OUTDATED_ROUNDS else deque[float](maxlen=WINDOW)
+        outdated = size is not None and now - size.at > OUTDATED_ROUNDS
+        values = size.values if size and not outdated else deque[float](maxlen=WINDOW)
         least = expected / ODD_FACTOR if size or rows in self._stored else 0.0  # drafts may turn out cheap
         if sure or least < cost < expected * ODD_FACTOR:
             values.append(cost)
@@ -226,7 +227,8 @@ class RelativeCosts:
             size = self._sizes[rows] = _Size(self._stored.get(rows, expected))
         size.at, size.values, size.value = now, values, median(values)
         self._measured += 1
-        if self._measured <= FEW or abs(size.value - size.drawn) > 0.01 * size.drawn:
+        # One that was outdated is certain again, also where its value is the old one.
+        if outdated or self._measured <= FEW or abs(size.value - size.drawn) > 0.01 * size.drawn:
             self._valid_until = -1
 
     def known(self, now: int) -> dict[int, float]:

@@ -23,6 +23,7 @@ from foredraft.planner.cost import (
     TOLERANCE,
     WINDOW,
     CostCurve,
+    RelativeCosts,
     band_of,
     batch_class,
     depth_of,
@@ -155,6 +156,22 @@ def test_what_was_measured_long_ago_counts_only_where_it_is_cheap() -> None:
     assert by_rows(curve, 4) == pytest.approx([1.0, 1.1, 1.725, 1 + 3 * PRIOR_SLOPE])
     play(curve, 4, truth=linear(0.2))
     assert curve.forward_cost(4) == pytest.approx(1.6), "so it is measured again"
+
+
+def test_what_was_measured_long_ago_counts_again_when_it_is_measured_as_it_was() -> None:
+    curve, sizes = RelativeCosts({}, {}, 0), (2, 3, 4, 5, 6, 7, 8, 10)
+    for rows in sizes:
+        for _ in range(FEW):
+            curve.learn(rows, linear(0.2)(rows), 1)
+    for now in (OUTDATED_ROUNDS - 30, OUTDATED_ROUNDS + 2):
+        curve.learn(2, 1.2, now)
+        curve.upto(12, now)
+    now = OUTDATED_ROUNDS + 100
+    assert curve.upto(12, now)[7] < 2.0
+    for rows in (5, 6, 7):
+        curve.learn(rows, linear(0.2)(rows), now)
+        curve.upto(12, now)
+    assert curve.upto(12, now)[5:8] == pytest.approx([1.8, 2.0, 2.2])
 
 
 def test_many_sizes_do_not_make_it_large() -> None:
