@@ -119,11 +119,17 @@ def _with_head(
 def _load_target(
     path: Path, reading: Speculation, loading: dict[str, Any], errors: Console, stack: ExitStack
 ) -> tuple[Engine, Model]:
-    """(an engine that answers, the model to be read with). `reading`: what the model is loaded for."""
+    """(an engine that answers, the model to be read with). `reading`: what the model is loaded for. Raises
+    UnsupportedModelError if it had to be loaded without what a head reads.
+    """
     options = loading | {"sequences": TOGETHER, "remember": False}
     answering, other = load_engines(path, [parse_speculation(AUTO), reading], options, errors)
     stack.enter_context(answering)
     stack.enter_context(other)
+    if not reading.off and not other.model.capabilities.features:
+        raise UnsupportedModelError(
+            "; ".join(other.notes), hint="Without that no head of this model can be scored."
+        )
     other.set_speculation(OFF)
     return answering, other.model
 

@@ -103,13 +103,13 @@ class Engine:
         settings = [as_speculation(speculate) for speculate in speculations]
         for speculation in settings:
             check_speculation(speculation)
-        parts, loading = load_parts(model, settings, options)
+        parts, loading, unwatched = load_parts(model, settings, options)
         engines = [cls(part) for part in parts]
         with ExitStack() as loaded:
             for engine in engines:
                 loaded.enter_context(engine)
             for engine, speculation in zip(engines, settings, strict=True):
-                engine._keep(Kept.of(engine.model, loading))
+                engine._keep(Kept.of(engine.model, loading, unwatched))
                 engine.set_speculation(speculation)
             loaded.pop_all()
         return engines
@@ -134,8 +134,15 @@ class Engine:
                 "Speculation cannot be changed while a request is running.",
                 hint="Wait until the engine is idle, or abort its requests.",
             )
-        store, options = self._kept.store, self._kept.options
-        setup = assemble(self.model, speculation, store=store, options=options, clock=self._clock)
+        kept = self._kept
+        setup = assemble(
+            self.model,
+            speculation,
+            store=kept.store,
+            options=kept.options,
+            unwatched=kept.unwatched,
+            clock=self._clock,
+        )
         self._warm_up.end(self._runner.setup.planner)
         if setup.drafters:
             try:

@@ -103,15 +103,20 @@ def belongs(model: Model, options: ModelOptions) -> bool:
 
 
 def load_head(
-    model: Model, name: str, options: ModelOptions, *, sequences: int, notice: Notice
+    model: Model, name: str, options: ModelOptions, unwatched: str = "", *, sequences: int, notice: Notice
 ) -> tuple[Head, str]:
-    """(the head of that name, or with "" the one that belongs to the model; what is shown of it). Raises what
-    `HeadLoader` does.
+    """(the head of that name, or with "" the one that belongs to the model; what is shown of it).
+
+    `unwatched`: why the model was loaded without what it reads, if it should have been. One that belongs to
+    the model and cannot be used is a `notice` where another drafts. Raises what `HeadLoader` does.
     """
     info = model.info
     if not info.path:  # a model that was made by hand
         return model.load_head(Path(name) if name else None, sequences=sequences), name or OWN
-    found = find_head(Path(info.path), name, options, notice)
+    unusable: list[str] = []
+    found = find_head(Path(info.path), name, options, unusable.append)
+    if found is None and unusable:
+        raise UnsupportedModelError("; ".join(unusable), hint="Name another head: heads:model=FILE")
     if found is None:
         raise ModelNotFoundError(
             f"{info.name} has no layers for multi-token prediction, and no head was found for it.",
@@ -119,7 +124,10 @@ def load_head(
         )
     if not set(found.needs) <= set(model.capabilities.features):
         raise UnsupportedModelError(
-            f"{info.name} was loaded without the hidden states that its head reads: load it again.",
+            unwatched
+            or f"{info.name} was loaded without the hidden states that its head reads: load it again.",
             hint="What a head reads is settled when the model is loaded.",
         )
+    for note in unusable:
+        notice(note)
     return model.load_head(found.file, sequences=sequences), found.name

@@ -21,7 +21,7 @@ from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.engine.prefix.disk import PrefixDisk, open_disk
 from foredraft.engine.profile_store import ProfileStore, profiles_dir
 from foredraft.engine.speculation import PlannerStore
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, ForedraftError
 from foredraft.library import models_dir, resolve
 from foredraft.protocols import Model
 from foredraft.registry import backend_for
@@ -32,16 +32,18 @@ class Kept:
     """What an engine may keep between runs, and the options its model was loaded with.
 
     `store`: the folder of past outputs; `planner_store`: what is stored of costs and acceptance; `disk`: the
-    KV cells of prefixes. None where nothing may be kept, as with a model that was made by hand.
+    KV cells of prefixes. None where nothing may be kept, as with a model that was made by hand. `unwatched`:
+    why the model was loaded without what a head reads, though a head was to draft; "" if that is not so.
     """
 
     options: ModelOptions = field(default_factory=ModelOptions)
     store: Path | None = None
     planner_store: PlannerStore | None = None
     disk: PrefixDisk | None = None
+    unwatched: str = ""
 
     @classmethod
-    def of(cls, model: Model, options: LoadOptions) -> Self:
+    def of(cls, model: Model, options: LoadOptions, unwatched: str) -> Self:
         """Opens what is there. Raises ConfigError where the folder of prefixes cannot be used."""
         profiles = ProfileStore(profiles_dir(options.cache_dir))
         return cls(
@@ -49,14 +51,16 @@ class Kept:
             options.cache_dir / "store" if options.remember else None,
             PlannerStore(profiles, model.info, remember=options.remember),
             open_disk(model, options.cache_dir, options.prefix_bytes),
+            unwatched,
         )
 
 
 def load_parts(
     model: str | Path | None, settings: Sequence[Speculation], options: EngineOptions
-) -> tuple[list[Model], LoadOptions]:
-    """(a model for an engine of each setting, the options, checked). They share the weights, and each has the
-    sequences that the options say. Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
+) -> tuple[list[Model], LoadOptions, str]:
+    """(a model for an engine of each setting, the options, checked, and `Kept.unwatched`). The models share
+    the weights, and each has the sequences that the options say. Raises ConfigError, ModelError,
+    CapacityError, MissingDependencyError.
     """
     parts = len(settings)
     if not parts:
@@ -67,7 +71,22 @@ def load_parts(
     binding.choose(loading.model.llama_library)  # before any header is read with another
     watch = features_needed(path, settings, loading.model)
     wanted = replace(loading.model, sequences=parts * loading.model.sequences, watch=watch)
-    return split(backend_for(path).load(path, wanted), parts), loading
+    loaded, unwatched = _with_or_without_heads(path, wanted)
+    return split(loaded, parts), loading, unwatched
+
+
+def _with_or_without_heads(path: Path, wanted: ModelOptions) -> tuple[Model, str]:
+    """(the model, `Kept.unwatched`). What a head reads takes memory, functions and formats that the model
+    alone does not need, and no head is worth a model that does not load.
+    """
+    backend, unwatched = backend_for(path), ""
+    if wanted.watch:
+        try:
+            return backend.load(path, wanted), ""
+        except ForedraftError as error:
+            unwatched = f"the model cannot be loaded with what a head reads: {error.message.splitlines()[0]}"
+    # Here, because the error above holds on to what was loaded until then.
+    return backend.load(path, replace(wanted, watch=())), unwatched
 
 
 def freeze_heap() -> None:

@@ -91,16 +91,18 @@ def assemble(
     *,
     store: Path | None,
     options: ModelOptions,
+    unwatched: str = "",
     clock: Callable[[], float] = perf_counter,
 ) -> Setup:
-    """Build the drafters. Raises SpeculationStringError for what the user must correct; anything else that
-    keeps a drafter from being used becomes a note, and the engine goes on without it.
+    """Build the drafters. `unwatched`: why the model was loaded without what its head reads, if it should
+    have been. Raises SpeculationStringError for what the user must correct; anything else that keeps a
+    drafter from being used becomes a note, and the engine goes on without it.
     """
     drafters: list[Drafter] = []
     notes: list[str] = []
     reason = _why_impossible(model, speculation)
     heads: list[str] = []
-    context = _context(model, store, options, notes.append, heads.append)
+    context = _context(model, store, options, unwatched, notice=notes.append, on_head=heads.append)
     for stage in [] if reason else _stages(speculation, model, options):
         try:
             drafters.append(create_drafter(stage, context))
@@ -155,6 +157,8 @@ def _context(
     model: Model,
     store: Path | None,
     options: ModelOptions,
+    unwatched: str,
+    *,
     notice: Callable[[str], None],
     on_head: Callable[[str], None],
 ) -> DrafterContext:
@@ -166,7 +170,7 @@ def _context(
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
     def load_own(path: str, *, sequences: int) -> Head:
-        head, shown = load_head(model, path, options, sequences=sequences, notice=notice)
+        head, shown = load_head(model, path, options, unwatched, sequences=sequences, notice=notice)
         on_head(shown)
         return head
 

@@ -12,7 +12,9 @@ import gguf_factory
 import gguf_heads
 import gguf_hybrids
 from command_line import Command, Ran
+from foredraft.backends.llamacpp import ext
 from foredraft.engine.engine import Engine
+from foredraft.errors import MissingDependencyError
 
 TOKENS = 64
 WORDS = [f"{size} {word}" for size in ("small", "large") for word in ("cat", "sea", "tree", "stone")]
@@ -99,3 +101,23 @@ def test_layers_of_its_own_that_it_has_not(foredraft: Command, prompts: Path, ta
     ran = scored(foredraft, prompts, target, "own")
     assert (ran.code, ran.out) == (2, "")
     assert "no layers for multi-token prediction" in ran.err
+
+
+def test_a_library_without_functions_for_heads(
+    foredraft: Command, prompts: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head cannot be scored; an answer needs none."""
+
+    def lacking() -> ext.Functions:
+        raise MissingDependencyError("The library lacks a function for heads.")
+
+    monkeypatch.setattr(ext, "functions", lacking)
+    head = gguf_heads.tiny_eagle3(tmp_path / "head.gguf", right=target)
+    ran = scored(foredraft, prompts, target, head)
+    assert (ran.code, ran.out) == (2, "")
+    assert "lacks a function for heads" in " ".join(ran.err.split())
+    own = gguf_hybrids.tiny_qwen35(tmp_path / "own.gguf", following=1)
+    with Engine.load(own, cache_dir=tmp_path, threads=1) as engine:
+        [why] = [note for note in engine.notes if "heads" in note]
+        assert "lacks a function for heads" in why
+        assert len(engine.generate([1, 2], max_tokens=4, ignore_eos=True).tokens) == 4

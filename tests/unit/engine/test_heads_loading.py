@@ -12,7 +12,7 @@ import pytest
 from foredraft import Engine, registry
 from foredraft.config import ModelOptions
 from foredraft.engine import heads, loading
-from foredraft.errors import ModelFormatError, SpeculationStringError
+from foredraft.errors import CapacityError, ModelFormatError, SpeculationStringError
 from foredraft.library.catalogue import heads_dir, list_models, models_dir
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.heads import head_of, resolve_head
@@ -31,6 +31,7 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.loaded: list[ModelOptions] = []
+        self.watches = True
 
     def accepts(self, path: Path) -> bool:
         return path.read_bytes().startswith(b"GGUF")
@@ -45,6 +46,8 @@ class FakeBackend:
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         self.loaded.append(options)
+        if options.watch and not self.watches:
+            raise CapacityError("There is no room for that.")
         model = TakesFiles(258, logits=markov_logits(258, order=1), features=options.watch)
         model.info = replace(model.info, path=str(path), name=path.stem, file_hash=fingerprint_of(path))
         model.with_capabilities(sequences=max(4, options.sequences))
@@ -182,7 +185,7 @@ def test_an_unusable_head_that_was_found_is_a_note(
     place("m-eagle3.gguf", b"junk")
     [engine] = load(place("m.gguf"), own_cache, "auto")
     assert backend.loaded[-1].watch == ()
-    [note, _] = engine.notes
+    [note] = engine.notes
     assert "m-eagle3.gguf cannot be used with this model: m-eagle3.gguf is no head." in note
     assert len(engine.generate([1], max_tokens=5, ignore_eos=True).tokens) == 5
     [engine] = load(place("m.gguf", b"GGUF own"), own_cache, "auto")  # then its own layers
@@ -243,6 +246,37 @@ def test_a_model_loaded_without_says_that_it_must_be_loaded_again(
     engine.set_speculation("heads:max=3")
     assert engine.notes == ()
     assert engine.setup.head == "its own layers"
+
+
+def test_a_model_that_cannot_be_loaded_with_its_head_is_loaded_without(
+    backend: FakeBackend, place: Place, own_cache: Path
+) -> None:
+    backend.watches = False
+    path, head = place("m.gguf", b"GGUF own"), place("mine.gguf", HEAD)
+    for settings in ("auto", "heads", f"auto;heads:model={head}"):
+        [engine] = load(path, own_cache, settings)
+        assert [bool(options.watch) for options in backend.loaded[-2:]] == [True, False]
+        why = "the model cannot be loaded with what a head reads: There is no room for that."
+        [note] = engine.notes
+        assert note.startswith("drafter heads")
+        assert note.endswith(f"cannot be used: {why}")
+        assert "heads" not in drafters(engine)
+        assert len(engine.generate([1], max_tokens=5, ignore_eos=True).tokens) == 5
+    engine.set_speculation("auto")  # it is the same model still
+    assert [why in note for note in engine.notes] == [True]
+    [engine] = load(path, own_cache, "suffix")
+    assert engine.notes == ()
+
+
+def test_a_model_that_cannot_be_loaded_at_all_raises_its_own_error(
+    backend: FakeBackend, place: Place, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, options: ModelOptions) -> Model:
+        raise ModelFormatError("with a head" if options.watch else "damaged")
+
+    monkeypatch.setattr(backend, "load", fail)
+    with pytest.raises(ModelFormatError, match=r"^damaged"):
+        load(place("m.gguf", b"GGUF own"), own_cache, "auto")
 
 
 def test_bad_options_are_errors(backend: FakeBackend, place: Place, own_cache: Path) -> None:
