@@ -113,11 +113,13 @@ def make(model: str | None, **options: Any) -> None:
     console = stderr_console()
     progress = _Lines(console)
     try:
-        head = make_head(wishes, progress.tell)
+        head = make_head(wishes, progress.tell, progress.note)
     except KeyboardInterrupt:
         progress.end()
         console.print(
-            f"What was done is kept in {work}: the same command goes on from there.", highlight=False
+            f"What was done is kept in {work}: the same command goes on from there.",
+            highlight=False,
+            markup=False,
         )
         raise
     progress.end()
@@ -173,6 +175,11 @@ class _Lines:
             self._told = now
             self._console.print(line, highlight=False, soft_wrap=True)
 
+    def note(self, sentence: str) -> None:
+        """Print a sentence below what is there."""
+        self.end()
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
     def _left(self, stage: Stage, now: float) -> str:
         done = stage.done - self._from
         if done <= 0.01 or stage.done >= 1.0:
@@ -184,6 +191,7 @@ class _Lines:
         """Leave the line that is rewritten."""
         if self._console.is_terminal and self._stage:
             self._console.print()
+        self._stage = ""
 
 
 def pays(result: Result) -> bool:

@@ -157,27 +157,34 @@ def check_target(path: Path) -> Target:
     return target
 
 
-def make_head(wishes: Wishes, tell: Callable[[Stage], None]) -> TrainedHead:
-    """Do all stages; `tell` hears how far each is, once a second or so. Raises ConfigError, ModelError,
-    CapacityError, MissingDependencyError, BackendError, OSError.
+def make_head(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]) -> TrainedHead:
+    """Do all stages; `tell` hears how far each is, once a second or so, and `note` what a user should know
+    besides, in a sentence. Raises ConfigError, ModelError, CapacityError, MissingDependencyError,
+    BackendError, OSError.
     """
     target = check_target(wishes.model)
     recipe = {"target": target.summary.name, "hash": target.hash, "layers": list(target.layers)}
     folder = WorkFolder(wishes.work, recipe)
     with folder.locked():
-        return _Job(wishes, target, folder, tell).run()
+        return _Job(wishes, target, folder, tell, note).run()
 
 
 class _Job:
     """All stages, over one work folder that is locked."""
 
     def __init__(
-        self, wishes: Wishes, target: Target, folder: WorkFolder, tell: Callable[[Stage], None]
+        self,
+        wishes: Wishes,
+        target: Target,
+        folder: WorkFolder,
+        tell: Callable[[Stage], None],
+        note: Callable[[str], None],
     ) -> None:
         self._wishes = wishes
         self._target = target
         self._folder = folder
         self._tell = tell
+        self._note = note
         self._file = AnswerFile(folder.answers)
         self._store = RowStore(folder.rows, target.width)
         self._most = folder.most_rows(target.width)
@@ -257,9 +264,9 @@ class _Job:
         seconds, folder = self._wishes.seconds, self._folder
         before = folder.spent(ANSWERS) + folder.spent(FEATURES)
         budget = max(LEAST_TRAINING * seconds, seconds - before)
-        trainer, vocabulary = self._trainer(examples, budget)
-        if folder.checkpoint.exists():
-            _resume(trainer, folder.checkpoint)
+        trainer, vocabulary = self._resumed(examples, budget)
+        if trainer.progress.done:
+            self._note("The training had ended before; with more time (--minutes) it goes on.")
         try:
             trainer.run(
                 lambda: self._tell(_training_stage(trainer, budget)), lambda: trainer.save(folder.checkpoint)
@@ -271,8 +278,43 @@ class _Job:
         unseen = tuple(answer for answer in self._file.answers if answer.held_out)
         return _finished(self._target, trainer, vocabulary, (len(examples.training), unseen))
 
-    def _trainer(self, examples: Examples, budget: float) -> tuple[Trainer, npt.NDArray[np.int64]]:
-        """A trainer for these examples, and the tokens that the head proposes."""
+    def _resumed(self, examples: Examples, budget: float) -> tuple[Trainer, npt.NDArray[np.int64]]:
+        """A trainer that goes on from the checkpoint, if there is one, and the tokens that the head proposes:
+        those that were chosen when the training began, whatever answers there are since.
+        """
+        checkpoint = self._folder.checkpoint
+        if checkpoint.exists():
+            from foredraft.draft.make.training import stored_vocabulary
+
+            try:
+                vocabulary = stored_vocabulary(checkpoint)
+                trainer = self._trainer(examples, budget, vocabulary)
+                trainer.resume(checkpoint)
+                return trainer, vocabulary
+            except (
+                RuntimeError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                EOFError,
+                OSError,
+                UnpicklingError,
+            ):
+                self._note(f"{checkpoint} is damaged or of another version: the training begins again.")
+                checkpoint.unlink(missing_ok=True)
+        counts = self._counts(examples)
+        vocabulary = choose_vocabulary(counts, at_most=most_tokens(self._target.summary.embedding_length))
+        return self._trainer(examples, budget, vocabulary), vocabulary
+
+    def _counts(self, examples: Examples) -> npt.NDArray[np.int64]:
+        """How often each of the target's tokens is in what is learned from."""
+        chosen = ~examples.held_out
+        size = self._target.summary.vocab_size
+        return count_tokens(size, examples.tokens[chosen], examples.likely[chosen])
+
+    def _trainer(self, examples: Examples, budget: float, vocabulary: npt.NDArray[np.int64]) -> Trainer:
+        """A trainer that begins."""
         import torch
 
         from foredraft.draft.make.torch_head import HeadNetwork
@@ -280,9 +322,6 @@ class _Job:
 
         summary = self._target.summary
         parts = target_parts(list(summary.files))
-        chosen = ~examples.held_out
-        counts = count_tokens(len(parts.embeddings), examples.tokens[chosen], examples.likely[chosen])
-        vocabulary = choose_vocabulary(counts, at_most=most_tokens(summary.embedding_length))
         torch.manual_seed(0)
         network = HeadNetwork(
             sizes_for(summary.embedding_length, len(vocabulary)),
@@ -292,10 +331,9 @@ class _Job:
         )
         threads = self._wishes.loading.get("threads", 0)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        trainer = Trainer(
+        return Trainer(
             network, examples, parts.embeddings, vocabulary, budget=budget, device=device, threads=threads
         )
-        return trainer, vocabulary
 
 
 def _waves(
@@ -315,16 +353,6 @@ def _waves(
         empty = 0 if wave else empty + 1
         if wave:
             yield wave
-
-
-def _resume(trainer: Trainer, checkpoint: Path) -> None:
-    """Go on from a checkpoint, if it is of a network of the same sizes: with more answers than then, the
-    vocabulary may be another.
-    """
-    try:
-        trainer.resume(checkpoint)
-    except (RuntimeError, ValueError, KeyError, EOFError, OSError, UnpicklingError):
-        checkpoint.unlink(missing_ok=True)
 
 
 def _training_stage(trainer: Trainer, budget: float) -> Stage:

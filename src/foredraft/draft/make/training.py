@@ -13,6 +13,7 @@ The learning rate is steady after a warm-up, and falls to nothing at the end (Hu
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -29,6 +30,8 @@ from torch.nn import functional
 from foredraft.draft.make.sizes import STEPS
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.torch_head import HeadNetwork
+from foredraft.draft.make.workfolder import size
+from foredraft.errors import CapacityError
 
 RATE = 1e-3
 WARM_UP = 50
@@ -88,11 +91,12 @@ class Acceptance:
 @dataclass(slots=True)
 class Progress:
     """Where a training is. `elapsed`: its seconds so far, over all runs; `falling_from`: when the rate began
-    to fall, in these seconds.
+    to fall, in these seconds; `warming_from`: the batch at which the optimiser began.
     """
 
     elapsed: float = 0.0
     batches: int = 0
+    warming_from: int = 0
     falling_from: float | None = None
     falling_until: float = 0.0
     measured: list[tuple[float, Acceptance]] = field(default_factory=list)
@@ -204,14 +208,15 @@ class Trainer:
         found = self.acceptance()
         self.progress.measured.append((self.progress.elapsed, found))
         if self.best is None or found.length > self.best[0].length:
-            state = {
-                name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()
-            }
-            self.best = found, state
+            self.best = found, self._weights()
+
+    def _weights(self) -> dict[str, Tensor]:
+        """A copy of the network's."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
 
     def _batch(self) -> None:
         progress = self.progress
-        factor = min(1.0, (progress.batches + 1) / WARM_UP)
+        factor = min(1.0, (progress.batches - progress.warming_from + 1) / WARM_UP)
         if progress.falling_from is not None:
             length = max(1e-9, progress.falling_until - progress.falling_from)
             factor *= max(0.0, 1.0 - (progress.elapsed - progress.falling_from) / length)
@@ -291,10 +296,14 @@ class Trainer:
     # --- checkpoints -------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write everything that is needed to go on, atomically. Raises OSError."""
+        """Write everything that is needed to go on, atomically: at the end, the best weights only, a quarter
+        of it. Raises CapacityError if it cannot be written.
+        """
+        ended = self.progress.done
         state = {
-            "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "vocabulary": self._vocabulary.cpu(),
+            "network": None if ended else self.network.state_dict(),
+            "optimizer": None if ended else self._optimizer.state_dict(),
             "progress": asdict(self.progress),
             "best": None if self.best is None else (asdict(self.best[0]), self.best[1]),
         }
@@ -302,24 +311,41 @@ class Trainer:
         try:
             torch.save(state, temporary)
             temporary.replace(path)
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError where the disk is full
+            raise CapacityError(
+                f"The state of the training cannot be written to {path.parent}, where "
+                f"{size(shutil.disk_usage(path.parent).free)} are free.",
+                hint="Free some space; the same command then goes on from what was written last.",
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
 
     def resume(self, path: Path) -> None:
-        """Go on from what `save` wrote. Raises OSError, and RuntimeError, ValueError, KeyError or
-        pickle.UnpicklingError if it is damaged or of another network.
+        """Go on from what `save` wrote. The best weights are measured again: there may be other held-out
+        answers than then, and measurements on those say nothing here.
+
+        Raises OSError, and RuntimeError, ValueError, KeyError, TypeError or pickle.UnpicklingError if it is
+        damaged, of another network, or of a head that proposes other tokens.
         """
         state = torch.load(path, map_location=self._device, weights_only=True)
+        if not torch.equal(state["vocabulary"], self._vocabulary):
+            raise ValueError("its head proposes other tokens")
         values = dict(state["progress"])
         measured = [(elapsed, Acceptance(**found)) for elapsed, found in values.pop("measured")]
         progress = Progress(**values, measured=measured)
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.progress = progress
         best = state["best"]
-        self.best = None if best is None else (Acceptance(**best[0]), best[1])
-        if self.progress.elapsed < 0.9 * self._budget and self.progress.done:  # it has more time now
-            self.progress.done, self.progress.falling_from = False, None
+        if best is not None:
+            self.network.load_state_dict(best[1])
+            self.best = self.acceptance(), self._weights()
+            if self.best[0] != Acceptance(**best[0]):
+                progress.measured = []
+        if state["network"] is not None:
+            self.network.load_state_dict(state["network"])
+            self._optimizer.load_state_dict(state["optimizer"])
+        self.progress = progress
+        if progress.elapsed < 0.9 * self._budget and progress.done:  # it has more time now
+            progress.done, progress.falling_from, progress.measured = False, None, []
+            progress.warming_from = progress.batches
 
     def use_best(self) -> Acceptance:
         """Give the network the weights that were measured to be the best."""
@@ -336,6 +362,14 @@ def _divergence(logits: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     share = weights / weights.sum(1, keepdim=True).clamp_min(1e-6)
     likeliest = functional.one_hot(weights.argmax(1), weights.shape[1])
     return -((share + CERTAIN * likeliest) * logs).sum(1)
+
+
+def stored_vocabulary(path: Path) -> npt.NDArray[np.int64]:
+    """The tokens that the head of a checkpoint proposes. Raises what `Trainer.resume` does."""
+    tokens: npt.NDArray[np.int64] = torch.load(path, map_location="cpu", weights_only=True)[
+        "vocabulary"
+    ].numpy()
+    return tokens
 
 
 def lower_precision(device: str) -> Callable[[], AbstractContextManager[Any]]:

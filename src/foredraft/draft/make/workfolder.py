@@ -82,8 +82,8 @@ class WorkFolder:
         rows = int(min(LARGEST, present + SHARE * free)) // each
         if rows < LEAST_ROWS:
             raise CapacityError(
-                f"There is too little space in {self.path}: {free / 1e9:.1f} GB are free, and "
-                f"{LEAST_ROWS * each / SHARE / 1e9:.1f} GB are needed.",
+                f"There is too little space in {self.path}: {size(free)} are free, and "
+                f"{size(int(LEAST_ROWS * each / SHARE))} are needed.",
                 hint="Free some, or name a folder on another disk: --work FOLDER",
             )
         return rows
@@ -102,6 +102,11 @@ class WorkFolder:
 def drop_rows(folder: Path) -> None:
     """Remove the rows of a work folder, which are nearly all of it. Another run reads the answers again."""
     shutil.rmtree(folder / ROWS, ignore_errors=True)
+
+
+def size(count: int) -> str:
+    """Bytes, for people: "20 MB", "1.5 GB"."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _free(path: Path) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from foredraft.bench.trace import Trace, TraceSet, write_traces
 from foredraft.draft.make import job, prompts
@@ -52,11 +53,15 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
     )
 
 
+def ignore(told: object) -> None:
+    """What is said on the way."""
+
+
 def test_a_head_is_made(wishes: Wishes, tmp_path: Path) -> None:
     """With the context length that the model has, which is half of what is taken at most."""
     wishes = replace(wishes, loading={**wishes.loading, "context_length": 0})
     stages: list[Stage] = []
-    head = make_head(wishes, stages.append)
+    head = make_head(wishes, stages.append, ignore)
     assert [*dict.fromkeys(stage.name for stage in stages)] == [ANSWERS, FEATURES, TRAINING]
     assert all(0.0 <= stage.done <= 1.0 for stage in stages)
     assert stages[-1].done == 1.0
@@ -77,13 +82,13 @@ def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_head(wishes, press)
+        make_head(wishes, press, ignore)
     answers = AnswerFile(wishes.work / "answers.jsonl").answers
     rows = RowStore(wishes.work / "rows", 3 * 64).counts
     assert answers
     assert bool(rows) == (stage != ANSWERS)
     assert (wishes.work / "checkpoint.pt").exists() == (stage == TRAINING)
-    head = make_head(wishes, lambda told: None)
+    head = make_head(wishes, ignore, ignore)
     assert head.acceptance.rows > 0
     again = AnswerFile(wishes.work / "answers.jsonl").answers
     assert again[: len(answers)] == answers
@@ -91,23 +96,77 @@ def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
 
 
 def test_nothing_is_done_twice(wishes: Wishes) -> None:
-    make_head(wishes, lambda told: None)
+    make_head(wishes, ignore, ignore)
     before = {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
     stages: list[str] = []
-    make_head(wishes, lambda told: stages.append(told.name))
+    make_head(wishes, lambda told: stages.append(told.name), ignore)
     assert FEATURES not in stages
     assert before == {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
+
+
+def interrupted(wishes: Wishes) -> Path:
+    """The checkpoint of a training that was interrupted when it had begun."""
+
+    def press(told: Stage) -> None:
+        if told.name == TRAINING:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_head(wishes, press, ignore)
+    return wishes.work / "checkpoint.pt"
+
+
+def test_with_more_answers_a_training_goes_on_with_its_tokens(
+    wishes: Wishes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many others more answers would have chosen: a head's output rows belong to tokens."""
+    monkeypatch.setattr(job, "choose_vocabulary", lambda counts, at_most: np.arange(100, 200))
+    wishes = replace(wishes, seconds=4.0)
+    interrupted(wishes)
+    monkeypatch.setattr(job, "choose_vocabulary", lambda counts, at_most: np.arange(150, 250))
+    rows = [{"id": n, "category": "words", "turns": [f"Write {n} lines."]} for n in range(20)]
+    more = wishes.work / "more.jsonl"
+    more.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    head = make_head(replace(wishes, prompts=more), ignore, notes.append)
+    assert head.vocabulary.tolist() == [*range(100, 200)]
+    assert not notes
+
+
+@pytest.mark.parametrize("without", ["vocabulary", "progress", "everything"])
+def test_a_training_that_begins_again_says_so(wishes: Wishes, without: str) -> None:
+    wishes = replace(wishes, seconds=4.0)
+    checkpoint = interrupted(wishes)
+    state = torch.load(checkpoint, weights_only=True)
+    if without == "everything":
+        checkpoint.write_bytes(b"nothing")
+    else:
+        del state[without]
+        torch.save(state, checkpoint)
+    notes: list[str] = []
+    make_head(wishes, ignore, notes.append)
+    [note] = notes
+    assert str(checkpoint) in note
+    assert "begins again" in note
+
+
+def test_a_training_that_had_ended_says_what_lets_it_go_on(wishes: Wishes) -> None:
+    make_head(wishes, ignore, ignore)
+    notes: list[str] = []
+    make_head(wishes, ignore, notes.append)
+    [note] = notes
+    assert "--minutes" in note
 
 
 def test_too_little_text_is_an_error(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LEAST_ROWS", 1_000_000)
     with pytest.raises(ConfigError, match="too little text"):
-        make_head(wishes, lambda told: None)
+        make_head(wishes, ignore, ignore)
 
 
 def test_rows_end_where_the_disk_is_full(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkFolder, "most_rows", lambda self, width: 600)
-    make_head(wishes, lambda told: None)
+    make_head(wishes, ignore, ignore)
     assert 600 <= RowStore(wishes.work / "rows", 3 * 64).rows < 700
 
 
@@ -125,7 +184,7 @@ def test_recorded_answers_are_learned_from_first(wishes: Wishes, tmp_path: Path)
         write_traces(other, TraceSet("Other", info.vocab_size, "another hash", (), traces))
         with pytest.raises(ConfigError, match="other tokens"):
             prompts.recorded(engine, other)
-    make_head(replace(wishes, traces=file), lambda told: None)
+    make_head(replace(wishes, traces=file), ignore, ignore)
     answers = AnswerFile(wishes.work / "answers.jsonl").answers
     assert [answer.source for answer in answers[:30]] == ["trace"] * 30
     assert answers[30].source == "file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from draft_make_cases import NumberTarget
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.training import Acceptance, lower_precision
+from foredraft.errors import CapacityError
 
 
 @pytest.fixture
@@ -105,7 +107,68 @@ def test_with_more_time_a_finished_training_goes_on(
     second.resume(tmp_path / "checkpoint.pt")
     assert not second.progress.done
     second.run(lambda: None, lambda: None)
-    assert second.use_best().length >= first.use_best().length
+    assert (second.progress.falling_from or 0.0) > first.progress.elapsed
+    assert first.use_best().joint[0] < 0.5 < 0.9 < second.use_best().joint[0]
+
+
+def test_at_the_end_the_best_weights_are_kept_and_no_more(
+    target: NumberTarget, examples: Examples, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+
+    def save() -> None:
+        trainer.save(tmp_path / "checkpoint.pt")
+        sizes.append((tmp_path / "checkpoint.pt").stat().st_size)
+
+    trainer = target.trainer(examples, batches=60)
+    trainer.run(lambda: None, save, every=20.0)
+    assert sizes[-1] < 0.4 * max(sizes)
+    weights = sum(tensor.nbytes for tensor in trainer.network.state_dict().values())
+    assert sizes[-1] < weights + 50_000
+
+
+def test_the_best_weights_are_measured_again_on_other_answers(
+    target: NumberTarget, examples: Examples, tmp_path: Path
+) -> None:
+    """What was measured on others is neither compared nor shown."""
+    first = target.trainer(examples, batches=300)
+    first.run(lambda: None, lambda: first.save(tmp_path / "checkpoint.pt"))
+    tokens = examples.tokens.copy()
+    tokens[examples.held_out] = 0
+    second = target.trainer(replace(examples, tokens=tokens), batches=300)
+    second.resume(tmp_path / "checkpoint.pt")
+    assert first.best is not None
+    assert second.best is not None
+    assert first.best[0].joint[0] > 0.9
+    assert second.best[0].joint[0] < 0.2
+    assert second.best[0] == second.use_best() == second.acceptance()
+    assert not second.progress.measured
+
+
+def test_a_head_of_other_tokens_is_not_gone_on_with(
+    target: NumberTarget, examples: Examples, tmp_path: Path
+) -> None:
+    """Though it is as large."""
+    target.trainer(examples).save(tmp_path / "checkpoint.pt")
+    other = target.trainer(examples)
+    other._vocabulary = other._vocabulary.flip(0)
+    with pytest.raises(ValueError, match="other tokens"):
+        other.resume(tmp_path / "checkpoint.pt")
+
+
+def test_a_full_disk_is_said(
+    target: NumberTarget, examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own error for it is a RuntimeError about a file's position."""
+
+    def full(state: object, path: Path) -> None:
+        path.write_bytes(b"some")
+        raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CapacityError, match=r"cannot be written .* [MG]B are free"):
+        target.trainer(examples).save(tmp_path / "checkpoint.pt")
+    assert list(tmp_path.glob("*checkpoint*")) == []
 
 
 def test_a_damaged_checkpoint_is_refused(target: NumberTarget, examples: Examples, tmp_path: Path) -> None:
