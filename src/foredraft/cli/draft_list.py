@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from foredraft.backends.llamacpp.gguf_file import read_gguf
@@ -50,15 +51,20 @@ def installed_heads() -> list[InstalledHead]:
 
 def _described(path: Path) -> InstalledHead:
     name = path.name.removesuffix(".gguf")
-    if path.is_dir():
-        return InstalledHead(name, str(path), sum(file.stat().st_size for file in path.iterdir()))
-    size = path.stat().st_size
+    size = path.lstat().st_size
     try:
+        if path.is_dir():
+            return InstalledHead(name, str(path), sum(file.lstat().st_size for file in path.iterdir()))
+        size = path.stat().st_size
         metadata = read_gguf(path).metadata
+    except OSError as error:  # such as a link to nothing
+        return InstalledHead(name, str(path), size, problem=f"cannot be read: {error.strerror}")
     except ModelError as error:
         return InstalledHead(name, str(path), size, problem=error.message)
     shares = metadata.get("foredraft.acceptance")
-    values = tuple(float(share) for share in shares.head) if isinstance(shares, Array) else ()
+    values = (
+        tuple(share for share in shares.head if isinstance(share, float)) if isinstance(shares, Array) else ()
+    )
     return InstalledHead(
         name,
         str(path),
@@ -87,7 +93,8 @@ def list_heads(*, as_json: bool) -> None:
         table.add_column(title, overflow="fold")
     for head in heads:
         right = ", ".join(f"{share:.0%}" for share in _by_depth(head.acceptance))
-        table.add_row(head.name, head.target or head.problem, size_text(head.bytes), right, head.made)
+        words = (head.name, head.target or head.problem, size_text(head.bytes), right, head.made)
+        table.add_row(*(escape(word) for word in words))
     Console(highlight=False).print(table)
 
 
@@ -104,6 +111,8 @@ def _by_depth(joint: tuple[float, ...]) -> Iterator[float]:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, *, yes: bool) -> None:
     """Remove an installed head. NAME is one of 'foredraft draft list', or the beginning of one."""
+    if not name:
+        raise ConfigError("No name was given.", hint="'foredraft draft list' shows the names.")
     heads = installed_heads()
     exact = [head for head in heads if head.name == name.removesuffix(".gguf")]
     found = exact or [head for head in heads if head.name.startswith(name) or head.target == name]
@@ -126,7 +135,7 @@ def remove(name: str, *, yes: bool) -> None:
             return
     path = Path(head.path)
     try:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()

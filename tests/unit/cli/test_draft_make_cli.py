@@ -181,3 +181,44 @@ def test_removing(foredraft: Command, model: Path) -> None:
     assert (one.exists(), two.exists()) == (True, False)
     assert foredraft("draft", "remove", "aaaa-one.gguf", "--yes").code == 0
     assert not one.exists()
+
+
+def test_without_a_name_nothing_is_removed(foredraft: Command, model: Path) -> None:
+    """Every name begins with no letters."""
+    head = installed(model, "aaaa-one.gguf")
+    ran = foredraft("draft", "remove", "", "--yes")
+    assert ran.code == 2
+    assert "No name" in ran.err
+    assert head.exists()
+
+
+def test_links_to_nothing_are_listed_and_removed(foredraft: Command, tmp_path: Path) -> None:
+    folder = heads_dir(paths.models_dir())
+    folder.mkdir(parents=True)
+    link = folder / "link.gguf"
+    link.symlink_to(tmp_path / "gone.gguf")
+    ran = foredraft("draft", "list")
+    assert ran.code == 0, ran.err
+    assert "cannot be read" in ran.out
+    assert foredraft("draft", "remove", "link", "--yes").code == 0
+    assert not link.is_symlink()
+
+
+def test_of_a_link_to_a_folder_the_link_is_removed(foredraft: Command, tmp_path: Path) -> None:
+    folder = heads_dir(paths.models_dir())
+    folder.mkdir(parents=True)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.json").write_text("{}")
+    (folder / "theirs").symlink_to(mine)
+    assert foredraft("draft", "remove", "theirs", "--yes").code == 0
+    assert not (folder / "theirs").is_symlink()
+    assert (mine / "config.json").exists()
+
+
+def test_names_that_look_like_markup_are_names(foredraft: Command, model: Path) -> None:
+    installed(model, "a[.gguf", "One [/x]")
+    ran = foredraft("draft", "list")
+    assert ran.code == 0, ran.err
+    assert "One [/x]" in ran.out
+    assert foredraft("draft", "remove", "One [/x]", "--yes").code == 0
