@@ -259,10 +259,11 @@ class Drafter(Protocol):
     text repeat earlier text. A planner attempts a draft sooner where that is long. It is called before
     `observe` for tokens that `request.tokens` already has.
 
-    And it may have `absorb(request, start, features)`: called after every forward with the target's features
-    of the rows that were kept, the first of which is that of token `start` of `request.tokens`. They are
-    valid only during the call, which comes before `observe`. Rows come in order; one that came before comes
-    again where text was removed or is read again, and those of a prefix from a cache do not come.
+    And it may have `absorb(request, start, features)`: called after every forward of a target that was loaded
+    with features (`Capabilities.features`), with those of the rows that were kept, the first of which is that
+    of token `start` of `request.tokens`. They are valid only during the call, which comes before `observe`.
+    Rows come in order; one that came before comes again where text was removed or is read again, and those of
+    a prefix from a cache do not come.
 
     A drafter whose tokens take real time, as those of a network do, has `costly = True`: a planner then asks
     it after the others, where what they found leaves something to gain. `reads` is the most tokens of a text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -417,6 +419,21 @@ def test_it_is_closed_before_its_model_or_with_it(name: str, workspace: Workspac
                 head.release(0)
     second.close()
     model.close()
+
+
+def test_a_closed_head_is_not_kept_by_its_model(name: str, workspace: Workspace) -> None:
+    model, path = load(name, workspace)
+    heads = [model.load_head(path, sequences=1) for _ in range(3)]
+    kept = [ref(head) for head in heads]
+    heads[0].close()
+    del heads[0]
+    gc.collect()
+    assert [reference() is None for reference in kept] == [True, False, False]
+    model.close()
+    if not isinstance(model, FakeModel):
+        for head in heads:
+            with pytest.raises(BackendError, match="closed"):
+                head.release(0)
 
 
 def test_a_model_that_returns_nothing_has_no_head(workspace: Workspace) -> None:

@@ -74,7 +74,8 @@ class RoundRunner:
         logits, drafts = computed
         forwarded = self._clock()
         load = replace(load, idle_threads=self._model.idle_threads)  # the forward may have changed it
-        features = self._model.features() if self.setup.drafters.absorbing else None
+        watched = self._model.capabilities.features and self.setup.drafters.absorbing
+        features = self._model.features() if watched else None
         events, outcomes, used = self._commit(decoding, drafts, logits, features)
         if prefill:
             if features is not None:

@@ -49,8 +49,8 @@ def head_of(model: Path, folder: Path) -> Path | None:
     """
     place = repository_of(model) or model
     stem = stem_of(model)
-    stems = [stem, stem.removesuffix(_ending(stem))]
-    wanted = [(each + ending).casefold() for each in stems for ending in ENDINGS]
+    stems = [stem, stem.removesuffix(_ending(stem))]  # of Q4_0.gguf nothing would be left
+    wanted = [(each + ending).casefold() for each in stems if each for ending in ENDINGS]
     beside = {path.name.removesuffix(".gguf").casefold(): path for path in _entries(place.parent)}
     for name in wanted:
         if name in beside and _is_whole(beside[name]):

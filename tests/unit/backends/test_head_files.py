@@ -55,6 +55,8 @@ def test_a_head_that_fits(folder: Path, target: Path) -> None:
 
 def test_what_is_no_head(folder: Path, target: Path) -> None:
     refused(target, folder / "missing.gguf", ModelNotFoundError, "no file")
+    (folder / "target-eagle3").mkdir()
+    refused(target, folder / "target-eagle3", UnsupportedModelError, "is a folder.* is a GGUF file")
     refused(target, gguf_factory.not_gguf(folder / "page.gguf"), ModelFormatError, "not a GGUF")
     whole = gguf_heads.tiny_eagle3(folder / "whole.gguf", vocab=VOCABULARY)
     part = gguf_factory.truncated(whole, folder / "part.gguf")

@@ -154,6 +154,17 @@ def test_other_files_do_not_belong_to_it(place: Place, own_cache: Path, name: st
     assert head_of(place("big-Q4_0.gguf"), models_dir(own_cache)) is None
 
 
+def test_a_model_that_is_named_by_its_quantisation_has_no_other_models_head(
+    place: Place, own_cache: Path
+) -> None:
+    for name in ("-eagle3.gguf", ".eagle3.gguf", ".head.gguf"):
+        place(name, HEAD)
+    path = place("Q4_0.gguf")
+    assert head_of(path, models_dir(own_cache)) is None
+    own = place("Q4_0.head.gguf", HEAD)
+    assert head_of(path, models_dir(own_cache)) == own
+
+
 def test_a_head_is_found_by_the_models_hash(backend: FakeBackend, place: Place, own_cache: Path) -> None:
     path = place("m.gguf")
     kept = heads_dir(models_dir(own_cache))

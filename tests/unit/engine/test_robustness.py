@@ -12,9 +12,10 @@ from foredraft import Engine, FinishEvent, FinishReason, SamplingParams, TokenEv
 from foredraft.drafters.draft_model import DraftModelDrafter
 from foredraft.engine.commit import verify
 from foredraft.errors import BackendError, ConfigError, RequestError
+from foredraft.protocols import RequestView
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import FakeModel, ScriptedDrafter
-from foredraft.types import Draft, Logits, Rows
+from foredraft.types import Draft, Features, Logits, Rows
 from matrix import nightly
 
 PROMPT = list(b"abcabc")
@@ -316,3 +317,24 @@ def test_a_round_that_cannot_be_mended_ends_its_request_only(monkeypatch: pytest
     ends = {event.request: event for event in events if isinstance(event, FinishEvent)}
     assert (ends[ids[0]].reason, ends[ids[0]].error) == (FinishReason.ERROR, "truncate failed")
     assert ends[ids[1]].reason is FinishReason.LENGTH
+
+
+class Absorbing(ScriptedDrafter):
+    """It counts the rows of features that it gets."""
+
+    absorbed = 0
+
+    def absorb(self, request: RequestView, start: int, features: Features) -> None:
+
+        self.absorbed += len(features)
+
+
+@pytest.mark.parametrize("features", [(), ("layer:1",)])
+def test_a_drafter_that_absorbs_drafts_for_any_model(features: tuple[str, ...]) -> None:
+    drafter = Absorbing(lambda _: [1, 2])
+    engine = Engine(FakeModel(features=features), drafters=[drafter])
+    answer = engine.generate(PROMPT, TEN)
+    assert answer.tokens == Engine(FakeModel()).generate(PROMPT, TEN).tokens
+    assert answer.error is None
+    assert engine.notes == ()
+    assert drafter.absorbed == (len(PROMPT) + 9 if features else 0)  # the last token's row is not computed

@@ -114,7 +114,7 @@ class LlamaCppModel:
         self._cores = cores
         self._watched = watched
         self._opener = opener
-        self._heads: list[NativeHead] = []
+        self._heads: set[NativeHead] = set()
         self._asked: list[tuple[int, int]] = []
         """The last forward's sequences, with their numbers of rows, as asked for."""
         self._laid: list[tuple[int, int]] = []
@@ -329,8 +329,12 @@ class LlamaCppModel:
 
         target = Target(self, self._still_open(self._weights), self._context)
         head = self._opener.open(target, path, sequences)
-        self._heads.append(head)
+        self._heads.add(head)
         return head
+
+    def forget_head(self, head: NativeHead) -> None:
+        """Called by a head that is closed."""
+        self._heads.discard(head)
 
     def threads(self) -> int:
         """How many its forwards use now."""
@@ -450,9 +454,8 @@ class LlamaCppModel:
 
     def close(self) -> None:
         if self._open_context is not None:
-            for head in self._heads:
+            for head in list(self._heads):
                 head.target_closes()
-            self._heads.clear()
             self._views.clear()
             self._batch.free()
             self.tokenizer.close()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -89,7 +90,7 @@ class TorchModel:
         )
         self._trunk = trunk
         self._features: Any = None
-        self._heads: list[Head] = []
+        self._heads: WeakSet[Head] = WeakSet()
         self._forward = forward
         self._cache = cache
         self._device = device
@@ -168,7 +169,7 @@ class TorchModel:
                 hint="Name the head when the model is loaded.",
             )
         head = load_head(path, self._trunk, self.info, self.capabilities.features, sequences=sequences)
-        self._heads.append(head)
+        self._heads.add(head)
         return head
 
     def length(self, seq: int) -> int:
@@ -205,7 +206,7 @@ class TorchModel:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            for head in self._heads:  # they use the model's ends
+            for head in list(self._heads):  # they use the model's ends
                 head.close()
             self._heads.clear()
             self._trunk = self._features = None

@@ -40,6 +40,11 @@ def read_eagle3(path: Path, target: GGUFSummary) -> Eagle3File:
     """Read a head for the target. Raises what `read_gguf` does, UnsupportedModelError if it is no head, or
     one of another model or kind, and ModelFormatError if it is damaged.
     """
+    if path.is_dir():
+        raise UnsupportedModelError(
+            f"{path.name} is a folder, and the head of a GGUF model is a GGUF file.",
+            hint="A folder of safetensors is a head for models in such folders. Name a GGUF file.",
+        )
     head = read_gguf(path)
     _check_kind(head)
     needs = _needs(head, target)

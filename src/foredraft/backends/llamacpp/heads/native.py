@@ -32,12 +32,15 @@ _NO_SLOT = 1
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A head's context, and its weights if it has any of its own. `threads`: how many the target uses now."""
+    """A head's context, and its weights if it has any of its own. `threads`: how many the target uses now;
+    `forget` is called by a head that is closed.
+    """
 
     context: Any
     weights: Any
     info: ModelInfo
     threads: Callable[[], int]
+    forget: Callable[[NativeHead], None]
 
     def free(self) -> None:
         """Free what belongs to the head."""
@@ -253,8 +256,10 @@ class NativeHead:
         if self._opened is not None:
             self._graphs.close()
             self._opened.free()
+            self._opened.forget(self)
             self._opened = None
             self._own.clear()
+            self._batch = HeadBatch(0)
 
     def target_closes(self) -> None:
         """The target, whose weights the head may use, is about to be freed."""

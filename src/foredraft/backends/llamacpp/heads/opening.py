@@ -163,7 +163,7 @@ class Opener:
             memory={**info.memory, **settings.memory},
         )
         own = None if weights is target.weights else weights
-        return Opened(context, own, info, target.model.threads)
+        return Opened(context, own, info, target.model.threads, target.model.forget_head)
 
 
 def _info_of(file: Eagle3File, weights: Any, target: ModelInfo) -> ModelInfo:
