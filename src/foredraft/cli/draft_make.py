@@ -60,8 +60,8 @@ _WORDS = {"answers": "generating answers", "features": "reading them once more",
     metavar="TRACES",
     type=click.Path(path_type=Path),
     default=None,
-    help="Learn from recorded answers first: a file of 'foredraft serve --record' or 'foredraft bench "
-    "--record'.",
+    help="Learn from recorded answers first: a file of 'foredraft serve --record', or of 'foredraft bench "
+    "--record' with prompts of your own.",
     shell_complete=complete_files,
 )
 @click.option(
@@ -69,7 +69,6 @@ _WORDS = {"answers": "generating answers", "features": "reading them once more",
     metavar="FILE|FOLDER",
     type=click.Path(path_type=Path),
     default=None,
-    show_default="the shipped ones",
     help="Prompts to answer first: JSON lines with id, category and turns.",
 )
 @click.option("--no-own", is_flag=True, help="Do not have the model write prompts itself.")
@@ -86,7 +85,8 @@ _WORDS = {"answers": "generating answers", "features": "reading them once more",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
     default=None,
-    help="Also write the head in speculators' form.",
+    help="Also write the head in speculators' form. Only Foredraft computes it as it was trained: other "
+    "programs do not know that a row sees only itself.",
 )
 @click.option("--install", is_flag=True, help="Install it even if 'auto' would not use it here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -96,9 +96,9 @@ def make(model: str | None, **options: Any) -> None:
     """Train a head for MODEL (default: the default model): a small network that drafts its next tokens from
     its hidden states. MODEL is a GGUF file or a name.
 
-    It learns from MODEL's own answers: to recorded prompts, to a file of them, to shipped ones, and to
-    prompts that MODEL writes itself. It is installed if 'auto' would use it on this machine. Ctrl-C stops it;
-    the same command goes on from there.
+    It learns from MODEL's own answers: to recorded prompts, to a file of them, and to prompts that MODEL
+    writes itself; the shipped ones are kept for measuring. It is installed if 'auto' would use it on this
+    machine. Ctrl-C stops it; the same command goes on from there.
     """
     files = _Files(**{name: options.pop(name) for name in ("output", "safetensors", "install", "as_json")})
     path = find_model(model)
@@ -107,6 +107,11 @@ def make(model: str | None, **options: Any) -> None:
     minutes, traces, prompts = (options.pop(name) for name in ("minutes", "traces", "prompts"))
     own = not options.pop("no_own")
     _check(files, minutes, traces, prompts)
+    if not own and traces is None and prompts is None:
+        raise ConfigError(
+            "With --no-own there is nothing to learn from.",
+            hint="Give prompts (--prompts FILE) or recorded answers (--from FILE).",
+        )
     folders = {"cache_dir": paths.cache_dir(), "other_programs": paths.other_programs()}
     loading = cast("EngineOptions", {**take_model_options(options), **folders})
     wishes = Wishes(path, work, 60.0 * minutes, traces, prompts, own=own, loading=loading)

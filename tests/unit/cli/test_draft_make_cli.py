@@ -92,6 +92,7 @@ def test_json_names_the_file_and_its_figures(
     ("arguments", "words"),
     [
         (("--minutes", "0"), "more than 0"),
+        (("--no-own",), "nothing to learn from"),
         (("-o", "head.gguf", "--install"), "exclude each other"),
         (("-o", "."), "is a folder"),
         (("-o", "nowhere/head.gguf"), "no folder nowhere"),

@@ -198,28 +198,43 @@ class _Job:
 
     def _answers(self) -> None:
         """Recorded answers first, then those to given prompts, then to prompts that the model writes."""
-        wishes, folder, file = self._wishes, self._folder, self._file
-        budget = ANSWERING * wishes.seconds
-        if folder.spent(ANSWERS) >= budget or file.tokens >= self._most:
+        wishes, file = self._wishes, self._file
+        if wishes.traces is None and wishes.prompts is None and self._answered() >= 1.0:
             return
         options: EngineOptions = {**wishes.loading, "probe": False, "remember": False}
         options["sequences"] = SEQUENCES
         trained = self._target.summary.context_length or ANSWER_CONTEXT
         options["context_length"] = options.get("context_length") or min(ANSWER_CONTEXT, trained)
         with Engine.load(wishes.model, speculate="off", **options) as engine:
-            seen = file.prompts()
             if wishes.traces is not None:
-                found = prompts.recorded(engine, wishes.traces)
+                seen, found = file.prompts(), prompts.recorded(engine, wishes.traces)
                 file.add([answer for answer in found if answer.prompt not in seen])
-                seen = file.prompts()
-            for wave in _waves(wishes, engine, seen):
-                began = perf_counter()
-                file.add(list(answers_to(engine, wave, len(file.answers), tokens=ANSWER_TOKENS)))
-                folder.spend(ANSWERS, perf_counter() - began)
-                done = min(1.0, max(folder.spent(ANSWERS) / budget, file.tokens / self._most))
-                self._tell(Stage(ANSWERS, done, f"{len(file.answers):,} answers, {file.tokens:,} tokens"))
-                if done >= 1.0:
-                    return
+            seen = file.prompts() | prompts.for_measuring(engine.model.tokenizer)
+            given = prompts.of_file(engine, wishes.prompts) if wishes.prompts is not None else []
+            fresh = list(prompts.unseen(iter(given), seen, len(given)))
+            asked = 0
+            for wave in _waves(fresh, engine, seen, own=wishes.own) if self._answered() < 1.0 else ():
+                self._answer(engine, wave)
+                asked += len(wave)
+                if self._answered() >= 1.0:
+                    break
+        if asked < len(fresh):
+            self._note(
+                f"{len(fresh) - asked} of the prompts in {wishes.prompts} are not used: the time for answers "
+                "is over, or the space. More time: --minutes"
+            )
+
+    def _answered(self) -> float:
+        """Which part of the time for answers, or of the space for what is read from them, is used."""
+        spent = self._folder.spent(ANSWERS) / (ANSWERING * self._wishes.seconds)
+        return min(1.0, max(spent, self._file.tokens / self._most))
+
+    def _answer(self, engine: Engine, wave: list[tuple[str, list[int]]]) -> None:
+        file, began = self._file, perf_counter()
+        file.add(list(answers_to(engine, wave, len(file.answers), tokens=ANSWER_TOKENS)))
+        self._folder.spend(ANSWERS, perf_counter() - began)
+        text = f"{len(file.answers):,} answers, {file.tokens:,} tokens"
+        self._tell(Stage(ANSWERS, self._answered(), text))
 
     # --- features ----------------------------------------------------------------------------------------
 
@@ -337,19 +352,17 @@ class _Job:
 
 
 def _waves(
-    wishes: Wishes, engine: Engine, seen: set[tuple[int, ...]]
+    fresh: list[tuple[str, list[int]]], engine: Engine, seen: set[tuple[int, ...]], *, own: bool
 ) -> Iterator[list[tuple[str, list[int]]]]:
-    """Prompts that have no answer yet, a few at a time, without end if the model writes them."""
-    given = prompts.of_file(engine, wishes.prompts)
-    fresh = list(prompts.unseen(iter(given), seen, len(given)))
+    """Prompts that have no answer yet, a few at a time, without end if the model writes them: `own`."""
     for first in range(0, len(fresh), WAVE):
         yield fresh[first : first + WAVE]
-    if not wishes.own:
+    if not own:
         return
-    own = prompts.OwnPrompts(engine)
+    writer = prompts.OwnPrompts(engine)
     empty = 0
     while empty < 8:  # a model that writes the same again and again is not asked for ever
-        wave = list(prompts.unseen((("own", prompt) for prompt in own.write(WAVE)), seen, WAVE))
+        wave = list(prompts.unseen((("own", prompt) for prompt in writer.write(WAVE)), seen, WAVE))
         empty = 0 if wave else empty + 1
         if wave:
             yield wave

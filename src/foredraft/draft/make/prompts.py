@@ -1,4 +1,5 @@
-"""What a model is asked for answers to learn from: prompts of the user's, shipped ones, and its own.
+"""What a model is asked for answers to learn from: prompts of the user's, and its own. Those that ship are
+for measuring (`foredraft bench`, `foredraft draft score`): they are never learned from.
 
 A chat model writes prompts itself when it is given its chat template up to where the user's message would
 begin (Magpie, Xu et al. 2024, arXiv 2406.08464). So no data is needed at all.
@@ -11,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from foredraft.bench.trace import TraceSet, read_traces
-from foredraft.bench.workloads import PromptCase, load_prompts
+from foredraft.bench.workloads import PromptCase, load_prompts, shipped_prompts
 from foredraft.draft.make.answers import Answer
 from foredraft.engine.engine import Engine
 from foredraft.engine.prompt import encode_chat
@@ -38,24 +39,55 @@ def asked(tokenizer: Tokenizer, cases: Sequence[PromptCase]) -> Iterator[list[in
             yield encode_chat(tokenizer, [{"role": "user", "content": case.turns[0]}])
 
 
-def of_file(engine: Engine, path: Path | None) -> list[tuple[str, list[int]]]:
-    """(source, prompt) of a file of prompts, or of the shipped ones. Raises ConfigError."""
-    source = "shipped" if path is None else "file"
-    return [(source, prompt) for prompt in asked(engine.model.tokenizer, load_prompts(path))]
+def of_file(engine: Engine, path: Path) -> list[tuple[str, list[int]]]:
+    """(source, prompt) of a file of prompts. Raises ConfigError, also where all are for measuring."""
+    measuring = for_measuring(engine.model.tokenizer)
+    found = [
+        prompt
+        for prompt in asked(engine.model.tokenizer, load_prompts(path))
+        if tuple(prompt) not in measuring
+    ]
+    if not found:
+        raise ConfigError(
+            f"All prompts in {path} ship with Foredraft; they are for measuring, and not learned from.",
+            hint="Give others, or leave --prompts out.",
+        )
+    return [("file", prompt) for prompt in found]
+
+
+def for_measuring(tokenizer: Tokenizer) -> set[tuple[int, ...]]:
+    """The prompts that ship."""
+    return {tuple(prompt) for prompt in asked(tokenizer, shipped_prompts())}
 
 
 def recorded(engine: Engine, path: Path) -> list[Answer]:
-    """The recorded answers of a trace file. Raises ConfigError if they are not of this model's tokens."""
+    """The recorded answers of a trace file, without those to prompts that are for measuring. Raises
+    ConfigError if they are not of this model's tokens, or if there are none.
+    """
     traces: TraceSet = read_traces(path)
     if traces.vocab_hash != engine.model.info.vocab_hash:
         raise ConfigError(
             f"{path} holds traces of {traces.model}, which has other tokens than {engine.model.info.name}.",
             hint="Record answers of this model: foredraft bench --record FILE",
         )
-    found = [Answer("trace", 0.0, trace.prompt, trace.output) for trace in traces.traces if trace.output]
+    answered = [trace for trace in traces.traces if trace.output]
+    if not answered:
+        raise ConfigError(
+            f"There are no answers in {path}.", hint="Record some: foredraft serve --record FILE"
+        )
+    measuring = for_measuring(engine.model.tokenizer)
+    lengths = {len(prompt) for prompt in measuring}  # what begins with one is a later turn of it
+    found = [
+        Answer("trace", 0.0, trace.prompt, trace.output)
+        for trace in answered
+        if not any(trace.prompt[:length] in measuring for length in lengths)
+    ]
     if not found:
         raise ConfigError(
-            f"There are no answers in {path}.", hint="Record some: foredraft bench --record FILE"
+            f"All answers in {path} are to prompts that ship with Foredraft; they are for measuring, and not "
+            "learned from.",
+            hint="Record others: foredraft serve --record FILE, or foredraft bench --prompts FILE --record "
+            "FILE",
         )
     return found
 

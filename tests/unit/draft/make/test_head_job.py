@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from foredraft.bench.trace import Trace, TraceSet, write_traces
+from foredraft.bench.workloads import PromptCase
 from foredraft.draft.make import job, prompts
 from foredraft.draft.make.answers import AnswerFile
 from foredraft.draft.make.job import ANSWERS, FEATURES, TRAINING, Stage, Wishes, check_target, make_head
@@ -158,6 +159,12 @@ def test_a_training_that_had_ended_says_what_lets_it_go_on(wishes: Wishes) -> No
     assert "--minutes" in note
 
 
+def _folder_of(wishes: Wishes) -> WorkFolder:
+    """The work folder of a head that was begun."""
+    recipe = json.loads((wishes.work / "recipe.json").read_text())
+    return WorkFolder(wishes.work, recipe)
+
+
 def test_too_little_text_is_an_error(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LEAST_ROWS", 1_000_000)
     with pytest.raises(ConfigError, match="too little text"):
@@ -216,6 +223,48 @@ def test_prompts_that_have_an_answer_are_not_asked_again() -> None:
     found = list(prompts.unseen(iter([("own", [1, 2]), ("own", [3]), ("own", [3]), ("own", [4])]), seen, 5))
     assert found == [("own", [3]), ("own", [4])]
     assert seen == {(1, 2), (3,), (4,)}
+
+
+def test_prompts_for_measuring_are_not_learned_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from a file nor from recorded answers, where a later turn begins with an earlier one."""
+    shipped = [PromptCase("a", "words", ("Say a word.", "And another."))]
+    monkeypatch.setattr(prompts, "shipped_prompts", lambda: shipped)
+    file = tmp_path / "prompts.jsonl"
+    row = {"id": "mine", "category": "words", "turns": ["Say a word."]}
+    file.write_text(json.dumps(row) + "\n")
+    with Engine.load(model, speculate="off", **LOADING, cache_dir=tmp_path) as engine:  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="for measuring"):
+            prompts.of_file(engine, file)
+        file.write_text(file.read_text() + json.dumps({**row, "id": "b", "turns": ["Mine."]}) + "\n")
+        assert len(prompts.of_file(engine, file)) == 1
+        [first] = prompts.for_measuring(engine.model.tokenizer)
+        later = (*first, 300, 301)
+        info = engine.model.info
+        traces = [Trace("1", "use", first, (302, 303)), Trace("2", "use", later, (304, 305))]
+        recording = tmp_path / "traces.jsonl"
+        write_traces(recording, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
+        with pytest.raises(ConfigError, match="for measuring"):
+            prompts.recorded(engine, recording)
+        traces.append(Trace("3", "use", first[:-1], (306, 307)))
+        write_traces(recording, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
+        assert [answer.prompt for answer in prompts.recorded(engine, recording)] == [first[:-1]]
+
+
+def test_what_is_given_after_the_time_for_answers_is_read_and_said(wishes: Wishes, tmp_path: Path) -> None:
+    make_head(wishes, ignore, ignore)
+    _folder_of(wishes).spend(ANSWERS, 1000.0)
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text("{")
+    for given in (replace(wishes, prompts=damaged), replace(wishes, traces=damaged)):
+        with pytest.raises(ConfigError, match=r"damaged\.jsonl"):
+            make_head(given, ignore, ignore)
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"id": 1, "category": "words", "turns": ["Write a line."]}) + "\n")
+    notes: list[str] = []
+    make_head(replace(wishes, prompts=more), ignore, notes.append)
+    assert any(f"1 of the prompts in {more} are not used" in note for note in notes)
 
 
 # --- what is missing -----------------------------------------------------------------------------------
