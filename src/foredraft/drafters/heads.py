@@ -171,6 +171,8 @@ class HeadsDrafter(StepwiseDrafter):
         self.reads = self._window
         self._sequences = Sequences(head.sequences)
         self._texts: dict[int, _Text] = {}
+        self._asked: set[int] = set()
+        """The requests that are drafted for at the moment."""
 
     def start(self, request: RequestView) -> None:
         self._texts[request.id] = _Text(_Kept(self._window))
@@ -182,8 +184,10 @@ class HeadsDrafter(StepwiseDrafter):
             self._cut(request, text, start)
         tokens = request.tokens[start : start + len(features)]  # an answer may end within an accepted draft
         if tokens:
-            rows = features[: len(tokens)]
-            text.kept.add(start, tokens, rows if self._columns is None else rows[:, self._columns])
+            passed = max(0, len(tokens) - self._window)  # they could not stay
+            rows = features[passed : len(tokens)]
+            wanted = rows if self._columns is None else rows[:, self._columns]
+            text.kept.add(start + passed, tokens[passed:], wanted)
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         text = self._texts[request.id]
@@ -192,6 +196,7 @@ class HeadsDrafter(StepwiseDrafter):
             self._cut(request, text, outcome.kept)
 
     def draft(self, requests: Sequence[tuple[RequestView, DraftLimit]]) -> list[Draft | None]:
+        self._asked = {request.id for request, _ in requests}
         drafts = super().draft(requests)
         for request, _ in requests:
             self._cut(request, self._texts[request.id], len(request.tokens))
@@ -216,6 +221,8 @@ class HeadsDrafter(StepwiseDrafter):
             return None
         number = self._sequences.take(request.id)
         if number is None:
+            number = self._taken_over(request)
+        if number is None:
             return None
         self._cut(request, text, last)  # its row is fed again where the head has it: the logits are gone
         least = text.kept.first + 1
@@ -223,6 +230,18 @@ class HeadsDrafter(StepwiseDrafter):
             self._head.release(number)
             text.read = least
         return number, text.read, room
+
+    def _taken_over(self, request: RequestView) -> int | None:
+        """The sequence of the request that was drafted for longest ago: a preempted one keeps its own until
+        it stops. None if all are those of requests that are drafted for now.
+        """
+        other = self._sequences.longest_unused(self._asked)
+        freed = None if other is None else self._sequences.give_back(other)
+        if other is None or freed is None:
+            return None
+        self._head.release(freed)
+        self._texts[other].read, self._texts[other].drafting = 0, False
+        return self._sequences.take(request.id)
 
     def _cut(self, request: RequestView, text: _Text, length: int) -> None:
         """Drop the head's rows of tokens from position `length` on, and those of a draft."""

@@ -12,7 +12,7 @@ their paths; the likeliest nodes are the draft (EAGLE-2, Li et al. 2024, arXiv 2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -300,13 +300,19 @@ class Sequences:
 
     def take(self, request: int) -> int | None:
         """The request's sequence, the lowest free one if it has none yet; None if all are taken."""
-        if request not in self._numbers:
+        if request in self._numbers:
+            self._numbers[request] = self._numbers.pop(request)  # the last one that was used
+        else:
             used = set(self._numbers.values())
             free = next((n for n in range(self._count) if n not in used), None)
             if free is None:
                 return None
             self._numbers[request] = free
         return self._numbers[request]
+
+    def longest_unused(self, spared: Container[int]) -> int | None:
+        """The request that took its sequence longest ago, but for those `spared`; None if there is none."""
+        return next((request for request in self._numbers if request not in spared), None)
 
     def give_back(self, request: int) -> int | None:
         """The sequence that the request had."""

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.drafters.heads import ROWS, HeadsDrafter, create
+from foredraft.drafters.heads import ROWS, HeadsDrafter, _Kept, create
 from foredraft.drafters.stepwise import TREE
 from foredraft.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
 from foredraft.protocols import RequestView
 from foredraft.sampling.coupled import CoupledSampler
-from foredraft.testing import FakeHead, FakeModel, LogitsFunction, drafter_context, markov_logits
+from foredraft.testing import (
+    FEATURE_SIZE,
+    FakeHead,
+    FakeModel,
+    LogitsFunction,
+    drafter_context,
+    markov_logits,
+)
 from foredraft.types import Draft, DraftLimit, Features, HeadRows, Logits, Outcome, Rows, SamplingParams
 
 VOCAB = 24
@@ -327,10 +334,45 @@ def test_a_long_text_is_read_beside_the_drafts_of_others() -> None:
 def test_more_requests_than_sequences() -> None:
     bench = Bench(sequences=1)
     first, second = bench.begin(number=1), bench.begin(number=2)
-    assert bench.draft(first) is not None
-    assert bench.draft(second) is None
+    drafts = bench.drafter.draft([(first, FULL), (second, FULL)])
+    assert [draft is not None for draft in drafts] == [True, False]
     bench.drafter.stop(first)
     assert bench.draft(second) is not None
+
+
+def test_a_request_that_waits_gives_its_sequence_to_one_that_runs() -> None:
+    bench = Bench(sequences=2)
+    waiting, running, third = (bench.begin((number, *PROMPT), number=number) for number in (1, 2, 3))
+    for request in (running, waiting, running, third, running, waiting, third, waiting):
+        draft = bench.draft(request)
+        assert draft is not None
+        assert draft.tokens == greedy(request.tokens, 8)
+    bench.commit(waiting, greedy(waiting.tokens, 3))
+    bench.commit(running, greedy(running.tokens, 3))
+    for request in (waiting, running, third):
+        draft = bench.draft(request)
+        assert draft is not None
+        assert draft.tokens == greedy(request.tokens, 8)
+        bench.drafter.stop(request)
+
+
+@pytest.mark.parametrize("columns", [None, np.arange(2 * FEATURE_SIZE)])
+def test_of_a_long_prompt_only_what_can_stay_is_copied(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(kept=3, columns=columns)
+    copied: list[int] = []
+    add = _Kept.add
+
+    def adding(kept: _Kept, start: int, tokens: Sequence[int], rows: Features) -> None:
+        copied.append(len(rows))
+        add(kept, start, tokens, rows)
+
+    monkeypatch.setattr(_Kept, "add", adding)
+    request = bench.begin([*PROMPT] * 20)
+    bench.commit(request, greedy(request.tokens, 1))
+    assert copied == [3, 1]
+    draft = bench.draft(request)
+    assert draft is not None
+    assert draft.tokens == greedy(request.tokens, 8)
 
 
 def test_limits_end_a_draft() -> None:
