@@ -446,12 +446,15 @@ class Backend(Protocol):
         """Whether this backend supports the file or folder, judged by its content rather than its name."""
         ...
 
-    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+    def features_for(
+        self, path: Path, head: Path | None, options: ModelOptions | None = None
+    ) -> tuple[str, ...]:
         """What a model must be loaded with (`ModelOptions.watch`) for a head to draft for it: for the head in
         a file, or with None for its own layers for multi-token prediction; () if it has none.
 
-        Reads headers only. Raises ModelError if the file is no head, or a head that cannot be used with this
-        model.
+        Reads headers only, by what the model is loaded with (`options`; by default those of `ModelOptions`).
+        Raises ModelError if the file is no head, or a head that cannot be used with this model, ConfigError
+        for options that cannot be used.
         """
         ...
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from foredraft.cli.loading import find_model, load_engines
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
-from foredraft.config import AUTO, OFF, Speculation, Stage, parse_speculation
+from foredraft.config import AUTO, OFF, ModelOptions, Speculation, Stage, parse_speculation
 from foredraft.draft.reading import Guesses, HeadGuesses, ModelGuesses
 from foredraft.draft.sources import TOGETHER
 from foredraft.engine.engine import Engine
@@ -99,13 +99,14 @@ def _with_model(
 def _with_head(
     path: Path, head: Path | None, loading: dict[str, Any], errors: Console, stack: ExitStack
 ) -> Pair:
-    if not backend_for(path).features_for(path, head):
+    options = ModelOptions(llama_library=loading.get("llama_library"))
+    if not backend_for(path).features_for(path, head, options):
         raise UnsupportedModelError(
             f"{path.name} has no layers for multi-token prediction.",
             hint="Name a head's file, or a draft model.",
         )
-    options = {} if head is None else {"model": str(head)}
-    watching = Speculation(stages=(Stage(HEADS, options),), adaptive=False)
+    named = {} if head is None else {"model": str(head)}
+    watching = Speculation(stages=(Stage(HEADS, named),), adaptive=False)
     answering, target = _load_target(path, watching, loading, errors, stack)
     loaded = target.load_head(head, sequences=1)
     stack.callback(loaded.close)

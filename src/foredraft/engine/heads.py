@@ -46,16 +46,16 @@ def find_head(target: Path, name: str, options: ModelOptions, notice: Notice = _
     """The head of that name (or path), or with "" the one that belongs to the model `target`; None if none
     does. One that belongs to it and cannot be used is left out, with a `notice`.
 
-    Raises ModelError for a named head that cannot be used, MissingDependencyError.
+    Raises ModelError for a named head that cannot be used, ConfigError, MissingDependencyError.
     """
     folder, backend = models_dir(options.cache_dir) if options.cache_dir else Path(), backend_for(target)
     if name:
         named = resolve_head(name, folder)
-        return Found(named, backend.features_for(target, named))
+        return Found(named, backend.features_for(target, named, options))
     belonging = head_of(target, folder)
     for file in (belonging, None) if belonging else (None,):
         try:
-            needs = backend.features_for(target, file)
+            needs = backend.features_for(target, file, options)
         except ModelError as error:
             what = file or "multi-token prediction"
             notice(f"{what} cannot be used with this model: {error.message.splitlines()[0]}")

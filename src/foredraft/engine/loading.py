@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from foredraft.backends.llamacpp import binding
 from foredraft.backends.part import split
 from foredraft.config import ModelOptions, Speculation
 from foredraft.engine.heads import features_needed
@@ -68,7 +67,6 @@ def load_parts(
     loading = model_options(options)
     name = None if model is None else str(model)
     path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
-    binding.choose(loading.model.llama_library)  # before any header is read with another
     watch = features_needed(path, settings, loading.model)
     wanted = replace(loading.model, sequences=parts * loading.model.sequences, watch=watch)
     loaded, unwatched = _with_or_without_heads(path, wanted)

@@ -17,6 +17,7 @@ from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.config import ModelOptions
 from foredraft.errors import (
     CapacityError,
+    ConfigError,
     ModelError,
     ModelFormatError,
     ModelNotFoundError,
@@ -51,6 +52,11 @@ def refused(target: Path, head: Path, error: type[ModelError], words: str) -> No
 def test_a_head_that_fits(folder: Path, target: Path) -> None:
     head = gguf_heads.tiny_eagle3(folder / "fits.gguf", vocab=VOCABULARY, layers=(3, 0, 1))
     assert BACKEND.features_for(target, head) == ("layer:3", "layer:0", "layer:1")
+
+
+def test_headers_are_read_by_the_library_that_the_model_is_loaded_with(folder: Path, target: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no llama.cpp library"):
+        BACKEND.features_for(target, None, ModelOptions(llama_library=folder / "libllama.so"))
 
 
 def test_what_is_no_head(folder: Path, target: Path) -> None:

@@ -31,12 +31,16 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.loaded: list[ModelOptions] = []
+        self.read: list[ModelOptions | None] = []
         self.watches = True
 
     def accepts(self, path: Path) -> bool:
         return path.read_bytes().startswith(b"GGUF")
 
-    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+    def features_for(
+        self, path: Path, head: Path | None, options: ModelOptions | None = None
+    ) -> tuple[str, ...]:
+        self.read.append(options)
         if head is None:
             return ("next",) if path.read_bytes() == b"GGUF own" else ()
         first, *needs = head.read_text().split()
@@ -109,6 +113,8 @@ def test_without_a_head_nothing_is_watched(backend: FakeBackend, place: Place, o
 def test_auto_uses_own_layers_unasked(backend: FakeBackend, place: Place, own_cache: Path) -> None:
     [engine] = load(place("m.gguf", b"GGUF own"), own_cache, "auto")
     assert backend.loaded[-1].watch == ("next",)
+    assert backend.read
+    assert all(options is not None and options.cache_dir == own_cache for options in backend.read)
     assert engine.notes == ()
     assert drafters(engine)[-1] == "heads"
     assert engine.setup.head == "its own layers"

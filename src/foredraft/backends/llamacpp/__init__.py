@@ -27,7 +27,12 @@ class LlamaCppBackend:
         except OSError:
             return False
 
-    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+    def features_for(
+        self, path: Path, head: Path | None, options: ModelOptions | None = None
+    ) -> tuple[str, ...]:
+        """See `Backend.features_for`. Raises ConfigError, ModelError, MissingDependencyError."""
+        if options is not None:
+            binding.choose(options.llama_library)  # before a header is read with another
         from foredraft.backends.llamacpp import features
         from foredraft.backends.llamacpp.gguf_file import read_gguf
         from foredraft.backends.llamacpp.heads.eagle3_file import read_eagle3

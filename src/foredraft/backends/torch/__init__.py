@@ -20,7 +20,12 @@ class TorchBackend:
         """Whether the path is, or is in, a folder with a configuration and safetensors."""
         return repository_of(path) is not None
 
-    def features_for(self, path: Path, head: Path | None) -> tuple[str, ...]:
+    def features_for(
+        self,
+        path: Path,
+        head: Path | None,
+        options: ModelOptions | None = None,  # noqa: ARG002
+    ) -> tuple[str, ...]:
         """See `Backend.features_for`. Raises ModelError."""
         return features_for(path, head)
 
