@@ -106,9 +106,11 @@ def backend_for(path: Path) -> Backend:
     )
 
 
-def missing_dependency(module: str, purpose: str) -> MissingDependencyError:
-    """The error for an optional dependency that is not installed, with the command that installs it."""
-    command = installation.add_extra(EXTRAS.get(module, module))
+def missing_dependency(module: str, purpose: str, *, extra: str = "") -> MissingDependencyError:
+    """The error for an optional dependency that is not installed, with the command that installs it: with an
+    extra of its own, or that of the purpose.
+    """
+    command = installation.add_extra(extra or EXTRAS.get(module, module))
     hint = f"Install it with: {command}"
     if module == "xllamacpp" and (here := installation.platform_without_llama_cpp()):
         hint = (

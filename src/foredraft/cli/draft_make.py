@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +21,9 @@ from foredraft.cli.options import model_options, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import size_text
 from foredraft.cli.values import Number
-from foredraft.draft.make.job import Stage, TrainedHead, Wishes, check_target, make_head
+from foredraft.draft.make.job import Stage, TrainedHead, Wishes, check_target, making
 from foredraft.draft.make.workfolder import drop_rows
+from foredraft.draft.make.write import safetensors_package
 from foredraft.draft.result import Result, as_dict, sentence
 from foredraft.errors import ConfigError
 from foredraft.library.catalogue import heads_dir
@@ -107,6 +109,7 @@ def make(model: str | None, **options: Any) -> None:
     minutes, traces, prompts = (options.pop(name) for name in ("minutes", "traces", "prompts"))
     own = not options.pop("no_own")
     _check(files, minutes, traces, prompts)
+    _try_to_write(files, path)
     if not own and traces is None and prompts is None:
         raise ConfigError(
             "With --no-own there is nothing to learn from.",
@@ -118,7 +121,9 @@ def make(model: str | None, **options: Any) -> None:
     console = stderr_console()
     progress = _Lines(console)
     try:
-        head = make_head(wishes, progress.tell, progress.note)
+        with making(wishes, progress.tell, progress.note) as head:
+            progress.end()
+            _Ending(head, wishes, files, console).conclude()
     except KeyboardInterrupt:
         progress.end()
         console.print(
@@ -127,8 +132,6 @@ def make(model: str | None, **options: Any) -> None:
             markup=False,
         )
         raise
-    progress.end()
-    _Ending(head, wishes, files, console).conclude()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,33 @@ def _check(files: _Files, minutes: float, traces: Path | None, prompts: Path | N
     for path in (files.output, files.safetensors):
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"There is no folder {path.parent}.", hint="Make it first.")
+
+
+def _try_to_write(files: _Files, model: Path) -> None:
+    """Raises ConfigError, MissingDependencyError where the head could not be written at the end."""
+    output, folder = files.output, files.safetensors
+    if output is not None and output.exists():
+        if not output.is_file():
+            raise ConfigError(f"{output} is not a file.", hint="Name a file, such as head.gguf.")
+        if output.samefile(model):
+            raise ConfigError(f"{output} is the model itself.", hint="Name another file.")
+    _try_folder(heads_dir(paths.models_dir()) if output is None else output.parent)
+    if folder is not None:
+        safetensors_package()
+        _try_folder(folder)
+
+
+def _try_folder(folder: Path) -> None:
+    """Raises ConfigError if no file can be made in a folder, or in the first above it that there is."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Nothing can be written to {folder}: {error.strerror}.", hint="Name another place for the head."
+        ) from None
 
 
 class _Lines:

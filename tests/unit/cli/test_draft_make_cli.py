@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 import pytest
@@ -113,6 +117,49 @@ def test_what_cannot_be_done_is_said(
     assert ran.code == 2
     assert words in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("flag", ["-o", "--safetensors", ""])
+def test_where_nothing_can_be_written_is_said_before_training(
+    foredraft: Command, model: Path, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs this may be allowed to write everywhere: the file system says no here."""
+    place = tmp_path / "locked"
+    place.mkdir()
+    if not flag:
+        monkeypatch.setattr(paths, "models_dir", lambda: place)
+
+    def refused(**where: Path) -> IO[bytes]:
+        if where["dir"] == place:
+            raise PermissionError(13, "Permission denied", str(place))
+        return TemporaryFile(dir=where["dir"])
+
+    monkeypatch.setattr(draft_make, "TemporaryFile", refused)
+    ran = foredraft("draft", "make", model, "-t", 1, *((flag, place / "head") if flag else ()))
+    assert ran.code == 2
+    assert f"Nothing can be written to {place}: Permission denied" in " ".join(ran.err.split())
+    assert not paths.making_dir().exists()
+
+
+def test_neither_the_model_nor_a_device_is_written_over(foredraft: Command, model: Path) -> None:
+    before = model.read_bytes()
+    ran = foredraft("draft", "make", model, "-o", model)
+    assert ran.code == 2
+    assert "the model itself" in ran.err
+    assert model.read_bytes() == before
+    ran = foredraft("draft", "make", model, "-o", os.devnull)
+    assert ran.code == 2
+    assert "is not a file" in ran.err
+
+
+def test_without_safetensors_it_says_so_before_training(
+    foredraft: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    ran = foredraft("draft", "make", model, "--safetensors", tmp_path / "head")
+    assert ran.code != 0
+    assert "[draft]" in ran.err
+    assert not paths.making_dir().exists()
 
 
 def test_a_work_folder_that_is_a_file_is_refused(foredraft: Command, model: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ class AnswerFile:
     def add(self, answers: Sequence[Answer]) -> None:
         """Add answers. Raises OSError."""
         lines = "".join(json.dumps(asdict(answer)) + "\n" for answer in answers)
-        with self.path.open("ab") as file:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            self.path.chmod(0o600)  # also where it was there before; it may hold a user's own texts
             file.write(lines.encode())
         self.answers += answers
 

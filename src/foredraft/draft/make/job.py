@@ -7,6 +7,7 @@ through; nothing needs to be undone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,7 +145,7 @@ def check_target(path: Path) -> Target:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise missing_dependency("torch", "Making a head") from None
+        raise missing_dependency("torch", "Making a head", extra="draft") from None
     summary = read_gguf(path)
     layers = layers_for(summary.block_count)
     target = Target(path, summary, fingerprint([summary.path]), layers)
@@ -157,16 +158,20 @@ def check_target(path: Path) -> Target:
     return target
 
 
-def make_head(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]) -> TrainedHead:
-    """Do all stages; `tell` hears how far each is, once a second or so, and `note` what a user should know
-    besides, in a sentence. Raises ConfigError, ModelError, CapacityError, MissingDependencyError,
-    BackendError, OSError.
+@contextmanager
+def making(
+    wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]
+) -> Iterator[TrainedHead]:
+    """Do all stages, and keep other processes out of the work folder until the block ends. `tell` hears how
+    far each stage is, once a second or so, and `note` what a user should know besides, in a sentence.
+
+    Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError, OSError.
     """
     target = check_target(wishes.model)
     recipe = {"target": target.summary.name, "hash": target.hash, "layers": list(target.layers)}
     folder = WorkFolder(wishes.work, recipe)
     with folder.locked():
-        return _Job(wishes, target, folder, tell, note).run()
+        yield _Job(wishes, target, folder, tell, note).run()
 
 
 class _Job:

@@ -44,7 +44,7 @@ class RowStore:
 
     def __init__(self, folder: Path, width: int) -> None:
         """Opens what is there. Raises OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # tokens are text
         self.width = width
         self.counts: list[int] = []
         self.held_out: list[bool] = []

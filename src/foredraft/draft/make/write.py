@@ -158,14 +158,20 @@ _NAMES = {
 """speculators' names by those of GGUF; a layer's have `layers.0.` before them."""
 
 
+def safetensors_package() -> Any:
+    """The package that writes tensors to such files. Raises MissingDependencyError."""
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise missing_dependency("safetensors", "Writing a head as safetensors", extra="draft") from None
+    return safetensors.numpy
+
+
 def write_safetensors(
     folder: Path, arrays: Arrays, vocabulary: npt.NDArray[np.int64], facts: HeadFacts
 ) -> None:
     """Write a head in speculators' form, in half precision. Raises OSError, MissingDependencyError."""
-    try:
-        from safetensors.numpy import save
-    except ImportError:
-        raise missing_dependency("safetensors", "Writing a head as safetensors") from None
+    package = safetensors_package()
     tensors: dict[str, npt.NDArray[Any]] = {}
     for name, array in {**arrays, **_queries_and_keys(facts.sizes)}.items():
         inner = name.removeprefix("blk.0.")
@@ -177,7 +183,7 @@ def write_safetensors(
     known[vocabulary] = True
     tensors["t2d"] = known
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "model.safetensors", save(tensors), mode=0o644)
+    write_atomically(folder / "model.safetensors", package.save(tensors), mode=0o644)
     config = json.dumps(_speculators_config(facts), indent=2)
     write_atomically(folder / "config.json", config.encode() + b"\n", mode=0o644)
 

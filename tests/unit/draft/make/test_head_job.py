@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,17 @@ import torch
 from foredraft.bench.trace import Trace, TraceSet, write_traces
 from foredraft.bench.workloads import PromptCase
 from foredraft.draft.make import job, prompts
-from foredraft.draft.make.answers import AnswerFile
-from foredraft.draft.make.job import ANSWERS, FEATURES, TRAINING, Stage, Wishes, check_target, make_head
+from foredraft.draft.make.answers import Answer, AnswerFile
+from foredraft.draft.make.job import (
+    ANSWERS,
+    FEATURES,
+    TRAINING,
+    Stage,
+    TrainedHead,
+    Wishes,
+    check_target,
+    making,
+)
 from foredraft.draft.make.prompts import OwnPrompts
 from foredraft.draft.make.store import RowStore
 from foredraft.draft.make.workfolder import WorkFolder
@@ -52,6 +62,11 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
         own=False,
         loading={**LOADING, "cache_dir": tmp_path / "cache"},  # type: ignore[typeddict-item]
     )
+
+
+def make_head(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]) -> TrainedHead:
+    with making(wishes, tell, note) as head:
+        return head
 
 
 def ignore(told: object) -> None:
@@ -165,6 +180,29 @@ def _folder_of(wishes: Wishes) -> WorkFolder:
     return WorkFolder(wishes.work, recipe)
 
 
+def test_other_processes_are_kept_out_until_the_head_is_written(wishes: Wishes) -> None:
+    with (
+        making(wishes, ignore, ignore),
+        pytest.raises(ConfigError, match="Another process"),
+        making(wishes, ignore, ignore),
+    ):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are others there")
+def test_answers_are_for_their_owner_only(tmp_path: Path) -> None:
+    """Also in a folder, and a file, that were there before."""
+    path = tmp_path / "answers.jsonl"
+    AnswerFile(path).add([Answer("trace", 0.0, (1,), (2,))])
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    AnswerFile(path).add([Answer("trace", 0.0, (3,), (4,))])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(AnswerFile(path).answers) == 2
+    RowStore(tmp_path / "rows", 3)
+    assert (tmp_path / "rows").stat().st_mode & 0o777 == 0o700
+
+
 def test_too_little_text_is_an_error(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LEAST_ROWS", 1_000_000)
     with pytest.raises(ConfigError, match="too little text"):
@@ -275,8 +313,9 @@ def test_without_a_package_it_says_which_extra_to_install(
     model: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=package):
+    with pytest.raises(MissingDependencyError, match=package) as caught:
         check_target(model)
+    assert "draft" in str(caught.value.hint)
 
 
 def test_a_model_whose_states_cannot_be_read_is_refused(tmp_path: Path) -> None:
