@@ -26,6 +26,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from common import run_benchmark
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.config import ModelOptions
@@ -208,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)
