@@ -236,7 +236,7 @@ def _figure(fill: Callable[[Figure], None], size: tuple[float, float], backgroun
 def picture(
     fill: Callable[[Figure], None], size: tuple[float, float], *, kind: str = "svg", background: str = "white"
 ) -> bytes:
-    """What `fill` draws on a figure of so many inches, as "svg" or "png". The same figures give the same
+    """What `fill` draws on a figure of `size` inches, as "svg" or "png". The same figures give the same
     bytes: no date, and no random names in it. Raises MissingDependencyError without matplotlib.
     """
     check_plotting()

@@ -46,7 +46,7 @@ class Sizes:
 
     @staticmethod
     def of(file: Eagle3File, target: int) -> Sizes:
-        """Of a head for a target with hidden states of so many numbers. Raises ModelFormatError."""
+        """The sizes of a head; `target` is the target's hidden size. Raises ModelFormatError."""
         config = file.config
         hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
         if config.get("head_dim") is None and hidden % heads:
