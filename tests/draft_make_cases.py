@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from foredraft.draft.make.parts import Part
 from foredraft.draft.make.sizes import sizes_for
 from foredraft.draft.make.store import TOP, Examples, Labelled, RowStore
 from foredraft.draft.make.torch_head import HeadNetwork
@@ -55,11 +56,12 @@ class NumberTarget:
         return Labelled(features, np.asarray(tokens, np.int32), likely, scores)
 
     def examples(self, folder: Path, answers: int = 60) -> Examples:
-        """Some texts, of which every sixth is held out."""
+        """Some texts, of which every sixth is held out: in turns to choose on and for the last figure."""
         store = RowStore(folder, 3 * WIDTH)
-        for number in range(answers):
-            store.add(self.answer(), held_out=number % 6 == 0, greedy=True)
-        return store.read()
+        for _ in range(answers):
+            store.add(self.answer(), greedy=True)
+        held_out = {0: Part.CHOOSING, 6: Part.FINAL}
+        return store.read([held_out.get(number % 12, Part.LEARNING) for number in range(answers)])
 
     def trainer(self, examples: Examples, batches: float = 300.0) -> Trainer:
         """Of a head of all tokens. A batch takes two seconds on its clock."""

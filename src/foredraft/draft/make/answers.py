@@ -6,7 +6,6 @@ and what a crash left of the last line is dropped when the file is opened again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -19,9 +18,6 @@ from foredraft.types import FinishReason, SamplingParams
 
 TEMPERATURES = (0.0, 0.8)
 """Of the answers, in turns. A head drafts for both: what is greedy, and what is sampled."""
-
-HELD_OUT = 12
-"""One prompt in so many is never trained on: acceptance is measured there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +34,6 @@ class Answer:
     @property
     def tokens(self) -> tuple[int, ...]:
         return self.prompt + self.answer
-
-    @property
-    def held_out(self) -> bool:
-        """Whether it is for measuring: decided by the prompt alone, so that all answers to one are on the
-        same side, in every run.
-        """
-        digest = hashlib.sha256(repr(self.prompt).encode()).digest()
-        return int.from_bytes(digest[:4], "big") % HELD_OUT == 0
 
 
 class AnswerFile:

@@ -23,6 +23,7 @@ from foredraft.backends.llamacpp.gguf_file import GGUFSummary, is_gguf, read_ggu
 from foredraft.draft.make import prompts
 from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
 from foredraft.draft.make.features import read_rows
+from foredraft.draft.make.parts import Part
 from foredraft.draft.make.sizes import (
     Sizes,
     choose_vocabulary,
@@ -112,7 +113,8 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class TrainedHead:
     """A head that can be written, in format `kind`. `acceptance` is that of the head as it is written, on
-    answers that it has not seen (`unseen`); `tokens` is how many it learned from.
+    answers that neither its training nor the choice of it has seen (`unseen`); `tokens` is how many it
+    learned from.
     """
 
     facts: HeadFacts
@@ -193,11 +195,15 @@ class _Job:
         self._file = AnswerFile(folder.answers)
         self._store = RowStore(folder.rows, target.width)
         self._most = folder.most_rows(target.width)
+        self._unseen: tuple[Answer, ...] = ()
 
     def run(self) -> TrainedHead:
         self._answers()
         self._features()
-        return self._train(self._store.read())
+        parts = self._store.parts([answer.prompt for answer in self._file.answers])
+        unseen = zip(self._file.answers, parts, strict=True)
+        self._unseen = tuple(answer for answer, part in unseen if part is Part.FINAL)
+        return self._train(self._store.read(parts))
 
     # --- answers -----------------------------------------------------------------------------------------
 
@@ -252,7 +258,7 @@ class _Job:
                 began = perf_counter()
                 for found in answers[len(store.counts) :]:
                     rows = read_rows(model, found.prompt, found.answer)
-                    store.add(rows, held_out=found.held_out, greedy=found.temperature == 0.0)
+                    store.add(rows, greedy=found.temperature == 0.0)
                     done = max(len(store.counts) / len(answers), store.rows / self._most)
                     self._tell(Stage(FEATURES, min(1.0, done), f"{store.rows:,} rows"))
                     if store.rows >= self._most:
@@ -276,9 +282,10 @@ class _Job:
     # --- training ----------------------------------------------------------------------------------------
 
     def _train(self, examples: Examples) -> TrainedHead:
-        if not len(examples.training) or not len(examples.measuring):
+        if not all(map(len, (examples.training, examples.choosing, examples.final))):
             raise ConfigError(
-                "There are too few different prompts: none is left to measure on.",
+                "There are too few different prompts: it takes some to learn from, one to choose the best "
+                "head on, and one to measure it on.",
                 hint="Give more prompts, or more time.",
             )
         seconds, folder = self._wishes.seconds, self._folder
@@ -295,8 +302,7 @@ class _Job:
             trainer.save(folder.checkpoint)
             raise
         trainer.use_best()
-        unseen = tuple(answer for answer in self._file.answers if answer.held_out)
-        return _finished(self._target, trainer, vocabulary, (len(examples.training), unseen))
+        return _finished(self._target, trainer, vocabulary, (len(examples.training), self._unseen))
 
     def _resumed(self, examples: Examples, budget: float) -> tuple[Trainer, npt.NDArray[np.int64]]:
         """A trainer that goes on from the checkpoint, if there is one, and the tokens that the head proposes:
@@ -329,7 +335,7 @@ class _Job:
 
     def _counts(self, examples: Examples) -> npt.NDArray[np.int64]:
         """How often each of the target's tokens is in what is learned from."""
-        chosen = ~examples.held_out
+        chosen = examples.parts == Part.LEARNING
         size = self._target.summary.vocab_size
         return count_tokens(size, examples.tokens[chosen], examples.likely[chosen])
 
@@ -396,6 +402,8 @@ def _finished(
         acceptances[kind] = trainer.acceptance()
     best = max(found.joint[0] for found in acceptances.values())
     kind = next(kind for kind in FORMATS if acceptances[kind].joint[0] >= best - ROUNDING)
+    trainer.network.read(rounded(arrays, kind))
+    acceptance = trainer.acceptance(final=True)
     sizes: Sizes = trainer.network.sizes
     summary = target.summary
     facts = HeadFacts(
@@ -407,7 +415,7 @@ def _finished(
         target_hash=target.hash,
         target_vocabulary=summary.vocab_size,
         context_length=summary.context_length,
-        acceptance=acceptances[kind].joint,
+        acceptance=acceptance.joint,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
     )
-    return TrainedHead(facts, arrays, vocabulary, kind, acceptances[kind], *data)
+    return TrainedHead(facts, arrays, vocabulary, kind, acceptance, *data)

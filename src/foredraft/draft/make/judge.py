@@ -58,14 +58,14 @@ def judge(
 
 
 def _passages(answers: Sequence[Answer]) -> Iterator[Passage]:
-    """The first passage of each answer that is held out. What the model chose in greedy ones is the text; in
-    others a draft is right where it agrees with the model.
+    """The first passage of each answer. What the model chose in greedy ones is the text; in others a draft is
+    right where it agrees with the model.
     """
     for answer in answers:
-        if answer.held_out and answer.temperature == 0.0:
+        if answer.temperature == 0.0:
             yield from islice(of_answer(answer.prompt, answer.answer, temperature=0.0, seed=1, cut=True), 1)
     for answer in answers:
-        if answer.held_out and answer.temperature != 0.0:
+        if answer.temperature != 0.0:
             room, begin = len(answer.tokens), len(answer.prompt)
             yield from islice(of_text(answer.tokens, temperature=0.0, seed=1, room=room, begin=begin), 1)
 

@@ -10,6 +10,7 @@ files have beyond it is cut off when the store is opened.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from foredraft.draft.make.parts import Part, Prompt, parts_of
 from foredraft.draft.make.sizes import STEPS
 from foredraft.types import Features
 
@@ -39,7 +41,7 @@ class Labelled:
 
 class RowStore:
     """`width`: numbers of a row's features. `counts[n]` is the number of rows of answer n, 0 of one that was
-    left out; `held_out[n]` whether they are for measuring, `greedy[n]` whether the answer was.
+    left out; `greedy[n]` whether the answer was.
     """
 
     def __init__(self, folder: Path, width: int) -> None:
@@ -47,7 +49,6 @@ class RowStore:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # tokens are text
         self.width = width
         self.counts: list[int] = []
-        self.held_out: list[bool] = []
         self.greedy: list[bool] = []
         self._index = folder / "rows.jsonl"
         self._files: dict[str, tuple[Path, Any, int]] = {
@@ -68,7 +69,7 @@ class RowStore:
         whole = content[: content.rfind(b"\n") + 1]
         for line in whole.splitlines():
             row = json.loads(line)
-            self._note(row["rows"], row["held_out"], row["greedy"])
+            self._note(row["rows"], row["greedy"])
         if len(whole) < len(content):
             _cut(self._index, len(whole))
         for path, kind, columns in self._files.values():
@@ -82,12 +83,11 @@ class RowStore:
     def rows(self) -> int:
         return sum(self.counts)
 
-    def _note(self, rows: int, held_out: bool, greedy: bool) -> None:
+    def _note(self, rows: int, greedy: bool) -> None:
         self.counts.append(rows)
-        self.held_out.append(held_out)
         self.greedy.append(greedy)
 
-    def add(self, rows: Labelled | None, *, held_out: bool, greedy: bool) -> None:
+    def add(self, rows: Labelled | None, *, greedy: bool) -> None:
         """Add the rows of the next answer; None: it is left out. Raises OSError."""
         if rows is not None:
             values = (rows.features.clip(-_LARGEST, _LARGEST), rows.tokens, rows.likely, rows.scores)
@@ -96,11 +96,16 @@ class RowStore:
                     file.write(np.ascontiguousarray(array, kind).tobytes())
         count = 0 if rows is None else len(rows.tokens)
         with self._index.open("a") as file:
-            file.write(json.dumps({"rows": count, "held_out": held_out, "greedy": greedy}) + "\n")
-        self._note(count, held_out, greedy)
+            file.write(json.dumps({"rows": count, "greedy": greedy}) + "\n")
+        self._note(count, greedy)
 
-    def read(self) -> Examples:
-        """All rows as they are now, mapped into memory. Raises OSError."""
+    def parts(self, prompts: Sequence[Prompt]) -> list[Part]:
+        """What each answer is for; `prompts[n]` is that of answer n, of which later ones may have no rows."""
+        usable = {prompt for prompt, count in zip(prompts, self.counts, strict=False) if count > STEPS}
+        return parts_of(prompts, usable)
+
+    def read(self, parts: Sequence[Part]) -> Examples:
+        """All rows as they are now, mapped into memory; `parts[n]`: what answer n is for. Raises OSError."""
         arrays = {
             name: np.memmap(path, kind, "r", shape=(self.rows, columns))
             if self.rows
@@ -115,34 +120,45 @@ class RowStore:
             np.asarray(arrays["likely"]),
             np.asarray(arrays["scores"]),
             ends - np.arange(len(ends)) - 1,
-            np.repeat(np.asarray(self.held_out, bool), counts),
+            np.repeat(np.asarray(parts[: len(counts)], np.int8), counts),
             np.repeat(np.asarray(self.greedy, bool), counts),
         )
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of all answers. `left[i]`: how many rows of the same answer follow row i."""
+    """The rows of all answers. `left[i]`: how many rows of the same answer follow row i; `parts[i]`: what
+    that answer is for.
+    """
 
     features: npt.NDArray[np.float16]
     tokens: npt.NDArray[np.int32]
     likely: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float16]
     left: npt.NDArray[np.int64]
-    held_out: npt.NDArray[np.bool_]
+    parts: npt.NDArray[np.int8]
     greedy: npt.NDArray[np.bool_]
 
     @cached_property
     def training(self) -> npt.NDArray[np.int64]:
         """Rows that a draft can begin at, of answers to learn from."""
-        return np.flatnonzero((self.left > 0) & ~self.held_out)
+        return np.flatnonzero((self.left > 0) & (self.parts == Part.LEARNING))
 
     @cached_property
-    def measuring(self) -> npt.NDArray[np.int64]:
-        """Rows of answers to measure on where whole drafts fit: of greedy ones, where the target's choices
-        are the text, if there are enough.
+    def choosing(self) -> npt.NDArray[np.int64]:
+        """Rows to choose the best head on."""
+        return self._measuring(Part.CHOOSING)
+
+    @cached_property
+    def final(self) -> npt.NDArray[np.int64]:
+        """Rows that the chosen head is measured on."""
+        return self._measuring(Part.FINAL)
+
+    def _measuring(self, part: Part) -> npt.NDArray[np.int64]:
+        """Where whole drafts fit, in answers for this: in greedy ones, where the target's choices are the
+        text, if there are enough.
         """
-        every = (self.left >= STEPS) & self.held_out
+        every = (self.left >= STEPS) & (self.parts == part)
         greedy = every & self.greedy
         return np.flatnonzero(greedy if 4 * greedy.sum() >= every.sum() else every)
 

@@ -70,7 +70,7 @@ _RISE = 5e-4
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """`joint[d]`: the share of drafts of which tokens 1 to d + 1 are right; over `rows` places in answers
-    that were not trained on. A token is right if it is the text's.
+    that were not learned from. A token is right if it is the text's.
     """
 
     joint: tuple[float, ...]
@@ -261,9 +261,11 @@ class Trainer:
 
     # --- measuring ---------------------------------------------------------------------------------------
 
-    def acceptance(self) -> Acceptance:
-        """On answers that are held out, of drafts of `STEPS` tokens that begin anywhere in them."""
-        rows = self._examples.measuring
+    def acceptance(self, *, final: bool = False) -> Acceptance:
+        """Of drafts of `STEPS` tokens that begin anywhere in answers that are held out: in those that the
+        best weights are chosen on, or in the others, that nothing was chosen on.
+        """
+        rows = self._examples.final if final else self._examples.choosing
         if len(rows) > MEASURED:
             rows = rows[np.linspace(0, len(rows) - 1, MEASURED).astype(np.int64)]
         right = np.zeros(STEPS, np.int64)

@@ -12,6 +12,7 @@ from draft_make_cases import LENGTH, WIDTH, NumberTarget
 from foredraft.draft.make import workfolder
 from foredraft.draft.make.answers import Answer, AnswerFile
 from foredraft.draft.make.features import likeliest, read_rows
+from foredraft.draft.make.parts import Part, parts_of
 from foredraft.draft.make.sizes import choose_vocabulary, count_tokens, layers_for, most_tokens, sizes_for
 from foredraft.draft.make.store import TOP, RowStore
 from foredraft.draft.make.workfolder import WorkFolder, drop_rows
@@ -53,11 +54,41 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         AnswerFile(path)
 
 
+# --- what they are for ---------------------------------------------------------------------------------
+
+
 def test_all_answers_to_a_prompt_are_on_one_side() -> None:
-    answers = [Answer("own", 0.0, (number,), (2,)) for number in range(2000)]
-    assert 100 < sum(answer.held_out for answer in answers) < 240
-    for answer in answers[:50]:
-        assert answer.held_out == Answer("trace", 0.8, answer.prompt, (9, 9)).held_out
+    prompts = [(number,) for number in range(2000)]
+    parts = parts_of(prompts, prompts)
+    assert 100 < parts.count(Part.FINAL) < 240
+    assert 40 < parts.count(Part.CHOOSING) < 120
+    assert parts_of(prompts[::-1], prompts) == parts[::-1]
+
+
+@pytest.mark.parametrize("first", range(0, 60, 3))
+def test_a_few_prompts_have_every_part(first: int) -> None:
+    assert set(parts_of([(first,), (first + 1,), (first + 2,)], [(first + n,) for n in range(3)])) == {*Part}
+
+
+def test_prompts_that_come_later_never_turn_learning_into_measuring() -> None:
+    """Nor what the best head was chosen on into what it is measured on in the end."""
+    prompts = [(number, 7) for number in range(80)]
+    before = [Part.FINAL] * len(prompts)
+    for count in range(1, len(prompts) + 1):
+        now = parts_of(prompts[:count], prompts[:count])
+        assert all(one <= earlier for one, earlier in zip(now[:-1], before, strict=False))
+        before[:count] = now
+    assert before.count(Part.FINAL) > 1
+
+
+def test_only_answers_that_have_room_for_a_draft_are_measured_on(tmp_path: Path) -> None:
+    target = NumberTarget()
+    store = RowStore(tmp_path, 3 * WIDTH)
+    for number in range(12):
+        store.add(None if number < 9 else target.answer(), greedy=True)
+    parts = store.parts([(number,) for number in range(14)])
+    assert set(parts[9:12]) == {*Part}
+    assert {*parts[:9], *parts[12:]} == {Part.LEARNING}
 
 
 # --- rows ----------------------------------------------------------------------------------------------
@@ -67,22 +98,24 @@ def test_rows_are_read_back_with_what_follows_them(tmp_path: Path) -> None:
     target = NumberTarget()
     store = RowStore(tmp_path, 3 * WIDTH)
     first, second = target.answer(), target.answer()
-    store.add(first, held_out=False, greedy=True)
-    store.add(None, held_out=True, greedy=True)
-    store.add(second, held_out=True, greedy=False)
-    found = RowStore(tmp_path, 3 * WIDTH).read()
-    assert np.array_equal(found.tokens, np.concatenate([first.tokens, second.tokens]))
-    assert np.allclose(found.features[LENGTH:], second.features, atol=2e-3)
-    assert found.left.tolist() == [*range(LENGTH - 1, -1, -1)] * 2
+    store.add(first, greedy=True)
+    store.add(None, greedy=True)
+    store.add(second, greedy=False)
+    store.add(first, greedy=True)
+    found = RowStore(tmp_path, 3 * WIDTH).read([Part.LEARNING, Part.FINAL, Part.FINAL, Part.CHOOSING])
+    assert np.array_equal(found.tokens, np.concatenate([first.tokens, second.tokens, first.tokens]))
+    assert np.allclose(found.features[LENGTH : 2 * LENGTH], second.features, atol=2e-3)
+    assert found.left.tolist() == [*range(LENGTH - 1, -1, -1)] * 3
     assert found.training.tolist() == [*range(LENGTH - 1)]
-    assert set(found.measuring) <= {*range(LENGTH, 2 * LENGTH)}
+    assert found.final.tolist() == [*range(LENGTH, 2 * LENGTH - 3)]
+    assert found.choosing.tolist() == [*range(2 * LENGTH, 3 * LENGTH - 3)]
 
 
 def test_what_a_kill_left_of_an_answer_is_cut_off(tmp_path: Path) -> None:
     target = NumberTarget()
     store = RowStore(tmp_path, 3 * WIDTH)
     rows = [target.answer() for _ in range(3)]
-    store.add(rows[0], held_out=False, greedy=True)
+    store.add(rows[0], greedy=True)
     with (tmp_path / "features.f16").open("ab") as file:
         file.write(b"\1" * 1000)
     with (tmp_path / "tokens.i32").open("ab") as file:
@@ -90,8 +123,8 @@ def test_what_a_kill_left_of_an_answer_is_cut_off(tmp_path: Path) -> None:
     with (tmp_path / "rows.jsonl").open("ab") as file:
         file.write(b'{"rows": 40, "he')
     again = RowStore(tmp_path, 3 * WIDTH)
-    again.add(rows[1], held_out=True, greedy=True)
-    found = RowStore(tmp_path, 3 * WIDTH).read()
+    again.add(rows[1], greedy=True)
+    found = RowStore(tmp_path, 3 * WIDTH).read([Part.LEARNING, Part.FINAL])
     assert np.array_equal(found.tokens, np.concatenate([rows[0].tokens, rows[1].tokens]))
     assert np.allclose(found.features[LENGTH:], rows[1].features, atol=2e-3)
 
@@ -101,15 +134,15 @@ def test_larger_features_than_half_precision_holds_stay_finite(tmp_path: Path) -
     rows = target.answer()
     rows.features[0, 0] = 1e30
     store = RowStore(tmp_path, 3 * WIDTH)
-    store.add(rows, held_out=False, greedy=True)
-    examples = store.read()
+    store.add(rows, greedy=True)
+    examples = store.read([Part.LEARNING])
     assert np.isfinite(examples.features).all()
     assert np.isfinite(examples.scale()).all()
 
 
 def test_a_row_takes_as_many_bytes_as_is_said(tmp_path: Path) -> None:
     store = RowStore(tmp_path, 3 * WIDTH)
-    store.add(NumberTarget().answer(), held_out=False, greedy=True)
+    store.add(NumberTarget().answer(), greedy=True)
     size = sum(path.stat().st_size for path in tmp_path.iterdir() if path.suffix != ".jsonl")
     assert size == LENGTH * RowStore.row_bytes(3 * WIDTH)
 
@@ -251,7 +284,7 @@ def test_rows_never_take_more_than_their_share_of_the_disk(
 def test_dropping_rows_keeps_answers(tmp_path: Path) -> None:
     folder = WorkFolder(tmp_path, {"target": "one"})
     AnswerFile(folder.answers).add(some(2))
-    RowStore(folder.rows, 3 * WIDTH).add(NumberTarget().answer(), held_out=False, greedy=True)
+    RowStore(folder.rows, 3 * WIDTH).add(NumberTarget().answer(), greedy=True)
     drop_rows(tmp_path)
     assert not folder.rows.exists()
     assert json.loads(folder.answers.read_text().splitlines()[0])["answer"] == [5, 6, 7, 0]

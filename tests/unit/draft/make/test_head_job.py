@@ -28,6 +28,7 @@ from foredraft.draft.make.job import (
     check_target,
     making,
 )
+from foredraft.draft.make.parts import Part, parts_of
 from foredraft.draft.make.prompts import OwnPrompts
 from foredraft.draft.make.store import RowStore
 from foredraft.draft.make.workfolder import WorkFolder
@@ -85,8 +86,10 @@ def test_a_head_is_made(wishes: Wishes, tmp_path: Path) -> None:
     assert head.facts.target_vocabulary == 384
     assert head.acceptance.rows > 0
     assert head.tokens > 100
-    assert head.unseen
-    assert all(answer.held_out for answer in head.unseen)
+    answers = AnswerFile(wishes.work / "answers.jsonl").answers
+    parts = parts_of([answer.prompt for answer in answers], {answer.prompt for answer in answers})
+    assert head.unseen == tuple(one for one, part in zip(answers, parts, strict=True) if part is Part.FINAL)
+    assert head.tokens < sum(len(answer.answer) for answer in answers) - head.acceptance.rows
     head.write(tmp_path / "head.gguf")
     assert (tmp_path / "head.gguf").stat().st_size > 10_000
 
@@ -203,6 +206,36 @@ def test_answers_are_for_their_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "rows").stat().st_mode & 0o777 == 0o700
 
 
+def recorded(wishes: Wishes, path: Path, count: int) -> list[Trace]:
+    """Writes as many recorded answers of thirty tokens."""
+    with Engine.load(wishes.model, speculate="off", **wishes.loading) as engine:
+        info = engine.model.info
+    rng = np.random.default_rng(0)
+    traces = [
+        Trace(f"t{n}", "use", (300, 301, n), tuple(int(token) for token in rng.integers(260, 380, 30)))
+        for n in range(count)
+    ]
+    write_traces(path, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
+    return traces
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_three_prompts_one_is_learned_from(
+    wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """One is left to choose the best head on, and one to measure it on: two are too few."""
+    monkeypatch.setattr(job, "LEAST_ROWS", 50)
+    recorded(wishes, tmp_path / "traces.jsonl", count)
+    wishes = replace(wishes, traces=tmp_path / "traces.jsonl", prompts=None)
+    if count == 2:
+        with pytest.raises(ConfigError, match="too few different prompts"):
+            make_head(wishes, ignore, ignore)
+        return
+    head = make_head(wishes, ignore, ignore)
+    assert len(head.unseen) == 1
+    assert head.acceptance.rows == 28  # a draft of three fits, from the prompt's last token on
+
+
 def test_too_little_text_is_an_error(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LEAST_ROWS", 1_000_000)
     with pytest.raises(ConfigError, match="too little text"):
@@ -216,15 +249,10 @@ def test_rows_end_where_the_disk_is_full(wishes: Wishes, monkeypatch: pytest.Mon
 
 
 def test_recorded_answers_are_learned_from_first(wishes: Wishes, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl.gz"
+    traces = recorded(wishes, file, 30)
     with Engine.load(wishes.model, speculate="off", **wishes.loading) as engine:
         info = engine.model.info
-        rng = np.random.default_rng(0)
-        traces = [
-            Trace(f"t{n}", "use", (300, 301, n), tuple(int(token) for token in rng.integers(260, 380, 30)))
-            for n in range(30)
-        ]
-        file = tmp_path / "traces.jsonl.gz"
-        write_traces(file, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
         other = tmp_path / "other.jsonl"
         write_traces(other, TraceSet("Other", info.vocab_size, "another hash", (), traces))
         with pytest.raises(ConfigError, match="other tokens"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from draft_make_cases import NumberTarget
+from foredraft.draft.make.parts import Part
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.training import Acceptance, lower_precision
 from foredraft.errors import CapacityError
@@ -34,7 +35,7 @@ def test_what_depends_on_the_last_token_is_learned_at_every_depth(
     after = trainer.use_best()
     assert before.joint[0] < 0.5
     assert min(after.by_depth) > 0.95, after
-    assert after.rows == len(examples.measuring)
+    assert after.rows == len(examples.choosing)
 
 
 def test_of_a_text_without_rules_nothing_is_learned_and_it_ends_early(
@@ -48,7 +49,7 @@ def test_of_a_text_without_rules_nothing_is_learned_and_it_ends_early(
         rng.integers(0, 48, examples.likely.shape).astype(np.int32),
         examples.scores,
         examples.left,
-        examples.held_out,
+        examples.parts,
         examples.greedy,
     )
     trainer = target.trainer(noise, batches=600)
@@ -134,7 +135,7 @@ def test_the_best_weights_are_measured_again_on_other_answers(
     first = target.trainer(examples, batches=300)
     first.run(lambda: None, lambda: first.save(tmp_path / "checkpoint.pt"))
     tokens = examples.tokens.copy()
-    tokens[examples.held_out] = 0
+    tokens[examples.parts == Part.CHOOSING] = 0
     second = target.trainer(replace(examples, tokens=tokens), batches=300)
     second.resume(tmp_path / "checkpoint.pt")
     assert first.best is not None
@@ -143,6 +144,19 @@ def test_the_best_weights_are_measured_again_on_other_answers(
     assert second.best[0].joint[0] < 0.2
     assert second.best[0] == second.use_best() == second.acceptance()
     assert not second.progress.measured
+
+
+def test_the_last_figure_is_of_answers_that_nothing_was_chosen_on(
+    target: NumberTarget, examples: Examples
+) -> None:
+    tokens = examples.tokens.copy()
+    tokens[examples.parts == Part.FINAL] = 0
+    trainer = target.trainer(replace(examples, tokens=tokens), batches=300)
+    trainer.run(lambda: None, lambda: None)
+    assert trainer.use_best().joint[0] > 0.9
+    final = trainer.acceptance(final=True)
+    assert final.joint[0] < 0.2
+    assert final.rows == len(examples.final)
 
 
 def test_a_head_of_other_tokens_is_not_gone_on_with(
