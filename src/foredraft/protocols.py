@@ -458,6 +458,13 @@ class Backend(Protocol):
         """
         ...
 
+    def weights_hash(self, path: Path, options: ModelOptions | None = None) -> str:
+        """The same for all quantisations of a model's weights in this backend's format, so that a head of one
+        is found for the others; "" if that cannot be told. Reads little of the file. Raises what
+        `features_for` does.
+        """
+        ...
+
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Load the model. Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
         ...

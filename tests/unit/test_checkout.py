@@ -51,3 +51,11 @@ def test_make_demo_installs_what_the_next_commands_of_the_readme_need() -> None:
     [installed] = re.findall(r"scripts/install\.py (llamacpp\S*)", makefile)
     assert wanted == set(installed.split(","))
     assert {"llamacpp", "hub", "server"} <= wanted
+
+
+def test_packaged_heads_are_kept_and_other_models_are_not() -> None:
+    """What git ignores is not in a wheel either."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("no checkout of git")
+    ignored = run("git", "-C", ROOT, "check-ignore", "src/foredraft/heads/0123.gguf", "model.gguf")
+    assert ignored.stdout.split() == ["model.gguf"]

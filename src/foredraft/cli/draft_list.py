@@ -1,11 +1,11 @@
-"""`foredraft draft list` and `remove`: the heads that are installed."""
+"""`foredraft draft list` and `remove`: the heads that are installed, and those that come with Foredraft."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -20,12 +20,14 @@ from foredraft.cli.prompting import typed_at
 from foredraft.cli.units import size_text
 from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
 from foredraft.library.catalogue import heads_dir
+from foredraft.library.heads import packaged_heads
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledHead:
-    """A head in the models folder. `acceptance`: of drafts of 1, 2, … tokens on answers that it had not seen;
-    empty for a head that Foredraft did not make. `problem`: why it cannot be read.
+    """A head in the models folder, or one that is `packaged` with Foredraft. `acceptance`: of drafts of 1, 2,
+    … tokens on answers that it had not seen; empty for a head that Foredraft did not make. `problem`: why it
+    cannot be read.
     """
 
     name: str
@@ -35,18 +37,25 @@ class InstalledHead:
     acceptance: tuple[float, ...] = ()
     made: str = ""
     problem: str = ""
+    packaged: bool = False
 
 
 def installed_heads() -> list[InstalledHead]:
-    """All heads of the models folder, by name. Raises ConfigError if it cannot be read."""
-    folder = heads_dir(paths.models_dir())
+    """All heads of the models folder, by name, then packaged ones. Raises ConfigError if the folder cannot be
+    read.
+    """
+    packaged = [replace(_described(path), packaged=True) for path in packaged_heads()]
+    return [_described(path) for path in _heads_in(heads_dir(paths.models_dir()))] + packaged
+
+
+def _heads_in(folder: Path) -> list[Path]:
     try:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}.") from None
-    return [_described(path) for path in found if path.is_dir() or path.suffix == ".gguf"]
+    return [path for path in found if path.is_dir() or path.suffix == ".gguf"]
 
 
 def _described(path: Path) -> InstalledHead:
@@ -78,8 +87,8 @@ def _described(path: Path) -> InstalledHead:
 @click.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_heads(*, as_json: bool) -> None:
-    """List the installed heads: for which model, how large, how often right on answers that they had not
-    seen, made when.
+    """List the installed heads, and those that are packaged with Foredraft: for which model, how large, how
+    often right on answers that they had not seen, made when.
     """
     heads = installed_heads()
     if as_json:
@@ -89,11 +98,12 @@ def list_heads(*, as_json: bool) -> None:
         click.echo("No heads are installed. To make one for a model: foredraft draft make MODEL")
         return
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "for", "size", "right at depth 1, 2, 3", "made (UTC)"):
+    for title in ("name", "for", "size", "right at depth 1, 2, 3", "made (UTC)", ""):
         table.add_column(title, overflow="fold")
     for head in heads:
         right = ", ".join(f"{share:.0%}" for share in _by_depth(head.acceptance))
-        words = (head.name, head.target or head.problem, size_text(head.bytes), right, head.made)
+        place = "packaged" if head.packaged else ""
+        words = (head.name, head.target or head.problem, size_text(head.bytes), right, head.made, place)
         table.add_row(*(escape(word) for word in words))
     Console(highlight=False).print(table)
 
@@ -121,12 +131,18 @@ def remove(name: str, *, yes: bool) -> None:
             f"There is no installed head {quoted(name)}.",
             hint="'foredraft draft list' shows those there are.",
         )
+    found = [head for head in found if not head.packaged] or found
     if len(found) > 1:
         raise ConfigError(
             f"Several heads are called like that: {', '.join(head.name for head in found)}.",
             hint="Give the whole name.",
         )
     [head] = found
+    if head.packaged:
+        raise ConfigError(
+            f"{head.name} comes with Foredraft and cannot be removed.",
+            hint="'auto' asks it only where it pays; a head of your own for the same model takes its place.",
+        )
     if not yes:
         if not typed_at():
             raise ConfigError("There is no terminal to ask on.", hint="Add --yes.")

@@ -17,7 +17,10 @@ from foredraft.cli.options import llama_library_option
 from foredraft.cli.render import cell
 from foredraft.cli.units import size_text
 from foredraft.errors import printable
+from foredraft.library.fingerprint import fingerprint_of
+from foredraft.library.heads import DIGITS
 from foredraft.library.safetensors_file import SafetensorsSummary
+from foredraft.registry import backend_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +71,8 @@ def _summary_table(summary: Summary) -> Table:
         "vocabulary": f"{summary.vocab_size:,} tokens ({summary.tokenizer or 'unknown kind'})",
         "chat template": "yes" if summary.has_chat_template else "no",
         "format": _format(summary),
+        "hash": fingerprint_of(summary.path)[:DIGITS],
+        "hash of its norms": backend_for(summary.path).weights_hash(summary.path)[:DIGITS],
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -112,4 +117,8 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
     values = asdict(summary)
     values["path"] = str(summary.path)
     values["files"] = [str(file) for file in summary.files]
+    for tensor in values["tensors"]:
+        tensor.pop("path", None)
+    values["hash"] = fingerprint_of(summary.path)
+    values["hash_of_norms"] = backend_for(summary.path).weights_hash(summary.path)
     return values | {"is_vocab_only": not summary.tensors, "is_split": len(summary.files) > 1}

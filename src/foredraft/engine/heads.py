@@ -52,7 +52,7 @@ def find_head(target: Path, name: str, options: ModelOptions, notice: Notice = _
     if name:
         named = resolve_head(name, folder)
         return Found(named, backend.features_for(target, named, options))
-    belonging = head_of(target, folder)
+    belonging = head_of(target, folder, lambda path: backend.weights_hash(path, options))
     for file in (belonging, None) if belonging else (None,):
         try:
             needs = backend.features_for(target, file, options)

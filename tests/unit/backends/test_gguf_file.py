@@ -65,6 +65,7 @@ def test_it_agrees_with_the_reference_reader(tiny: Path) -> None:
             tuple(int(length) for length in tensor.shape),
             int(tensor.n_bytes),
             int(tensor.data_offset),
+            tiny,
         )
         for tensor in reader.tensors
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -99,7 +100,7 @@ CHOSEN = {
 
 
 def tensor(name: str, *shape: int) -> Tensor:
-    return Tensor(name, "f32", shape, 0, 0)
+    return Tensor(name, "f32", shape, 0, 0, Path())
 
 
 def types(mixture: str, case: Case) -> dict[str, str]:

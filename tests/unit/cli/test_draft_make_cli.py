@@ -14,10 +14,12 @@ import pytest
 
 import gguf_factory
 from command_line import Command, Ran
+from foredraft.backends.llamacpp import BACKEND
 from foredraft.cli import draft_make, paths
 from foredraft.draft.make import job
 from foredraft.draft.make.sizes import Sizes
 from foredraft.draft.make.write import HeadFacts, write_gguf
+from foredraft.library import heads as library_heads
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.heads import head_of
@@ -26,6 +28,11 @@ from foredraft.library.heads import head_of
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "six.gguf", layers=6)
+
+
+@pytest.fixture(autouse=True)
+def _no_packaged_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_heads, "PACKAGED", tmp_path / "none")
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def test_a_head_is_made_and_installed(foredraft: Command, model: Path, prompts: 
     assert "training: 100%" in ran.err
     assert "at depth 1, 2, 3" in ran.out
     assert "auto would" in ran.out
-    installed = head_of(model, paths.models_dir())
+    installed = head_of(model, paths.models_dir(), BACKEND.weights_hash)
     assert installed is not None
     assert f"Installed: {installed}" in ran.out
     assert (tmp_path / "head" / "model.safetensors").exists()
@@ -63,7 +70,7 @@ def test_a_head_is_made_and_installed(foredraft: Command, model: Path, prompts: 
     assert head["target"] == "Tiny Llama"
     assert len(head["acceptance"]) == 3
     assert foredraft("draft", "remove", head["name"], "--yes").code == 0
-    assert head_of(model, paths.models_dir()) is None
+    assert head_of(model, paths.models_dir(), BACKEND.weights_hash) is None
 
 
 def test_a_head_that_does_not_pay_is_not_installed(
@@ -216,6 +223,27 @@ def test_the_list(foredraft: Command, model: Path) -> None:
     assert "aaaa-one" in out
     assert "50%, 40%, 50%" in out
     assert "bbbb-broken" in out
+
+
+def test_packaged_heads_are_listed_and_stay(
+    foredraft: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_heads, "PACKAGED", tmp_path)
+    shipped = installed(model, "aaaa-one.gguf").rename(tmp_path / "aaaa-one.gguf")
+    ran = foredraft("draft", "list")
+    assert "aaaa-one" in ran.out
+    assert "packaged" in ran.out
+    own = installed(model, "aaaa-one-mine.gguf")
+    packaged = {
+        head["name"]: head["packaged"] for head in json.loads(foredraft("draft", "list", "--json").out)
+    }
+    assert packaged == {"aaaa-one-mine": False, "aaaa-one": True}
+    assert foredraft("draft", "remove", "aaaa", "--yes").code == 0  # of those of the user's own
+    assert not own.exists()
+    ran = foredraft("draft", "remove", "aaaa", "--yes")
+    assert ran.code == 2
+    assert "comes with Foredraft" in ran.err
+    assert shipped.exists()
 
 
 def test_removing(foredraft: Command, model: Path) -> None:

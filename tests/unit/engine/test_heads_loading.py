@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ from foredraft import Engine, registry
 from foredraft.config import ModelOptions
 from foredraft.engine import heads, loading
 from foredraft.errors import CapacityError, ModelFormatError, SpeculationStringError
+from foredraft.library import heads as library_heads
 from foredraft.library.catalogue import heads_dir, list_models, models_dir
 from foredraft.library.fingerprint import fingerprint_of
-from foredraft.library.heads import head_of, resolve_head
+from foredraft.library.heads import resolve_head
 from foredraft.protocols import Head, Model
 from foredraft.testing import FakeModel, markov_logits
 
@@ -47,6 +49,9 @@ class FakeBackend:
         if first != "HEAD":
             raise ModelFormatError(f"{head.name} is no head.")
         return tuple(needs)
+
+    def weights_hash(self, path: Path, options: ModelOptions | None = None) -> str:
+        return hashlib.sha256(path.read_bytes().partition(b" in ")[0]).hexdigest()
 
     def load(self, path: Path, options: ModelOptions) -> Model:
         self.loaded.append(options)
@@ -87,6 +92,10 @@ def place(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def head_of(path: Path, folder: Path) -> Path | None:
+    return library_heads.head_of(path, folder, FakeBackend().weights_hash)
 
 
 def load(path: Path, cache: Path, *settings: str) -> list[Engine]:
@@ -182,6 +191,65 @@ def test_a_head_is_found_by_the_models_hash(backend: FakeBackend, place: Place, 
     [engine] = load(path, own_cache, "auto")
     assert engine.setup.head == str(head)
     assert head_of(place("other.gguf", b"GGUF other"), models_dir(own_cache)) is None
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of heads that come with Foredraft."""
+    folder = tmp_path / "packaged"
+    folder.mkdir()
+    monkeypatch.setattr(library_heads, "PACKAGED", folder)
+    return folder
+
+
+def test_a_packaged_head_is_the_last_to_be_found(
+    backend: FakeBackend, place: Place, own_cache: Path, packaged: Path
+) -> None:
+    path, other = place("m-Q4_0.gguf"), place("other.gguf", b"GGUF other")
+    head = place(f"packaged/{fingerprint_of(path)[:16]}-m.gguf", HEAD)
+    [engine] = load(path, own_cache, "auto")
+    assert engine.setup.head == str(head)
+    assert head_of(other, models_dir(own_cache)) is None
+    kept = heads_dir(models_dir(own_cache))
+    kept.mkdir(parents=True)
+    own = kept / head.name
+    own.write_bytes(HEAD)
+    assert head_of(path, models_dir(own_cache)) == own
+    beside = place("m-eagle3.gguf", HEAD)
+    assert head_of(path, models_dir(own_cache)) == beside
+    assert resolve_head(head.stem, models_dir(own_cache)) == own
+    own.unlink()
+    assert resolve_head(head.stem, models_dir(own_cache)) == head
+
+
+@pytest.mark.parametrize("where", ["packaged", "own"])
+def test_a_head_named_by_the_weights_hash_is_for_all_quantisations(
+    backend: FakeBackend, place: Place, own_cache: Path, packaged: Path, where: str
+) -> None:
+    four, eight = place("a.gguf", b"GGUF plain in Q4_0"), place("b.gguf", b"GGUF plain in Q8_0")
+    folder = packaged if where == "packaged" else heads_dir(models_dir(own_cache))
+    folder.mkdir(parents=True, exist_ok=True)
+    head = folder / f"{backend.weights_hash(four)[:16]}.gguf"
+    head.write_bytes(HEAD)
+    assert head_of(four, models_dir(own_cache)) == head_of(eight, models_dir(own_cache)) == head
+    assert head_of(place("c.gguf", b"GGUF other in Q4_0"), models_dir(own_cache)) is None
+    exact = folder / f"{fingerprint_of(eight)[:16]}.gguf"
+    exact.write_bytes(HEAD)
+    assert head_of(eight, models_dir(own_cache)) == exact
+    assert head_of(four, models_dir(own_cache)) == head
+
+
+def test_of_weights_that_cannot_be_told_no_head_is_found(
+    place: Place, own_cache: Path, packaged: Path
+) -> None:
+    place("packaged/0123.gguf", HEAD)
+    path = place("m.gguf")
+
+    def damaged(path: Path) -> str:
+        raise ModelFormatError("damaged")
+
+    for weights_hash in (lambda path: "", damaged):
+        assert library_heads.head_of(path, models_dir(own_cache), weights_hash) is None
 
 
 def test_folders_of_safetensors_belong_to_models_too(tmp_path: Path, own_cache: Path) -> None:

@@ -42,6 +42,15 @@ class LlamaCppBackend:
             return (features.NEXT,) if features.next_layers(target) else ()
         return read_eagle3(head, target).needs
 
+    def weights_hash(self, path: Path, options: ModelOptions | None = None) -> str:
+        """See `Backend.weights_hash`. Raises ConfigError, ModelError, MissingDependencyError."""
+        if options is not None:
+            binding.choose(options.llama_library)
+        from foredraft.backends.llamacpp.gguf_file import read_gguf
+        from foredraft.backends.llamacpp.weights_hash import weights_hash
+
+        return weights_hash(read_gguf(path))
+
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""
         if options.dtype != "auto":

@@ -55,13 +55,16 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One entry of a tensor table. `shape` is innermost first, as in GGUF; `offset` from the file's start."""
+    """One entry of a tensor table. `shape` is innermost first, as in GGUF; `offset` from the start of its
+    file, `path`.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
     size_bytes: int
     offset: int
+    path: Path
 
     @property
     def elements(self) -> int:
@@ -94,7 +97,7 @@ def read_header(path: Path) -> Header:
         metadata = dict(_read_key(handle, key) for key in range(lib.gguf_get_n_kv(handle)))
         start = lib.gguf_get_data_offset(handle)
         count = lib.gguf_get_n_tensors(handle)
-        tensors = tuple(_read_tensor(handle, index, start) for index in range(count))
+        tensors = tuple(_read_tensor(handle, index, start, path) for index in range(count))
         return Header(lib.gguf_get_version(handle), metadata, tensors, start)
     finally:
         lib.gguf_free(handle)
@@ -129,7 +132,7 @@ def _read_array(handle: int, key: int) -> Array:
     return Array(name, length, tuple((ctype * count).from_address(lib.gguf_get_arr_data(handle, key))))
 
 
-def _read_tensor(handle: int, index: int, start: int) -> Tensor:
+def _read_tensor(handle: int, index: int, start: int, path: Path) -> Tensor:
     lengths = lib.gguf_get_tensor_ne(handle, index)[:_MAX_DIMS]
     while len(lengths) > 1 and lengths[-1] == 1:
         lengths.pop()
@@ -139,6 +142,7 @@ def _read_tensor(handle: int, index: int, start: int) -> Tensor:
         shape=tuple(lengths),
         size_bytes=lib.gguf_get_tensor_size(handle, index),
         offset=start + lib.gguf_get_tensor_offset(handle, index),
+        path=path,
     )
 
 

@@ -29,6 +29,10 @@ class TorchBackend:
         """See `Backend.features_for`. Raises ModelError."""
         return features_for(path, head)
 
+    def weights_hash(self, path: Path, options: ModelOptions | None = None) -> str:  # noqa: ARG002
+        """See `Backend.weights_hash`: for safetensors it cannot be told."""
+        return ""
+
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ModelError, CapacityError, MissingDependencyError, BackendError.
 

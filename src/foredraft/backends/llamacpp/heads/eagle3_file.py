@@ -125,7 +125,7 @@ def _check_chosen(head: GGUFSummary, chosen: Tensor, vocabulary: int) -> None:
     """The tokens of a reduced vocabulary: llama.cpp would write beside the logits for others."""
     if chosen.type != "i64" or len(chosen.shape) != 1 or not 0 < chosen.elements <= vocabulary:
         raise _damaged(head, "d2t is no list of tokens")
-    tokens = np.fromfile(head.path, "<i8", chosen.elements, offset=chosen.offset)
+    tokens = np.fromfile(chosen.path, "<i8", chosen.elements, offset=chosen.offset)
     if len(tokens) != chosen.elements or tokens.min() < 0 or tokens.max() >= vocabulary:
         raise _damaged(head, f"d2t has tokens that are not among the {vocabulary} of its vocabulary")
 
