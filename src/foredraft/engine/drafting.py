@@ -40,6 +40,8 @@ class Drafters:
         self._trees = trees
         self._clock = clock
         self._unobserved: dict[int, tuple[RequestView, Outcome]] = {}
+        self.closed: list[str] = []
+        """Those that were closed to make room, by name."""
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -114,6 +116,18 @@ class Drafters:
     def close(self) -> None:
         for drafter in self._all():
             self._guard(drafter, drafter.close)
+
+    def make_room(self, names: Sequence[str]) -> None:
+        """Close the drafters of these names, to be replaced or put back."""
+        for drafter in self._all():
+            if drafter.name in names:
+                self._guard(drafter, drafter.close)
+                self._drafters.pop(drafter.name, None)
+                self.closed.append(drafter.name)
+
+    def put_back(self, drafter: Drafter) -> None:
+        """A drafter like one that was closed to make room."""
+        self._drafters[drafter.name] = drafter
 
     def draft(
         self, requests: Sequence[Request], limits: Limits

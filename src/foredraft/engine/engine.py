@@ -20,7 +20,7 @@ from foredraft.engine.request import Request, check_scheduling, make_request
 from foredraft.engine.round import RoundRunner
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import Scores, scores_of, with_scores
-from foredraft.engine.speculation import Setup, WarmUp, assemble
+from foredraft.engine.speculation import Assembler, Setup, WarmUp
 from foredraft.engine.stats import PlainRound
 from foredraft.engine.streams import EventStream, Streams, fold
 from foredraft.errors import ForedraftError, OutOfKVError, RequestError
@@ -124,7 +124,8 @@ class Engine:
         does what it was loaded with: a head that reads something else cannot draft, and a note says so.
 
         Takes what `load` takes as `speculate`. Raises SpeculationStringError, and RequestError while requests
-        are waiting or running; the old setting then stays in force.
+        are waiting or running; the old setting then stays in force. Its head or draft model is closed before
+        another is loaded, and loaded again if the setting stays.
         """
         speculation = as_speculation(speculate)
         check_speculation(speculation)
@@ -134,23 +135,21 @@ class Engine:
                 "Speculation cannot be changed while a request is running.",
                 hint="Wait until the engine is idle, or abort its requests.",
             )
-        kept = self._kept
-        setup = assemble(
-            self.model,
-            speculation,
-            store=kept.store,
-            options=kept.options,
-            unwatched=kept.unwatched,
-            clock=self._clock,
-        )
-        self._warm_up.end(self._runner.setup.planner)
-        if setup.drafters:
-            try:
-                self._warm_up.begin(setup.planner)
-            except BaseException:
-                setup.drafters.close()
-                raise
-        self._runner.setup.drafters.close()
+        old, kept = self._runner.setup, self._kept
+        assembler = Assembler(self.model, kept.store, kept.options, kept.unwatched, self._clock)
+        try:
+            setup = assembler.assemble(speculation, old)
+            self._warm_up.end(old.planner)
+            if setup.drafters:
+                try:
+                    self._warm_up.begin(setup.planner)
+                except BaseException:
+                    setup.drafters.close()
+                    raise
+        except BaseException:
+            self._runner.setup = assembler.put_back(old)
+            raise
+        old.drafters.close()
         self._runner.setup = setup
 
     # --- requests --------------------------------------------------------------------------------------

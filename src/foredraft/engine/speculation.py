@@ -5,7 +5,7 @@ loaded model, with what was learnt kept between runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -54,7 +54,8 @@ _UNUSABLE = (ModelError, CapacityError, MissingDependencyError, BackendError, Co
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`configured` is the speculation string; `reason` why speculation cannot run at all, None if it can;
-    `notes` what had to be left out; `head` the head that drafts: its file, or words.
+    `notes` what had to be left out; `head` the head that drafts: its file, or words. `networks`: the stages
+    whose drafters have loaded a network of their own.
     """
 
     drafters: Drafters
@@ -63,6 +64,7 @@ class Setup:
     reason: str | None = None
     notes: tuple[str, ...] = ()
     head: str | None = None
+    networks: tuple[Stage, ...] = ()
 
     def why_not(self, request: Request, latest: str | None) -> str | None:
         """Why nothing was drafted for a request; None when something was. `latest`: why nothing was drafted
@@ -85,45 +87,105 @@ class Setup:
         return (*self.notes, *self.drafters.notes)
 
 
-def assemble(
-    model: Model,
-    speculation: Speculation,
-    *,
-    store: Path | None,
-    options: ModelOptions,
-    unwatched: str = "",
-    clock: Callable[[], float] = perf_counter,
-) -> Setup:
-    """Build the drafters. `unwatched`: why the model was loaded without what its head reads, if it should
-    have been. Raises SpeculationStringError for what the user must correct; anything else that keeps a
-    drafter from being used becomes a note, and the engine goes on without it.
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes setups for one model. `unwatched`: why the model was loaded without what its head reads, if it
+    should have been.
     """
-    drafters: list[Drafter] = []
-    notes: list[str] = []
-    reason = _why_impossible(model, speculation)
-    heads: list[str] = []
-    context = _context(model, store, options, unwatched, notice=notes.append, on_head=heads.append)
-    for stage in [] if reason else _stages(speculation, model, options):
+
+    model: Model
+    store: Path | None
+    options: ModelOptions
+    unwatched: str
+    clock: Callable[[], float] = perf_counter
+
+    def assemble(self, speculation: Speculation, old: Setup) -> Setup:
+        """Build the drafters. The networks of the setup that is replaced, `old`, are closed before others are
+        loaded, so that memory holds one of each; `put_back` loads them again.
+
+        Raises SpeculationStringError for what the user must correct; anything else that keeps a drafter from
+        being used becomes a note, and the engine goes on without it.
+        """
+        model = self.model
+        reason = _why_impossible(model, speculation)
+        stages = [] if reason else _stages(speculation, model, self.options)
+        made = self._made(stages, old.drafters, [stage.name for stage in old.networks])
+        notes = made.notes
+        if made.drafters:
+            notes += _rollback_notes(model.capabilities)
+        elif reason is None:
+            reason = "none of the drafters asked for can be used"
+        return Setup(
+            Drafters(made.drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=self.clock),
+            AutoPlanner(model.capabilities) if speculation.adaptive else StaticPlanner(),
+            str(speculation),
+            reason,
+            tuple(notes),
+            made.head,
+            tuple(made.networks),
+        )
+
+    def put_back(self, old: Setup) -> Setup:
+        """A setup that is not replaced after all: with the networks that were closed, as far as they can be
+        loaded; a note says what cannot.
+        """
+        stages = [stage for stage in old.networks if stage.name in old.drafters.closed]
+        if not stages:
+            return old
+        made = self._made(stages)
+        for drafter in made.drafters:
+            old.drafters.put_back(drafter)
+        old.drafters.closed.clear()
+        lost = [stage for stage in stages if stage not in made.networks]
+        networks = tuple(stage for stage in old.networks if stage not in lost)
+        head = made.head if any(stage.name == HEADS for stage in stages) else old.head
+        return replace(old, notes=(*old.notes, *made.notes), head=head, networks=networks)
+
+    def _made(
+        self, stages: Sequence[Stage], old: Drafters | None = None, networks: Sequence[str] = ()
+    ) -> _Made:
+        """The stages' drafters. Of the `old` ones those named in `networks` are closed before one is loaded.
+        Raises SpeculationStringError, and then closes what was made.
+        """
+        made = _Made()
+        loads: list[None] = []
+
+        def before_load() -> None:
+            loads.append(None)
+            if old is not None:
+                old.make_room(networks)
+
+        context = _context(self, before_load, notice=made.notes.append, on_head=made.heads.append)
         try:
-            drafters.append(create_drafter(stage, context))
-        except SpeculationStringError:
-            for drafter in drafters:
+            for stage in stages:
+                loads.clear()
+                try:
+                    made.drafters.append(create_drafter(stage, context))
+                except SpeculationStringError:
+                    raise
+                except _UNUSABLE as error:
+                    made.notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
+                else:
+                    made.networks.extend([stage] if loads else [])
+        except BaseException:
+            for drafter in made.drafters:
                 drafter.close()
             raise
-        except _UNUSABLE as error:
-            notes.append(f"drafter {stage} cannot be used: {error.message.splitlines()[0]}")
-    if drafters:
-        notes += _rollback_notes(model.capabilities)
-    elif reason is None:
-        reason = "none of the drafters asked for can be used"
-    return Setup(
-        Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock),
-        AutoPlanner(model.capabilities) if speculation.adaptive else StaticPlanner(),
-        str(speculation),
-        reason,
-        tuple(notes),
-        heads[0] if heads else None,
-    )
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Drafters, those of their stages that have loaded a network, and what is to be said of them."""
+
+    drafters: list[Drafter] = field(default_factory=list)
+    networks: list[Stage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> str | None:
+        return self.heads[0] if self.heads else None
 
 
 def _why_impossible(model: Model, speculation: Speculation) -> str | None:
@@ -154,23 +216,26 @@ def _stages(speculation: Speculation, model: Model, options: ModelOptions) -> li
 
 
 def _context(
-    model: Model,
-    store: Path | None,
-    options: ModelOptions,
-    unwatched: str,
+    assembler: Assembler,
+    before_load: Callable[[], None],
     *,
     notice: Callable[[str], None],
     on_head: Callable[[str], None],
 ) -> DrafterContext:
-    """What drafters are made with. `on_head` is called with what is shown of a head that was loaded."""
+    """What drafters are made with. `before_load` is called before a network is loaded, `on_head` with what is
+    shown of a head that was.
+    """
+    model, options = assembler.model, assembler.options
 
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         folder = models_dir(options.cache_dir) if options.cache_dir else Path()
         file = resolve(path, folder, options.other_programs)
+        before_load()
         return backend_for(file).load(file, _draft_options(options, sequences, context_length))
 
     def load_own(path: str, *, sequences: int) -> Head:
-        head, shown = load_head(model, path, options, unwatched, sequences=sequences, notice=notice)
+        before_load()
+        head, shown = load_head(model, path, options, assembler.unwatched, sequences=sequences, notice=notice)
         on_head(shown)
         return head
 
@@ -184,7 +249,7 @@ def _context(
         sampler=CoupledSampler(model.info.vocab_size, model.tokenizer.end_tokens, follow),
         load_model=load,
         load_head=load_own,
-        store=store,
+        store=assembler.store,
         grammar=follow,
         notice=notice,
     )

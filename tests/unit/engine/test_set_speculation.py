@@ -9,10 +9,11 @@ import pytest
 
 import gguf_factory
 from foredraft import Engine
-from foredraft.errors import RequestError, SpeculationStringError
+from foredraft.engine.speculation import WarmUp
+from foredraft.errors import CapacityError, RequestError, SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext
 from foredraft.registry import register_drafter, unregister_drafter
-from foredraft.testing import FakeModel, ScriptedDrafter, markov_logits
+from foredraft.testing import FakeHead, FakeModel, ScriptedDrafter, markov_logits
 
 PROMPT = [1, 2, 3]
 
@@ -108,3 +109,115 @@ def test_a_drafter_that_cannot_be_used_is_a_note_of_the_new_setting_only() -> No
     assert len(engine.notes) == 1
     engine.set_speculation("off")
     assert not engine.notes
+
+
+# --- networks: heads and draft models --------------------------------------------------------------------
+
+
+class Counted(FakeHead):
+    """A head that tells its model when it is closed."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.model.alive -= 1
+        super().close()
+
+    model: WithHeads
+
+
+class WithHeads(FakeModel):
+    """It counts the heads that are in memory. `fails`: errors that the next heads fail to load with."""
+
+    def __init__(self) -> None:
+        super().__init__(6, logits=markov_logits(6, order=1, scale=8.0), features=("next",))
+        self.alive = self.most = 0
+        self.fails: list[BaseException] = []
+
+    def load_head(self, path: Path | None, *, sequences: int) -> FakeHead:
+        if self.fails:
+            raise self.fails.pop(0)
+        head = Counted(self, sequences=sequences)
+        head.model = self
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        return head
+
+
+def drafts(engine: Engine) -> int:
+    """How many tokens of an answer the head drafted rightly."""
+    answer = engine.generate(PROMPT, max_tokens=40, ignore_eos=True)
+    heads = answer.speculation.drafters.get("heads")
+    return heads.accepted if heads else 0
+
+
+def test_a_head_is_closed_before_another_is_loaded() -> None:
+    model = WithHeads()
+    with Engine(model) as engine:
+        for setting in ("heads:max=3", "heads:max=5", "grammar;heads", "heads"):
+            engine.set_speculation(setting)
+            assert (model.alive, model.most) == (1, 1)
+            assert drafts(engine) > 10
+        engine.set_speculation("suffix")
+        assert model.alive == 0
+
+
+def test_a_head_that_cannot_be_loaded_is_done_without() -> None:
+    model = WithHeads()
+    with Engine(model) as engine:
+        engine.set_speculation("heads:max=3")
+        model.fails = [CapacityError("There is no room for it.")]
+        engine.set_speculation("suffix;heads:max=5")
+        assert (model.alive, engine.setup.drafters.names) == (0, ["suffix"])
+        assert engine.notes == ("drafter heads:max=5 cannot be used: There is no room for it.",)
+        assert not drafts(engine)
+
+
+@pytest.mark.parametrize("at", ["second stage", "load", "warm-up"])
+def test_a_setting_that_fails_leaves_the_old_one(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = WithHeads()
+    with Engine(model) as engine:
+        engine.set_speculation("grammar;heads:max=3")
+        assert drafts(engine) > 10
+        planner, drafters = engine.planner, engine.setup.drafters
+        expected: type[BaseException] = KeyboardInterrupt
+        setting = "heads:max=5"
+        if at == "second stage":
+            setting, expected = "heads:max=5;suffix:mx=3", SpeculationStringError
+        elif at == "load":
+            model.fails = [KeyboardInterrupt()]
+        else:
+
+            def press(warm_up: WarmUp, planner: object) -> None:
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(WarmUp, "begin", press)
+        with pytest.raises(expected):
+            engine.set_speculation(setting)
+        assert (model.alive, model.most) == (1, 1)
+        assert engine.setup.configured == "grammar;heads:max=3"
+        assert engine.setup.head == "its own layers"
+        assert engine.planner is planner
+        assert engine.setup.drafters.names == ["grammar", "heads"]
+        assert engine.setup.drafters is drafters  # with what it has learnt
+        assert not engine.notes
+        assert drafts(engine) > 10
+        monkeypatch.undo()
+        engine.set_speculation("heads:max=2")
+        assert (model.alive, model.most) == (1, 1)
+
+
+def test_a_head_that_cannot_be_put_back_is_a_note() -> None:
+    model = WithHeads()
+    with Engine(model) as engine:
+        engine.set_speculation("suffix;heads:max=3")
+        model.fails = [KeyboardInterrupt(), CapacityError("There is no room for it.")]
+        with pytest.raises(KeyboardInterrupt):
+            engine.set_speculation("heads:max=5")
+        assert model.alive == 0
+        assert engine.setup.drafters.names == ["suffix"]
+        assert engine.setup.head is None
+        assert engine.notes == ("drafter heads:max=3 cannot be used: There is no room for it.",)
+        assert not drafts(engine)
+        engine.set_speculation("heads:max=5")
+        assert drafts(engine) > 10
+        assert not engine.notes
