@@ -177,8 +177,11 @@ class _Run:
 def _about(pair: Pair, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
     what = counted(run.texts, source.noun)
     origin = f" of {source.origin}" if source.origin else ""
-    return {
+    about = {
         "model": model_text(pair.target.info),
         "draft": pair.description,
         "scored on": what + (" (stopped early)" if stopped else "") + origin,
     }
+    if source.assumed:
+        about["assumed"] = source.assumed
+    return about

@@ -50,6 +50,17 @@ class Source:
         """What is counted."""
         return "recorded answer" if self.traces else "passage" if self.text else "answer"
 
+    @property
+    def assumed(self) -> str:
+        """What is assumed of texts that were there before: it is nowhere said how they were chosen."""
+        if self.traces is None and not self.text:
+            return ""
+        both = " and ".join(f"{temperature:g}" for temperature in self.temperatures)
+        return (
+            f"that the model chooses at temperature {both}, at every place of a text that it may not have "
+            "written so: at which temperature it was written is not known"
+        )
+
     def check(self, target: Model) -> None:
         """Raises ConfigError for traces of other tokens than the target's."""
         if self.traces is not None and self.traces.vocab_hash != target.info.vocab_hash:

@@ -87,6 +87,7 @@ def test_the_fields_of_the_json(foredraft: Command, tiny: Path, unlike_tiny: Pat
         scored(foredraft, tiny, unlike_tiny, "--prompts", prompts, "-n", 32, "--limit", 2, "--json")
     )
     assert found["format"] == "foredraft-draft-score"
+    assert "assumed" not in found["about"]  # the answers are the model's own, at temperatures that are known
     assert found["version"] == 1
     assert set(found) == {
         *("format", "version", "model", "draft", "about", "distances"),
@@ -149,6 +150,7 @@ def test_a_text(foredraft: Command, tiny: Path, tmp_path: Path) -> None:
     file.write_text("The cat sat on the mat, and the dog lay by the door. " * 40)
     found = as_json(scored(foredraft, tiny, tiny, "--text", file, "--limit", 2, "--json"))
     assert found["about"]["scored on"] == f"4 passages of {file}"
+    assert "chooses at temperature 0 and 0.8" in found["about"]["assumed"]
     assert [one["positions"] for one in found["distances"]] == [256, 256]
     assert rule(found, "match", 0.0)["accept"] == pytest.approx(1.0, abs=1e-2)
 
@@ -159,6 +161,9 @@ def test_recorded_answers(foredraft: Command, tiny: Path, prompts: Path, tmp_pat
     assert ran.code == 0, ran.err
     found = as_json(scored(foredraft, tiny, tiny, "--traces", file, "--json"))
     assert found["about"]["scored on"] == f"4 recorded answers of {file}"
+    assert "chooses at temperature 0 and 0.8" in found["about"]["assumed"]
+    greedy = as_json(scored(foredraft, tiny, tiny, "--traces", file, "--temperature", 0, "--json"))
+    assert "chooses at temperature 0, at every place" in greedy["about"]["assumed"]
     assert rule(found, "match", 0.0)["accept"] == pytest.approx(1.0, abs=1e-2)
 
 
