@@ -44,6 +44,8 @@ class ModelOptions:
     `llama_library`: the llama.cpp that runs GGUF files, if not the packaged one; there is one for a process
     (docs/llama-library.md).
     `watch`: the hidden states that the model returns with each forward, for heads (`Backend.features_for`).
+    `heads`: the files of heads that will be loaded beside it, None for its own layers, as far as known; a
+    backend may try them with the model.
     `other_programs`: folders of other programs in which a draft model is looked up by name.
     `probe`: measure batch invariance; the result is cached under `cache_dir`. "thorough" compares more, for
     some minutes, whatever is cached. `progress` is called with the loaded fraction of the weights, `notice`
@@ -64,6 +66,7 @@ class ModelOptions:
     probe: bool | Literal["thorough"] = True
     llama_library: Path | None = None
     watch: tuple[str, ...] = ()
+    heads: tuple[Path | None, ...] = ()
     cache_dir: Path | None = None
     other_programs: OtherPrograms = field(default_factory=OtherPrograms)
     progress: Callable[[float], None] | None = None

@@ -8,6 +8,7 @@ into force, which head is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,21 +66,22 @@ def find_head(target: Path, name: str, options: ModelOptions, notice: Notice = _
     return None
 
 
-def features_needed(
-    target: Path, speculations: Iterable[Speculation], options: ModelOptions
-) -> tuple[str, ...]:
-    """What the model `target` has to be loaded with for these settings; (): no head drafts. What is wrong
-    with a head is said when it is loaded.
+def with_heads(target: Path, speculations: Iterable[Speculation], options: ModelOptions) -> ModelOptions:
+    """The options that the model `target` has to be loaded with for these settings; without `watch` no head
+    drafts. What is wrong with a head is said when it is loaded.
     """
     needed: dict[str, None] = {}
+    files: dict[Path | None, None] = {}
     for speculation in speculations:
         name = _named(speculation)
         try:
             found = None if name is None else find_head(target, name, options)
         except ForedraftError:
             continue
-        needed |= dict.fromkeys(found.needs if found else ())
-    return tuple(needed)
+        if found is not None:
+            needed |= dict.fromkeys(found.needs)
+            files[found.file] = None
+    return replace(options, watch=tuple(needed), heads=tuple(files))
 
 
 def _named(speculation: Speculation) -> str | None:

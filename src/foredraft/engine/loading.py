@@ -15,7 +15,7 @@ from typing import Self
 
 from foredraft.backends.part import split
 from foredraft.config import ModelOptions, Speculation
-from foredraft.engine.heads import features_needed
+from foredraft.engine.heads import with_heads
 from foredraft.engine.options import EngineOptions, LoadOptions, model_options
 from foredraft.engine.prefix.disk import PrefixDisk, open_disk
 from foredraft.engine.profile_store import ProfileStore, profiles_dir
@@ -67,8 +67,8 @@ def load_parts(
     loading = model_options(options)
     name = None if model is None else str(model)
     path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
-    watch = features_needed(path, settings, loading.model)
-    wanted = replace(loading.model, sequences=parts * loading.model.sequences, watch=watch)
+    wanted = with_heads(path, settings, loading.model)
+    wanted = replace(wanted, sequences=parts * loading.model.sequences)
     loaded, unwatched = _with_or_without_heads(path, wanted)
     return split(loaded, parts), loading, unwatched
 
@@ -84,7 +84,7 @@ def _with_or_without_heads(path: Path, wanted: ModelOptions) -> tuple[Model, str
         except ForedraftError as error:
             unwatched = f"the model cannot be loaded with what a head reads: {error.message.splitlines()[0]}"
     # Here, because the error above holds on to what was loaded until then.
-    return backend.load(path, replace(wanted, watch=())), unwatched
+    return backend.load(path, replace(wanted, watch=(), heads=())), unwatched
 
 
 def freeze_heap() -> None:

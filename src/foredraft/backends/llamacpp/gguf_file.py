@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from foredraft.backends.llamacpp.file_types import file_type_name
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAGIC = b"GGUF"
+
+SETTLED_NS = 2_000_000_000
+"""How long ago a file must have changed last for its times to tell one content from another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +81,25 @@ def read_gguf(path: Path) -> GGUFSummary:
 
     Raises ModelNotFoundError if it or one of its parts is missing, ModelFormatError if a file is not GGUF,
     has a damaged header or an impossible value in it, or is truncated, MissingDependencyError without
-    llama.cpp. A file with only a vocabulary is accepted.
+    llama.cpp. A file with only a vocabulary is accepted. A file that has not changed since is not read again.
     """
     files = model_files(path)
     for file in files:
         _check_readable(file, among=files)
+    found = [file.stat() for file in files]
+    changed = max(max(one.st_mtime_ns, one.st_ctime_ns) for one in found)
+    if time_ns() - changed < SETTLED_NS:
+        return _read(path, files)
+    times = tuple((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found)
+    return _read_settled(path, files, times)
+
+
+@lru_cache(maxsize=8)
+def _read_settled(path: Path, files: tuple[Path, ...], _times: tuple[object, ...]) -> GGUFSummary:
+    return _read(path, files)
+
+
+def _read(path: Path, files: tuple[Path, ...]) -> GGUFSummary:
     headers = [read_header(file) for file in files]
     for file, header in zip(files, headers, strict=True):
         _check_complete(file, header)

@@ -4,7 +4,10 @@ If a file is not what llama.cpp expects, it asserts, throws through C, or reads 
 a server and all its models' requests. So a file that was not loaded before is first loaded in a child
 (`trial_run`), which computes a few rows. The weights are mapped there and not packed: the file is only read
 from the disk once, because it stays in the system's page cache. The result is stored for the file (its size,
-time and header), so that the cost is paid once; possible temporary faults of the machine are not stored.
+time and header), so that the cost is paid once. Possible temporary faults of the machine are not stored for a
+model, which somebody asked for; for a head, which is tried whenever its model is loaded, for a day.
+
+Heads that are known when their model is loaded are tried with it, in one child, and else in one of their own.
 
 So the trial does not lay weights out for Foredraft's kernels, nor compute with these: it would take as much
 time and memory as loading itself. What they do with a file depends on the types and shapes of its tensors
@@ -19,11 +22,14 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from time import time
+from typing import NamedTuple
 
 from foredraft.backends.llamacpp import binding
-from foredraft.backends.llamacpp.gguf_file import GGUFSummary
+from foredraft.backends.llamacpp.gguf_file import GGUFSummary, read_gguf
 from foredraft.config import ModelOptions
 from foredraft.errors import (
     BackendError,
@@ -31,6 +37,8 @@ from foredraft.errors import (
     ChildError,
     ChildMemoryError,
     ChildTimeoutError,
+    ForedraftError,
+    ModelError,
     ModelFormatError,
 )
 from foredraft.files import write_atomically
@@ -55,74 +63,114 @@ _HEAD_FUNCTION = "foredraft.backends.llamacpp.trial_run:open_head"
 _VERSION = 1
 _ASSERTION = re.compile(r"(?:.*/)?([^/\s]+\.\w+:\d+: .+)")
 _THROWN = re.compile(r"what\(\): +(.+)")
-_known: dict[str, str] = {}
+
+HEAD_AGAIN_S = 86_400.0
+"""Seconds after which a head is tried again whose trial took too much time or memory."""
+
+
+class _Fault(NamedTuple):
+    """Why a file cannot be loaded, "" if it can, as far as is known `until` then, in seconds since 1970; 0:
+    for good.
+    """
+
+    text: str
+    until: float = 0.0
+
+
+_known: dict[str, _Fault] = {}
 
 
 def admit(summary: GGUFSummary, options: ModelOptions) -> None:
-    """Return if the file can be opened in this process, or is refused with an error when it is.
+    """Return if the file can be opened in this process, or is refused with an error when it is. Also tries
+    the heads in `options`, of which `admit_head` then says what is wrong with them.
 
     Raises ModelFormatError if opening it ends a process or takes too much time or memory; BackendError if it
     could not be tried, and CapacityError if no child was free.
     """
-    _admit(summary, _identity([summary], options), [summary], options, _FUNCTION)
+    heads = _untried_heads(summary, options)
+    identity = _identity([summary], options)
+    if heads and _kept(identity, options) is None:
+        with suppress(ForedraftError):  # of the model or of a head: each alone will say so
+            _call(_FUNCTION, [summary, *heads.values()], options)
+            for one in (identity, *heads):
+                _keep(one, _Fault(""), options)
+    _admit(summary, identity, [summary], options, _FUNCTION)
+    for head in _untried_heads(summary, options).values():
+        with suppress(ForedraftError):
+            admit_head(summary, head, options)
 
 
 def admit_head(target: GGUFSummary, head: GGUFSummary | None, options: ModelOptions) -> None:
     """The same for a head of a model that is admitted; None: its own layers. Raises as `admit` does."""
     files = [target] if head is None else [target, head]
-    identity = _identity(files, options, as_head=True)
-    _admit(head or target, identity, files, options, _HEAD_FUNCTION)
+    _admit(head or target, _identity(files, options, as_head=True), files, options, _HEAD_FUNCTION)
+
+
+def _untried_heads(target: GGUFSummary, options: ModelOptions) -> dict[str, GGUFSummary | None]:
+    """The heads in the options that nothing is known of, by their identities."""
+    found: dict[str, GGUFSummary | None] = {}
+    for file in options.heads:
+        try:
+            head = None if file is None else read_gguf(file)
+        except ModelError:  # loading it says so
+            continue
+        files = [target] if head is None else [target, head]
+        found[_identity(files, options, as_head=True)] = head
+    return {identity: head for identity, head in found.items() if _kept(identity, options) is None}
 
 
 def _admit(
     tried: GGUFSummary, identity: str, files: Sequence[GGUFSummary], options: ModelOptions, function: str
 ) -> None:
-    kept = options.cache_dir / "probes" / f"opened-{identity}.json" if options.cache_dir else None
-    fault = _known.get(identity)
-    if fault is None:
-        fault = _read(kept)
+    fault = _kept(identity, options)
     if fault is None:
         fault = _try(tried, files, options, function)
-        _write(kept, fault)
-    _known[identity] = fault
-    if fault:
+        if not fault.until or function == _HEAD_FUNCTION:
+            _keep(identity, fault, options)
+    if fault.until:
+        again = " It is tried again after a day." if function == _HEAD_FUNCTION else ""
         raise ModelFormatError(
-            f"{tried.path} cannot be loaded: {fault}.",
+            f"{tried.path} cannot be loaded: its trial in a child process failed. {fault.text}",
+            hint=f"The machine is too busy or has too little memory for it, or the file is damaged.{again}",
+        )
+    if fault.text:
+        raise ModelFormatError(
+            f"{tried.path} cannot be loaded: {fault.text}.",
             hint="The file is damaged, or made for another llama.cpp version: download or convert it again.",
         )
 
 
-def _try(tried: GGUFSummary, files: Sequence[GGUFSummary], options: ModelOptions, function: str) -> str:
-    """The file's permanent fault; empty if it can be opened. Raises as `admit` does for faults that may be
-    temporary.
-    """
-    seconds = SECONDS + sum(file.size_bytes for file in files) // BYTES_PER_SECOND
+def _try(tried: GGUFSummary, files: Sequence[GGUFSummary], options: ModelOptions, function: str) -> _Fault:
+    """What is wrong with the file. Raises BackendError if it could not be tried."""
     try:
-        with start_children() as children:
-            children.call(
-                function,
-                [str(file.path) for file in files],
-                str(binding.chosen() or ""),
-                options.kv_type,
-                options.flash_attention,
-                list(options.watch),
-                seconds=seconds,
-            )
+        _call(function, files, options)
     except ModelFormatError as error:
-        return error.message.rstrip(".")
+        return _Fault(error.message.rstrip("."))
     except (ChildTimeoutError, ChildMemoryError) as error:
-        raise ModelFormatError(
-            f"{tried.path} cannot be loaded: its trial in a child process failed. {error.message}",
-            hint="The machine is too busy or has too little memory for it, or the file is damaged.",
-        ) from None
+        return _Fault(error.message, time() + HEAD_AGAIN_S)
     except ChildError as error:
         if isinstance(error, ChildDiedError) and not error.transient:
-            return f"llama.cpp ends the process with it ({_last_words(error)})"
+            return _Fault(f"llama.cpp ends the process with it ({_last_words(error)})")
         raise BackendError(
             f"{tried.path} could not be tried in a child process. {error.message}",
             hint="Try again. If it fails again, check for free memory and space for temporary files.",
         ) from None
-    return ""
+    return _Fault("")
+
+
+def _call(function: str, files: Sequence[GGUFSummary | None], options: ModelOptions) -> None:
+    """Try a model and its heads in a child; None: its own layers. Raises what the child does, ChildError."""
+    seconds = SECONDS + sum(file.size_bytes for file in files if file is not None) // BYTES_PER_SECOND
+    with start_children() as children:
+        children.call(
+            function,
+            ["" if file is None else str(file.path) for file in files],
+            str(binding.chosen() or ""),
+            options.kv_type,
+            options.flash_attention,
+            list(options.watch),
+            seconds=seconds,
+        )
 
 
 def _last_words(error: ChildDiedError) -> str:
@@ -148,22 +196,39 @@ def _identity(summaries: Sequence[GGUFSummary], options: ModelOptions, *, as_hea
     return digest.hexdigest()[:32]
 
 
-def _read(file: Path | None) -> str | None:
-    if file is None:
+def _kept(identity: str, options: ModelOptions) -> _Fault | None:
+    """What is known of files; None if nothing is."""
+    fault = _known.get(identity) or _read(_file_of(identity, options))
+    if fault is None or (fault.until and fault.until < time()):
         return None
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["fault"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("Ignoring the unreadable result %s: %s", file, error)
-        return None
+    _known[identity] = fault
+    return fault
 
 
-def _write(file: Path | None, fault: str) -> None:
+def _keep(identity: str, fault: _Fault, options: ModelOptions) -> None:
+    _known[identity] = fault
+    file = _file_of(identity, options)
     if file is None:
         return
+    values = {"fault": fault.text} | ({"until": fault.until} if fault.until else {})
     try:
-        write_atomically(file, json.dumps({"fault": fault}).encode())
+        write_atomically(file, json.dumps(values).encode())
     except OSError as error:
         logger.warning("Cannot save the result of a model file's trial: %s", error)
+
+
+def _file_of(identity: str, options: ModelOptions) -> Path | None:
+    return options.cache_dir / "probes" / f"opened-{identity}.json" if options.cache_dir else None
+
+
+def _read(file: Path | None) -> _Fault | None:
+    if file is None:
+        return None
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return _Fault(str(values["fault"]), float(values.get("until", 0.0)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("Ignoring the unreadable result %s: %s", file, error)
+        return None

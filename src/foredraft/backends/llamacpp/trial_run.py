@@ -34,8 +34,9 @@ _said = abi.ggml_abort_callback_t(_say)
 def open_model(
     paths: Sequence[str], library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]
 ) -> None:
-    """Load the file as `loading` does, and use everything in it: each token, all bytes, one row and several.
-    `library`: the llama.cpp that the user named, or empty. `watch`: as in `ModelOptions`.
+    """Load the first file as `loading` does, and use everything in it: each token, all bytes, one row and
+    several; then the heads in the other files, "" for its own layers. `library`: the llama.cpp that the user
+    named, or empty. `watch`: as in `ModelOptions`.
 
     Errors that are refused with a message will be raised again by loading. Raises ModelFormatError for faults
     that only appear in use.
@@ -47,6 +48,10 @@ def open_model(
     try:
         _read(model.tokenizer)
         _compute(model)
+        for sequence in range(model.capabilities.sequences):
+            model.release(sequence)
+        for head in paths[1:]:
+            _try_head(model, head)
     except BackendError as error:
         raise ModelFormatError(error.message) from None
     finally:
@@ -62,16 +67,21 @@ def open_head(
     except ForedraftError:
         return
     try:
-        head = model.load_head(Path(paths[1]) if len(paths) > 1 else None, sequences=2)
-    except ForedraftError:
-        model.close()
-        return
-    try:
-        _draft(model, head)
+        _try_head(model, paths[1] if len(paths) > 1 else "")
     except BackendError as error:
         raise ModelFormatError(error.message) from None
     finally:
         model.close()
+
+
+def _try_head(model: Model, path: str) -> None:
+    """Compute drafts of a head: a file's, or "" for the model's own layers."""
+    try:
+        head = model.load_head(Path(path) if path else None, sequences=2)
+    except ForedraftError:
+        return
+    _draft(model, head)
+    head.close()
 
 
 def _open(path: str, library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> Model:
@@ -131,3 +141,4 @@ def _draft(model: Model, head: Head) -> None:
             raise ModelFormatError("it computes what is no number")
     head.truncate(0, len(tokens))
     head.release(1)
+    model.release(0)
