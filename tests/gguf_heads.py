@@ -41,13 +41,15 @@ def tiny_eagle3(
     ctx_train: int = 1024,
     seed: int = 1,
     weight_type: WeightType = "f32",
+    split_tensors: int = 0,
     edit: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> Path:
     """Write a head for a target of this width and vocabulary, and return its path.
 
     `layers` are those of which it reads the inputs, `chosen` the tokens that it proposes (all by default).
     `tied`: it has no embedding of its own, and no output if it proposes all tokens. `right`: the file of a
-    target (f32, `mixing` 0) about which it is right.
+    target (f32, `mixing` 0) about which it is right. `split_tensors` > 0: a split head with that many tensors
+    in a file, of which it returns the first.
     """
     if right is not None:
         heads = kv_heads = 1
@@ -61,6 +63,7 @@ def tiny_eagle3(
         ctx_train=ctx_train,
         weight_type=weight_type,
         chat_template=None,
+        split_tensors=split_tensors,
     )
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
@@ -74,13 +77,11 @@ def tiny_eagle3(
         writer.add_uint32("foredraft.window", window)
     if edit is not None:
         edit(writer)
-    if chosen is not None:
-        writer.add_tensor("d2t", np.asarray(chosen, np.int64))
     weights = Weights(embd, seed, 0.15)
     tensors = _right(weights, right, chosen) if right else _random(weights, vocab, chosen, heads, kv_heads)
     left_out = ("token_embd.weight", "output.weight") if chosen is None else ("token_embd.weight",)
-    write(writer, (one for one in tensors if not (tied and one[0] in left_out)), weight_type)
-    return path
+    write(writer, (one for one in tensors if not (tied and one[0] in left_out)), weight_type, chosen)
+    return path if not split_tensors else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 
 def next_tokens(target: Path) -> list[int]:

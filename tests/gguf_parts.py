@@ -10,7 +10,7 @@ import numpy as np
 from gguf_tokenizer import CHAT_TEMPLATE, add_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -103,14 +103,23 @@ def next_layer(prefix: str, weights: Weights) -> Iterator[Tensor]:
     yield prefix + "nextn.hnorm.weight", weights.ones()
 
 
-def write(writer: gguf.GGUFWriter, tensors: Iterable[Tensor] = (), weight_type: WeightType = "f32") -> None:
-    """Add the tensors, in `weight_type` where they are matrices, and write the file."""
+def write(
+    writer: gguf.GGUFWriter,
+    tensors: Iterable[Tensor] = (),
+    weight_type: WeightType = "f32",
+    chosen: Sequence[int] | None = None,
+) -> None:
+    """Add the tensors, in `weight_type` where they are matrices, then the tokens that a head proposes, and
+    write the file.
+    """
     for name, values in tensors:
         if weight_type == "f32" or values.ndim == 1 or any(part in name for part in IN_F32):
             writer.add_tensor(name, values)
         else:
             kind = gguf.GGMLQuantizationType[weight_type.upper()]
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+    if chosen is not None:
+        writer.add_tensor("d2t", np.asarray(chosen, np.int64))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -21,6 +21,7 @@ from foredraft.cli.units import size_text
 from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.heads import packaged_heads
+from foredraft.library.split import is_later_part, model_files, split_stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,20 @@ def _heads_in(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}.") from None
-    return [path for path in found if path.is_dir() or path.suffix == ".gguf"]
+    return [
+        path for path in found if path.is_dir() or (path.suffix == ".gguf" and not is_later_part(path.stem))
+    ]
 
 
 def _described(path: Path) -> InstalledHead:
-    name = path.name.removesuffix(".gguf")
+    name = split_stem(path.name.removesuffix(".gguf"))
     size = path.lstat().st_size
     try:
         if path.is_dir():
             return InstalledHead(name, str(path), sum(file.lstat().st_size for file in path.iterdir()))
         size = path.stat().st_size
-        metadata = read_gguf(path).metadata
+        summary = read_gguf(path)
+        size, metadata = summary.size_bytes, summary.metadata
     except OSError as error:  # such as a link to nothing
         return InstalledHead(name, str(path), size, problem=f"cannot be read: {error.strerror}")
     except ModelError as error:
@@ -149,12 +153,17 @@ def remove(name: str, *, yes: bool) -> None:
         if not click.confirm(f"Remove {head.name} ({size_text(head.bytes)})?"):
             click.echo("Nothing was removed.")
             return
-    path = Path(head.path)
+    _delete(Path(head.path))
+    click.echo(f"Removed {head.name}.")
+
+
+def _delete(path: Path) -> None:
+    """Raises ConfigError."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            for file in model_files(path):
+                file.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be removed: {error.strerror}.") from None
-    click.echo(f"Removed {head.name}.")

@@ -1,4 +1,4 @@
-"""Finds a trained head: by name, or the one that belongs to a model.
+"""Finds a trained head: by name, or the one that belongs to a model. Of one in several files it is the first.
 
 A head belongs to the model beside which it lies under the model's name, with or without its quantisation,
 and `-eagle3`, `.eagle3` or `.head` after it: `NAME-eagle3.gguf`, or such a folder of safetensors. So does one
@@ -17,6 +17,7 @@ from foredraft.library.catalogue import heads_dir, stem_of
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.names import as_path
 from foredraft.library.repository import is_repository, repository_of
+from foredraft.library.split import is_later_part, model_files, split_stem
 from foredraft.library.stored import is_head_name, quantization_of
 from foredraft.library.survey import Survey
 
@@ -38,10 +39,10 @@ def resolve_head(name: str, folder: Path) -> Path:
     """
     path = as_path(name)
     if path.is_file() or is_repository(path):
-        return repository_of(path) or path
+        return repository_of(path) or model_files(path)[0]
     wanted = name.casefold()
     for found in _heads_in(folder):
-        if wanted in (found.name.casefold(), found.name.removesuffix(".gguf").casefold()):
+        if wanted in (found.name.casefold(), found.name.removesuffix(".gguf").casefold(), _stem(found)):
             return found
     raise ModelNotFoundError(
         f"There is no head {quoted(name)}.",
@@ -57,12 +58,12 @@ def head_of(model: Path, folder: Path, weights_hash: Callable[[Path], str]) -> P
     stem = stem_of(model)
     stems = [stem, stem.removesuffix(_ending(stem))]  # of Q4_0.gguf nothing would be left
     wanted = [(each + ending).casefold() for each in stems if each for ending in ENDINGS]
-    beside = {path.name.removesuffix(".gguf").casefold(): path for path in _entries(place.parent)}
+    beside = {_stem(path): path for path in reversed(_heads_of(place.parent))}
     for name in wanted:
-        if name in beside and _is_whole(beside[name]):
+        if name in beside:
             return beside[name]
     hashes = cache(fingerprint_of), cache(weights_hash)
-    for kept in (_whole_heads(heads_dir(folder)), packaged_heads()):
+    for kept in (_heads_of(heads_dir(folder)), packaged_heads()):
         for hash_of in hashes if kept else ():
             try:
                 digits = hash_of(model)[:DIGITS]
@@ -76,7 +77,7 @@ def head_of(model: Path, folder: Path, weights_hash: Callable[[Path], str]) -> P
 
 def packaged_heads() -> list[Path]:
     """The heads that come with Foredraft, by name."""
-    return _whole_heads(PACKAGED)
+    return _heads_of(PACKAGED)
 
 
 def _ending(stem: str) -> str:
@@ -87,25 +88,31 @@ def _ending(stem: str) -> str:
 
 def _heads_in(folder: Path) -> Iterable[Path]:
     """All heads in the models folder, whatever they belong to, those of `heads` first; then packaged ones."""
-    yield from _whole_heads(heads_dir(folder))
+    yield from _heads_of(heads_dir(folder))
     for path in Survey(folder).files(folder):
         found = path if path.suffix == ".gguf" else path.parent
-        if is_head_name(found.name) and _is_whole(found):
+        if is_head_name(found.name) and _is_head(found):
             yield found
     yield from packaged_heads()
 
 
-def _whole_heads(folder: Path) -> list[Path]:
-    return [path for path in _entries(folder) if _is_whole(path)]
+def _stem(path: Path) -> str:
+    """The name without extension and part number, in lower case."""
+    return split_stem(path.name.removesuffix(".gguf")).casefold()
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, in order; nothing where that cannot be listed."""
+def _heads_of(folder: Path) -> list[Path]:
+    """What in a folder may be a head, in order; nothing where that cannot be listed."""
     try:
-        return sorted(folder.iterdir())
+        return [path for path in sorted(folder.iterdir()) if _is_head(path)]
     except OSError:
         return []
 
 
-def _is_whole(path: Path) -> bool:
-    return is_repository(path) or (path.suffix == ".gguf" and path.is_file())
+def _is_head(path: Path) -> bool:
+    """Whether a path may be one: a folder of safetensors, or a GGUF file. Of a split one it is the first
+    part; a later one only where that is missing, which reading it says.
+    """
+    if path.suffix != ".gguf" or not path.is_file():
+        return is_repository(path)
+    return not is_later_part(path.stem) or not model_files(path)[0].is_file()

@@ -137,7 +137,7 @@ def is_model_name(name: str) -> bool:
 
 def is_head_name(name: str) -> bool:
     """Whether a file or folder of this name should be a head of a model (`library.heads`)."""
-    return _HEAD.search(name.removesuffix(".gguf")) is not None
+    return _HEAD.search(split_stem(name.removesuffix(".gguf"))) is not None
 
 
 def quantization_of(stem: str) -> str:

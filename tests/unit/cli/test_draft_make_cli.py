@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gguf_factory
+import gguf_heads
 from command_line import Command, Ran
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.cli import draft_make, paths
@@ -257,6 +258,19 @@ def test_removing(foredraft: Command, model: Path) -> None:
     assert (one.exists(), two.exists()) == (True, False)
     assert foredraft("draft", "remove", "aaaa-one.gguf", "--yes").code == 0
     assert not one.exists()
+
+
+def test_a_head_in_several_files_is_one(foredraft: Command) -> None:
+    folder = heads_dir(paths.models_dir())
+    folder.mkdir(parents=True)
+    gguf_heads.tiny_eagle3(folder / "0123-m.gguf", split_tensors=6)
+    parts = list(folder.iterdir())
+    assert len(parts) > 1
+    [head] = json.loads(foredraft("draft", "list", "--json").out)
+    assert head["name"] == "0123-m"
+    assert head["bytes"] == sum(part.stat().st_size for part in parts)
+    assert foredraft("draft", "remove", "0123-m", "--yes").code == 0
+    assert not list(folder.iterdir())
 
 
 def test_without_a_name_nothing_is_removed(foredraft: Command, model: Path) -> None:

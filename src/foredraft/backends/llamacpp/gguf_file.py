@@ -13,7 +13,7 @@ from foredraft.backends.llamacpp.gguf_values import check_values
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError
 from foredraft.library.catalogue import stem_of
 from foredraft.library.display import display_name
-from foredraft.library.split import model_files
+from foredraft.library.split import model_files, split_stem
 from foredraft.library.type_share import TypeShare, type_shares
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _check_readable(file: Path, *, among: Sequence[Path]) -> None:
     if not file.is_file():
         if len(among) > 1:
             raise ModelNotFoundError(
-                f"The model is split into {len(among)} files, and {file} is missing.",
+                f"{split_stem(file.stem)} is split into {len(among)} files, and {file} is missing.",
                 hint="Download the missing file into the same folder, or pull the model again.",
             )
         raise ModelNotFoundError(f"There is no file {file}.")

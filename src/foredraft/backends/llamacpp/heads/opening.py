@@ -106,7 +106,7 @@ class Opener:
         if not self.in_trial:
             trial.admit_head(summary, file.summary, self.options)
         options = replace(self.options, watch=(), progress=None)
-        weights, lines = loading.load_weights(path, options, as_they_lie=self.in_trial)
+        weights, lines = loading.load_weights(file.summary.path, options, as_they_lie=self.in_trial)
         alone = file.window == 1
 
         def adjust(params: Any) -> None:
