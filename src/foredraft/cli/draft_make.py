@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -21,7 +21,7 @@ from foredraft.cli.options import model_options, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import size_text
 from foredraft.cli.values import Number
-from foredraft.draft.make.job import Stage, TrainedHead, Wishes, check_target, making
+from foredraft.draft.make.job import JUDGING, Made, Stage, Wishes, check_target, making
 from foredraft.draft.make.workfolder import drop_rows
 from foredraft.draft.make.write import safetensors_package
 from foredraft.draft.result import Result, as_dict, sentence
@@ -102,6 +102,7 @@ def make(model: str | None, **options: Any) -> None:
     writes itself; the shipped ones are kept for measuring. It is installed if 'auto' would use it on this
     machine. Ctrl-C stops it; the same command goes on from there.
     """
+    began = perf_counter()
     files = _Files(**{name: options.pop(name) for name in ("output", "safetensors", "install", "as_json")})
     path = find_model(model)
     target = check_target(path)
@@ -117,13 +118,13 @@ def make(model: str | None, **options: Any) -> None:
         )
     folders = {"cache_dir": paths.cache_dir(), "other_programs": paths.other_programs()}
     loading = cast("EngineOptions", {**take_model_options(options), **folders})
-    wishes = Wishes(path, work, 60.0 * minutes, traces, prompts, own=own, loading=loading)
+    wishes = Wishes(path, work, 60.0 * minutes, traces, prompts, own=own, loading=loading, began=began)
     console = stderr_console()
     progress = _Lines(console)
     try:
-        with making(wishes, progress.tell, progress.note) as head:
+        with making(wishes, progress.tell, progress.note) as made:
             progress.end()
-            _Ending(head, wishes, files, console).conclude()
+            _Ending(made, wishes, files, console).conclude()
     except KeyboardInterrupt:
         progress.end()
         console.print(
@@ -188,39 +189,38 @@ def _try_folder(folder: Path) -> None:
         ) from None
 
 
+def time_left(seconds: float) -> str:
+    """For people. It is what is left at most: a training may end before its time."""
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} h left"
+    return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+
+
 class _Lines:
     """Progress: one line that is rewritten on a terminal, a line now and then elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._began = monotonic()
         self._stage = ""
-        self._from = 0.0
         self._told = -EVERY_S
 
     def tell(self, stage: Stage) -> None:
         now = monotonic()
         if stage.name != self._stage:
-            self._stage, self._began, self._from = stage.name, now, stage.done
-            self._told = -EVERY_S
-        line = f"{_WORDS[stage.name]}: {stage.done:4.0%}, {stage.text}{self._left(stage, now)}"
+            self._stage, self._told = stage.name, -EVERY_S
+        line = f"{_WORDS[stage.name]}: {stage.done:.0%}, {stage.text}, {time_left(stage.left)}"
         if self._console.is_terminal:
-            self._console.print(line.ljust(self._console.width - 1), end="\r", highlight=False, no_wrap=True)
+            width = self._console.width - 1
+            shown = line if len(line) <= width else line[: width - 1] + "…"
+            self._console.print(shown.ljust(width), end="\r", highlight=False, markup=False, no_wrap=True)
         elif now - self._told >= EVERY_S or stage.done >= 1.0:
             self._told = now
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def note(self, sentence: str) -> None:
         """Print a sentence below what is there."""
         self.end()
         self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-    def _left(self, stage: Stage, now: float) -> str:
-        done = stage.done - self._from
-        if done <= 0.01 or stage.done >= 1.0:
-            return ""
-        seconds = (now - self._began) * (1.0 - stage.done) / done
-        return f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
 
     def end(self) -> None:
         """Leave the line that is rewritten."""
@@ -237,8 +237,9 @@ def pays(result: Result) -> bool:
 class _Ending:
     """Writes and judges a head, installs it if it is worth it, and says so."""
 
-    def __init__(self, head: TrainedHead, wishes: Wishes, files: _Files, console: Console) -> None:
-        self._head = head
+    def __init__(self, made: Made, wishes: Wishes, files: _Files, console: Console) -> None:
+        self._head = made.head
+        self._clock = made.clock
         self._wishes = wishes
         self._files = files
         self._console = console
@@ -251,8 +252,15 @@ class _Ending:
         head.write(place)
         if files.safetensors is not None:
             head.write_safetensors(files.safetensors)
-        with self._console.status("Scoring the head…"):
-            result = judge(self._wishes.model, place, head.facts.layers, head.unseen, self._wishes.loading)
+        with self._console.status("Scoring the head…"), self._clock.stage(JUDGING):
+            result = judge(
+                self._wishes.model,
+                place,
+                head.facts.layers,
+                head.unseen,
+                self._wishes.loading,
+                over=lambda: self._clock.left() <= 0.0,
+            )
         installed = None
         if files.output is None and (files.install or pays(result)):
             installed = self._installed(place)

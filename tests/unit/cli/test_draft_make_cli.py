@@ -42,6 +42,8 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(job, "ANSWER_TOKENS", 48)
     monkeypatch.setattr(job, "LEAST_ROWS", 100)
     monkeypatch.setattr(job, "ANSWERING", 100.0)
+    monkeypatch.setattr(job, "SLOW_ANSWERING", 100.0)
+    monkeypatch.setattr(job, "READING", 100.0)
     rows = [{"id": n, "category": "words", "turns": [f"Say {n} words."]} for n in range(40)]
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

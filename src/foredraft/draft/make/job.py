@@ -22,6 +22,7 @@ from foredraft.backends.llamacpp.features import check, layer
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary, is_gguf, read_gguf
 from foredraft.draft.make import prompts
 from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
+from foredraft.draft.make.clock import JobClock
 from foredraft.draft.make.features import read_rows
 from foredraft.draft.make.parts import Part
 from foredraft.draft.make.sizes import (
@@ -52,16 +53,30 @@ SEQUENCES = 8
 WAVE = 16
 """Prompts that are written, and answered, before they are stored."""
 
+MOST_EMPTY = 8
+"""Times that a model may write no new prompt, one after another."""
+
+REPORTED_EVERY_S = 1.0
+
 ANSWER_TOKENS = 256
 ANSWER_CONTEXT = 1024
 """Tokens of a prompt and its answer, if no context length is asked for: eight of them are in memory."""
 
-ANSWERS, FEATURES, TRAINING = "answers", "features", "training"
-ANSWERING = 0.35
-"""Part of the time that goes into answers."""
+ANSWERS, FEATURES, WEIGHTS, TRAINING, JUDGING = "answers", "features", "weights", "training", "judging"
+ANSWERING = 0.3
+"""Part of the time in which the model is loaded, and writes prompts and answers."""
+
+SLOW_ANSWERING = 0.5
+"""The same, where there are hardly answers after that."""
+
+READING = 0.3
+"""Part of the time in which answers are read once more, at most: what is left of it, training has."""
 
 LEAST_TRAINING = 0.25
 """Part of the time that training has at least."""
+
+SCORING, SCORING_S = 0.1, 60.0
+"""Part of the time, and seconds at most, that are kept for writing a head and scoring it."""
 
 LEAST_ROWS = 1_000
 """Rows of answers. From fewer nothing is learned that holds elsewhere."""
@@ -71,16 +86,21 @@ ROUNDING = 0.005
 
 
 class Stage(NamedTuple):
-    """What is being done: how far it is (0 to 1), and a few words on it."""
+    """What is being done: how far it is (0 to 1), a few words on it, and in how many seconds all stages are
+    done, at most.
+    """
 
     name: str
     done: float
     text: str
+    left: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a user asked for. `seconds`: for all stages together. `own`: whether the model writes prompts."""
+    """What a user asked for. `seconds`: for all stages together, `began`: when they began on the clock `now`.
+    `own`: whether the model writes prompts.
+    """
 
     model: Path
     work: Path
@@ -89,6 +109,20 @@ class Wishes:
     prompts: Path | None = None
     own: bool = True
     loading: EngineOptions = field(default_factory=EngineOptions)
+    began: float | None = None
+    now: Callable[[], float] = perf_counter
+
+    @property
+    def scoring(self) -> float:
+        """Seconds that are kept for scoring the head."""
+        return min(SCORING * self.seconds, SCORING_S)
+
+
+class Made(NamedTuple):
+    """What a job made, and the clock on which it is judged."""
+
+    head: TrainedHead
+    clock: JobClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +195,7 @@ def check_target(path: Path) -> Target:
 
 
 @contextmanager
-def making(
-    wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]
-) -> Iterator[TrainedHead]:
+def making(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]) -> Iterator[Made]:
     """Do all stages, and keep other processes out of the work folder until the block ends. `tell` hears how
     far each stage is, once a second or so, and `note` what a user should know besides, in a sentence.
 
@@ -173,7 +205,8 @@ def making(
     recipe = {"target": target.summary.name, "hash": target.hash, "layers": list(target.layers)}
     folder = WorkFolder(wishes.work, recipe)
     with folder.locked():
-        yield _Job(wishes, target, folder, tell, note).run()
+        job = _Job(wishes, target, folder, tell, note)
+        yield Made(job.run(), job.clock)
 
 
 class _Job:
@@ -187,10 +220,12 @@ class _Job:
         tell: Callable[[Stage], None],
         note: Callable[[str], None],
     ) -> None:
+        self.clock = JobClock(folder, wishes.seconds, now=wishes.now, began=wishes.began)
         self._wishes = wishes
         self._target = target
         self._folder = folder
-        self._tell = tell
+        self._report = tell
+        self._told = -REPORTED_EVERY_S
         self._note = note
         self._file = AnswerFile(folder.answers)
         self._store = RowStore(folder.rows, target.width)
@@ -198,12 +233,22 @@ class _Job:
         self._unseen: tuple[Answer, ...] = ()
 
     def run(self) -> TrainedHead:
-        self._answers()
-        self._features()
+        with self.clock.stage(ANSWERS):
+            self._answers()
+        with self.clock.stage(FEATURES):
+            self._features()
         parts = self._store.parts([answer.prompt for answer in self._file.answers])
         unseen = zip(self._file.answers, parts, strict=True)
         self._unseen = tuple(answer for answer, part in unseen if part is Part.FINAL)
         return self._train(self._store.read(parts))
+
+    def _tell(self, stage: str, done: float, text: str, *, left: float | None = None) -> None:
+        """Report at most once a second, and whatever is complete."""
+        now = self._wishes.now()
+        if now - self._told >= REPORTED_EVERY_S or done >= 1.0:
+            self._told = now
+            self._report(Stage(stage, done, text, self.clock.left() if left is None else left))
+        self.clock.keep_sometimes()
 
     # --- answers -----------------------------------------------------------------------------------------
 
@@ -212,6 +257,7 @@ class _Job:
         wishes, file = self._wishes, self._file
         if wishes.traces is None and wishes.prompts is None and self._answered() >= 1.0:
             return
+        self._report(Stage(ANSWERS, self._answered(), "loading the model", self.clock.left()))
         options: EngineOptions = {**wishes.loading, "probe": False, "remember": False}
         options["sequences"] = SEQUENCES
         trained = self._target.summary.context_length or ANSWER_CONTEXT
@@ -223,54 +269,90 @@ class _Job:
             seen = file.prompts() | prompts.for_measuring(engine.model.tokenizer)
             given = prompts.of_file(engine, wishes.prompts) if wishes.prompts is not None else []
             fresh = list(prompts.unseen(iter(given), seen, len(given)))
-            asked = 0
-            for wave in _waves(fresh, engine, seen, own=wishes.own) if self._answered() < 1.0 else ():
-                self._answer(engine, wave)
-                asked += len(wave)
-                if self._answered() >= 1.0:
-                    break
-        if asked < len(fresh):
+            for first in range(0, len(fresh), WAVE):
+                self._answer(engine, fresh[first : first + WAVE])
+            answered = file.prompts()
+            unused = sum(tuple(prompt) not in answered for _, prompt in fresh) if self._enough() else 0
+            if wishes.own:
+                self._answer_own(engine, seen)
+        if unused:
             self._note(
-                f"{len(fresh) - asked} of the prompts in {wishes.prompts} are not used: the time for answers "
-                "is over, or the space. More time: --minutes"
+                f"{unused} of the prompts in {wishes.prompts} are not used: the time for answers is over, or "
+                "the space. More time: --minutes"
             )
 
     def _answered(self) -> float:
         """Which part of the time for answers, or of the space for what is read from them, is used."""
-        spent = self._folder.spent(ANSWERS) / (ANSWERING * self._wishes.seconds)
+        part = ANSWERING if self._file.tokens >= 2 * LEAST_ROWS else SLOW_ANSWERING
+        spent = self.clock.spent(ANSWERS) / (part * self._wishes.seconds)
         return min(1.0, max(spent, self._file.tokens / self._most))
 
+    def _enough(self) -> bool:
+        return self._answered() >= 1.0
+
     def _answer(self, engine: Engine, wave: list[tuple[str, list[int]]]) -> None:
-        file, began = self._file, perf_counter()
-        file.add(list(answers_to(engine, wave, len(file.answers), tokens=ANSWER_TOKENS)))
-        self._folder.spend(ANSWERS, perf_counter() - began)
-        text = f"{len(file.answers):,} answers, {file.tokens:,} tokens"
-        self._tell(Stage(ANSWERS, self._answered(), text))
+        """Answer these prompts, unless there is enough. An answer is stored as soon as it is complete."""
+        file, first = self._file, len(self._file.answers)
+        if self._enough():
+            return
+
+        def over() -> bool:
+            text = f"{len(file.answers):,} answers, {file.tokens:,} tokens"
+            self._tell(ANSWERS, self._answered(), text)
+            return self._enough()
+
+        for answer in answers_to(engine, wave, first, tokens=ANSWER_TOKENS, over=over):
+            file.add([answer])
+
+    def _answer_own(self, engine: Engine, seen: set[tuple[int, ...]]) -> None:
+        """Answer prompts that the model writes, until there are enough, or it writes the same again and
+        again.
+        """
+        writer = prompts.OwnPrompts(engine)
+        empty = 0
+        while empty < MOST_EMPTY and not self._enough():
+            written = (("own", prompt) for prompt in writer.write(WAVE, self._enough))
+            wave = list(prompts.unseen(written, seen, WAVE))
+            empty = 0 if wave else empty + 1
+            self._answer(engine, wave)
 
     # --- features ----------------------------------------------------------------------------------------
 
     def _features(self) -> None:
-        """Read every answer once more, until the disk's share is full."""
+        """Read every answer once more, until the time for that is over or the disk's share is full."""
         store, answers = self._store, self._file.answers
-        if len(store.counts) < len(answers) and store.rows < self._most:
+        if len(store.counts) < len(answers) and not self._read(0.0):
+            self._report(Stage(FEATURES, 0.0, "loading the model", self.clock.left()))
             model = self._watched()
             try:
-                began = perf_counter()
                 for found in answers[len(store.counts) :]:
                     rows = read_rows(model, found.prompt, found.answer)
                     store.add(rows, greedy=found.temperature == 0.0)
-                    done = max(len(store.counts) / len(answers), store.rows / self._most)
-                    self._tell(Stage(FEATURES, min(1.0, done), f"{store.rows:,} rows"))
-                    if store.rows >= self._most:
+                    if self._read(len(store.counts) / len(answers)):
                         break
-                self._folder.spend(FEATURES, perf_counter() - began)
             finally:
                 model.close()
         if store.rows < LEAST_ROWS:
-            raise ConfigError(
-                f"There is too little text to learn from: {store.rows:,} tokens, of {LEAST_ROWS:,} at least.",
-                hint="Give it more time (--minutes), prompts (--prompts FILE) or recorded answers (--from).",
-            )
+            raise self._too_little()
+
+    def _too_little(self) -> ConfigError:
+        """An error that says how much time there should be, as far as that can be known."""
+        rows = self._store.rows
+        message = f"There is too little text to learn from: {rows:,} tokens, of {LEAST_ROWS:,} at least."
+        wanted = "prompts (--prompts FILE) or recorded answers (--from)"
+        tokens, spent = self._file.tokens, self.clock.spent(ANSWERS)
+        if self._wishes.own and 0 < tokens < LEAST_ROWS:
+            minutes = spent * 10 * LEAST_ROWS / tokens / ANSWERING / 60
+            return ConfigError(message, hint=f"Give it more time (--minutes {minutes:.0f}), {wanted}.")
+        return ConfigError(message, hint=f"Give it more time (--minutes), {wanted}.")
+
+    def _read(self, part: float) -> bool:
+        """Whether enough is read, `part` of all answers being it: the time is over, or the space."""
+        rows, spent = self._store.rows, self.clock.spent(FEATURES) / (READING * self._wishes.seconds)
+        done = max(part, rows / self._most, spent if rows >= LEAST_ROWS else 0.0)
+        if part:
+            self._tell(FEATURES, min(1.0, done), f"{rows:,} rows")
+        return done >= 1.0
 
     def _watched(self) -> Model:
         """The target, returning the hidden states that the head reads."""
@@ -288,23 +370,37 @@ class _Job:
                 "head on, and one to measure it on.",
                 hint="Give more prompts, or more time.",
             )
-        seconds, folder = self._wishes.seconds, self._folder
-        before = folder.spent(ANSWERS) + folder.spent(FEATURES)
-        budget = max(LEAST_TRAINING * seconds, seconds - before)
-        trainer, vocabulary = self._resumed(examples, budget)
+        with self.clock.stage(WEIGHTS):
+            trainer, vocabulary = self._resumed(examples)
         if trainer.progress.done:
             self._note("The training had ended before; with more time (--minutes) it goes on.")
+        with self.clock.stage(TRAINING):
+            self._run(trainer)
+        with self.clock.stage(JUDGING):
+            return _finished(self._target, trainer, vocabulary, (len(examples.training), self._unseen))
+
+    def _run(self, trainer: Trainer) -> None:
+        """Train until the time is over, or nothing is gained any more."""
+        checkpoint = self._folder.checkpoint
+
+        def report() -> None:
+            left = trainer.left + self._wishes.scoring
+            self._tell(TRAINING, *_training_state(trainer), left=min(left, self.clock.left()))
+
         try:
-            trainer.run(
-                lambda: self._tell(_training_stage(trainer, budget)), lambda: trainer.save(folder.checkpoint)
-            )
+            trainer.run(report, lambda: trainer.save(checkpoint))
         except KeyboardInterrupt:
-            trainer.save(folder.checkpoint)
+            trainer.save(checkpoint)
             raise
         trainer.use_best()
-        return _finished(self._target, trainer, vocabulary, (len(examples.training), self._unseen))
 
-    def _resumed(self, examples: Examples, budget: float) -> tuple[Trainer, npt.NDArray[np.int64]]:
+    def _training_budget(self) -> float:
+        """Seconds for training, in all runs: what is left of the time, and a part of it in any case."""
+        seconds = self._wishes.seconds
+        before = sum(self.clock.spent(stage) for stage in (ANSWERS, FEATURES, WEIGHTS))
+        return max(LEAST_TRAINING * seconds, seconds - before - self._wishes.scoring)
+
+    def _resumed(self, examples: Examples) -> tuple[Trainer, npt.NDArray[np.int64]]:
         """A trainer that goes on from the checkpoint, if there is one, and the tokens that the head proposes:
         those that were chosen when the training began, whatever answers there are since.
         """
@@ -314,7 +410,7 @@ class _Job:
 
             try:
                 vocabulary = stored_vocabulary(checkpoint)
-                trainer = self._trainer(examples, budget, vocabulary)
+                trainer = self._trainer(examples, vocabulary)
                 trainer.resume(checkpoint)
                 return trainer, vocabulary
             except (
@@ -331,7 +427,7 @@ class _Job:
                 checkpoint.unlink(missing_ok=True)
         counts = self._counts(examples)
         vocabulary = choose_vocabulary(counts, at_most=most_tokens(self._target.summary.embedding_length))
-        return self._trainer(examples, budget, vocabulary), vocabulary
+        return self._trainer(examples, vocabulary), vocabulary
 
     def _counts(self, examples: Examples) -> npt.NDArray[np.int64]:
         """How often each of the target's tokens is in what is learned from."""
@@ -339,7 +435,7 @@ class _Job:
         size = self._target.summary.vocab_size
         return count_tokens(size, examples.tokens[chosen], examples.likely[chosen])
 
-    def _trainer(self, examples: Examples, budget: float, vocabulary: npt.NDArray[np.int64]) -> Trainer:
+    def _trainer(self, examples: Examples, vocabulary: npt.NDArray[np.int64]) -> Trainer:
         """A trainer that begins."""
         import torch
 
@@ -358,37 +454,26 @@ class _Job:
         threads = self._wishes.loading.get("threads", 0)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return Trainer(
-            network, examples, parts.embeddings, vocabulary, budget=budget, device=device, threads=threads
+            network,
+            examples,
+            parts.embeddings,
+            vocabulary,
+            budget=self._training_budget(),
+            device=device,
+            threads=threads,
+            clock=self._wishes.now,
         )
 
 
-def _waves(
-    fresh: list[tuple[str, list[int]]], engine: Engine, seen: set[tuple[int, ...]], *, own: bool
-) -> Iterator[list[tuple[str, list[int]]]]:
-    """Prompts that have no answer yet, a few at a time, without end if the model writes them: `own`."""
-    for first in range(0, len(fresh), WAVE):
-        yield fresh[first : first + WAVE]
-    if not own:
-        return
-    writer = prompts.OwnPrompts(engine)
-    empty = 0
-    while empty < 8:  # a model that writes the same again and again is not asked for ever
-        wave = list(prompts.unseen((("own", prompt) for prompt in writer.write(WAVE)), seen, WAVE))
-        empty = 0 if wave else empty + 1
-        if wave:
-            yield wave
-
-
-def _training_stage(trainer: Trainer, budget: float) -> Stage:
+def _training_state(trainer: Trainer) -> tuple[float, str]:
+    """(how far it is, a few words on it)."""
     progress = trainer.progress
-    falling = progress.falling_from is not None
-    end = progress.falling_until if falling else budget
-    done = 1.0 if progress.done else min(1.0, progress.elapsed / max(end, 1e-9))
+    done = 1.0 if progress.done else progress.elapsed / max(progress.elapsed + trainer.left, 1e-9)
     words = f"{progress.batches:,} batches"
     if progress.measured:
         shares = " ".join(f"{share:.1%}" for share in progress.measured[-1][1].by_depth)
-        words += f", right on unseen answers: {shares}"
-    return Stage(TRAINING, done, words)
+        words += f", right: {shares}"
+    return done, words
 
 
 def _finished(

@@ -4,13 +4,13 @@ the machine's own V(n) and the head's own price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from foredraft.backends.llamacpp.features import layer
-from foredraft.draft.make.answers import Answer
+from foredraft.draft.make.answers import Answer, never
 from foredraft.draft.passages import Passage, of_answer, of_text
 from foredraft.draft.reading import HeadGuesses
 from foredraft.draft.result import Result, measure_here, result_of
@@ -25,12 +25,20 @@ from foredraft.registry import backend_for
 PASSAGES = 12
 """That are scored at most."""
 
+LEAST_PASSAGES = 3
+
 
 def judge(
-    model: Path, head: Path, layers: Sequence[int], answers: Sequence[Answer], loading: EngineOptions
+    model: Path,
+    head: Path,
+    layers: Sequence[int],
+    answers: Sequence[Answer],
+    loading: EngineOptions,
+    *,
+    over: Callable[[], bool] = never,
 ) -> Result:
-    """Score a head on answers of the model. Raises ConfigError where none is long enough, and what loading
-    raises.
+    """Score a head on answers of the model, on a few of them where the time is `over`. Raises ConfigError
+    where none is long enough, and what loading raises.
     """
     passages = list(islice(_passages(answers), PASSAGES))
     if not passages:
@@ -43,7 +51,10 @@ def judge(
         trained = target.load_head(head, sequences=1)
         try:
             scorer = Scorer(target, HeadGuesses(trained), trained.needs)
-            for passage in passages:
+            for number, passage in enumerate(passages):
+                if number >= LEAST_PASSAGES and over():
+                    passages = passages[:number]
+                    break
                 scorer.add(passage)
         finally:
             trained.close()

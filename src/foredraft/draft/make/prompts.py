@@ -7,13 +7,13 @@ begin (Magpie, Xu et al. 2024, arXiv 2406.08464). So no data is needed at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from foredraft.bench.trace import TraceSet, read_traces
 from foredraft.bench.workloads import PromptCase, load_prompts, shipped_prompts
-from foredraft.draft.make.answers import Answer
+from foredraft.draft.make.answers import Answer, completed, never
 from foredraft.engine.engine import Engine
 from foredraft.engine.prompt import encode_chat
 from foredraft.errors import ConfigError, RequestError
@@ -101,12 +101,14 @@ class OwnPrompts:
         self._chat = engine.model.tokenizer.chat_template is not None
         self._opening = _opening(engine.model.tokenizer)
 
-    def write(self, count: int) -> Iterator[list[int]]:
-        """At most `count` prompts, as token ids up to where the answer begins."""
+    def write(self, count: int, over: Callable[[], bool] = never) -> Iterator[list[int]]:
+        """At most `count` prompts, as token ids up to where the answer begins; no more when the time is
+        `over`.
+        """
         most = LONGEST_WRITTEN if self._chat else BEGINNING
         params = SamplingParams(temperature=1.0, top_p=0.995, max_tokens=most)
         requests = [self._engine.add(self._opening, params) for _ in range(count)]
-        for found in self._engine.run(requests):
+        for _, found in completed(self._engine, requests, over):
             prompt = self._message(found.text, found.finish_reason) if self._chat else None
             if not self._chat and found.finish_reason is FinishReason.LENGTH:
                 prompt = [*self._opening, *found.tokens]

@@ -142,6 +142,13 @@ class Trainer:
 
     # --- training ----------------------------------------------------------------------------------------
 
+    @property
+    def left(self) -> float:
+        """Seconds until it ends, at most."""
+        progress = self.progress
+        end = progress.falling_until if progress.falling_from is not None else self._budget
+        return 0.0 if progress.done else max(0.0, end - progress.elapsed)
+
     def run(self, report: Callable[[], None], save: Callable[[], None], *, every: float = 60.0) -> None:
         """Train until the budget is spent, or acceptance has stopped rising. `report` is called about every
         second and after each measurement, `save` every `every` seconds and at the end.
@@ -166,8 +173,7 @@ class Trainer:
         """Measure where it is time, and decide how it goes on."""
         progress = self.progress
         last = progress.measured[-1][0] if progress.measured else 0.0
-        end = progress.falling_until if progress.falling_from is not None else self._budget
-        ending = progress.elapsed >= end
+        ending = self.left <= 0.0
         apart = max(self._budget / MEASUREMENTS, self._measuring_s / MEASURING)
         if ending or progress.elapsed - last >= apart:
             began = self._clock()

@@ -43,6 +43,7 @@ class WorkFolder:
         self.rows = path / ROWS
         self.checkpoint = path / "checkpoint.pt"
         self._spent = path / "spent.json"
+        self._times: dict[str, float] | None = None
         recipe = {"version": VERSION, **recipe}
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -88,15 +89,22 @@ class WorkFolder:
             )
         return rows
 
-    def spent(self, stage: str) -> float:
-        """Seconds of a stage so far, over all runs."""
-        value = _read(self._spent).get(stage, 0.0)
-        return float(value) if isinstance(value, int | float) else 0.0
+    def spent(self, stage: str | None = None) -> float:
+        """Seconds of a stage so far, or of all of them, in all runs."""
+        times = self._all_times()
+        return sum(times.values()) if stage is None else times.get(stage, 0.0)
 
     def spend(self, stage: str, seconds: float) -> None:
         """Add seconds to a stage. Raises OSError."""
-        times = {**_read(self._spent), stage: self.spent(stage) + seconds}
-        write_atomically(self._spent, json.dumps(times).encode() + b"\n")
+        self._times = {**self._all_times(), stage: self.spent(stage) + seconds}
+        write_atomically(self._spent, json.dumps(self._times).encode() + b"\n")
+
+    def _all_times(self) -> dict[str, float]:
+        """Seconds by stage; read once, as they are asked for with every token."""
+        if self._times is None:
+            found = _read(self._spent).items()
+            self._times = {name: float(value) for name, value in found if isinstance(value, int | float)}
+        return self._times
 
 
 def drop_rows(folder: Path) -> None:

@@ -260,8 +260,9 @@ def test_seconds_add_up_over_runs(tmp_path: Path) -> None:
     folder.spend("features", 1.0)
     folder.spend("answers", 2.0)
     assert WorkFolder(tmp_path, {"target": "one"}).spent("answers") == 4.5
+    assert folder.spent() == 5.5
     (tmp_path / "spent.json").write_text("{")
-    assert folder.spent("answers") == 0.0
+    assert WorkFolder(tmp_path, {"target": "one"}).spent("answers") == 0.0
 
 
 def test_rows_never_take_more_than_their_share_of_the_disk(

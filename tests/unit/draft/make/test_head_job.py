@@ -18,6 +18,7 @@ from foredraft.bench.trace import Trace, TraceSet, write_traces
 from foredraft.bench.workloads import PromptCase
 from foredraft.draft.make import job, prompts
 from foredraft.draft.make.answers import Answer, AnswerFile
+from foredraft.draft.make.clock import JobClock
 from foredraft.draft.make.job import (
     ANSWERS,
     FEATURES,
@@ -31,6 +32,7 @@ from foredraft.draft.make.job import (
 from foredraft.draft.make.parts import Part, parts_of
 from foredraft.draft.make.prompts import OwnPrompts
 from foredraft.draft.make.store import RowStore
+from foredraft.draft.make.training import Trainer
 from foredraft.draft.make.workfolder import WorkFolder
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError, MissingDependencyError, UnsupportedModelError
@@ -52,6 +54,9 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
     monkeypatch.setattr(job, "WAVE", 20)
     monkeypatch.setattr(job, "LEAST_ROWS", 100)
     monkeypatch.setattr(job, "ANSWERING", 100.0)  # all prompts, however slow the machine is
+    monkeypatch.setattr(job, "SLOW_ANSWERING", 100.0)
+    monkeypatch.setattr(job, "READING", 100.0)
+    monkeypatch.setattr(job, "REPORTED_EVERY_S", 0.0)
     rows = [{"id": n, "category": "words", "turns": [f"Say {n} words."]} for n in range(PROMPTS)]
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -66,8 +71,8 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
 
 
 def make_head(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], None]) -> TrainedHead:
-    with making(wishes, tell, note) as head:
-        return head
+    with making(wishes, tell, note) as made:
+        return made.head
 
 
 def ignore(told: object) -> None:
@@ -97,7 +102,7 @@ def test_a_head_is_made(wishes: Wishes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", [ANSWERS, FEATURES, TRAINING])
 def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
     def press(told: Stage) -> None:
-        if told.name == stage:
+        if told.name == stage and told.text[0] in "123456789":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -112,6 +117,90 @@ def test_after_an_interruption_it_goes_on(wishes: Wishes, stage: str) -> None:
     again = AnswerFile(wishes.work / "answers.jsonl").answers
     assert again[: len(answers)] == answers
     assert len({answer.prompt for answer in again}) == len(again) > PROMPTS // 2
+
+
+def test_an_interruption_loses_no_answer_that_is_complete(wishes: Wishes) -> None:
+    """However early it comes: all are asked for at once."""
+
+    counts: list[int] = []
+
+    def press(told: Stage) -> None:
+        if told.name == ANSWERS and told.text[0] in "123456789":
+            counts.append(int(told.text.split()[0]))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_head(wishes, press, ignore)
+    assert len(AnswerFile(wishes.work / "answers.jsonl").answers) == counts[0] < PROMPTS / 2
+
+
+class Time:
+    """A clock on which each step of a model, each answer that is read and each batch takes a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+        self.seconds = 0.0
+        if monkeypatch is not None:
+            for owner, name in ((Engine, "step"), (job, "read_rows"), (Trainer, "_batch")):
+                monkeypatch.setattr(owner, name, self._taking_a_second(getattr(owner, name)))
+
+    def _taking_a_second(self, function: Callable[..., object]) -> Callable[..., object]:
+        def slow(*arguments: object) -> object:
+            self.seconds += 1.0
+            return function(*arguments)
+
+        return slow
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_all_stages_together_end_in_time(
+    wishes: Wishes, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    """Also the prompts that the model writes, and the reading of more answers than there is time for."""
+    monkeypatch.setattr(job, "ANSWERING", 0.3)
+    monkeypatch.setattr(job, "SLOW_ANSWERING", 0.3)
+    monkeypatch.setattr(job, "READING", 0.05)
+    now = Time(monkeypatch)
+    wishes = replace(wishes, seconds=300.0, own=own, now=now, began=0.0)
+    stages: list[Stage] = []
+    with making(wishes, stages.append, ignore) as made:
+        spent = {name: made.clock.spent(name) for name in (ANSWERS, FEATURES, TRAINING)}
+    assert sum(spent.values()) == now.seconds
+    assert now.seconds <= 300.0
+    assert spent[ANSWERS] <= 91.0
+    assert spent[FEATURES] == 15.0
+    assert all(0.0 <= stage.left <= 300.0 for stage in stages)
+    assert [stage.left for stage in stages] == sorted((stage.left for stage in stages), reverse=True)
+
+
+def test_a_slow_beginning_is_not_the_end(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where loading took what answers have of the time, there are answers all the same, until they are
+    enough, or more than half of the time is over.
+    """
+    monkeypatch.setattr(job, "ANSWERING", 0.3)
+    monkeypatch.setattr(job, "SLOW_ANSWERING", 0.5)
+    now = Time(monkeypatch)
+    now.seconds = 100.0
+    make_head(replace(wishes, seconds=300.0, now=now, began=0.0), ignore, ignore)
+    assert 100 <= AnswerFile(wishes.work / "answers.jsonl").tokens < 1000
+    late = replace(wishes, seconds=300.0, now=now, began=now.seconds - 200.0, work=wishes.work / "late")
+    with pytest.raises(ConfigError, match="too little text"):
+        make_head(late, ignore, ignore)
+
+
+def test_the_time_of_a_stage_that_was_killed_is_kept(tmp_path: Path) -> None:
+    now = Time()
+    folder = WorkFolder(tmp_path, {})
+    clock = JobClock(folder, 100.0, now=now, began=0.0)
+    with clock.stage(ANSWERS):
+        for _ in range(35):
+            now.seconds += 1.0
+            clock.keep_sometimes()
+        assert WorkFolder(tmp_path, {}).spent() == 30.0
+    assert WorkFolder(tmp_path, {}).spent(ANSWERS) == 35.0
+    assert clock.left() == 65.0
 
 
 def test_nothing_is_done_twice(wishes: Wishes) -> None:
@@ -140,14 +229,14 @@ def test_with_more_answers_a_training_goes_on_with_its_tokens(
 ) -> None:
     """However many others more answers would have chosen: a head's output rows belong to tokens."""
     monkeypatch.setattr(job, "choose_vocabulary", lambda counts, at_most: np.arange(100, 200))
-    wishes = replace(wishes, seconds=4.0)
+    wishes = replace(wishes, seconds=100.0, now=Time(monkeypatch), began=0.0)
     interrupted(wishes)
     monkeypatch.setattr(job, "choose_vocabulary", lambda counts, at_most: np.arange(150, 250))
     rows = [{"id": n, "category": "words", "turns": [f"Write {n} lines."]} for n in range(20)]
     more = wishes.work / "more.jsonl"
     more.write_text("".join(json.dumps(row) + "\n" for row in rows))
     notes: list[str] = []
-    head = make_head(replace(wishes, prompts=more), ignore, notes.append)
+    head = make_head(replace(wishes, prompts=more, began=wishes.now()), ignore, notes.append)
     assert head.vocabulary.tolist() == [*range(100, 200)]
     assert not notes
 
