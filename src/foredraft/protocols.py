@@ -113,10 +113,11 @@ class Model(Protocol):
         """
         ...
 
-    def features(self) -> Features:
-        """The hidden states `capabilities.features` of all rows of the last forward, in batch order, also of
-        rows without logits: a view that is valid until the next forward. Raises BackendError if the model was
-        loaded without any.
+    def features(self, rows: Sequence[int] | None = None) -> Features:
+        """The hidden states `capabilities.features` of these rows of the last forward, counted from 0 in
+        batch order, also of rows without logits; by default of all. They are copied here, not by the forward,
+        and are valid until the next one. Raises BackendError if the model was loaded without any, and if the
+        last forward failed or was that of another engine on this model.
         """
         ...
 
@@ -262,12 +263,14 @@ class Drafter(Protocol):
     And it may have `absorb(request, start, features)`: called after every forward of a target that was loaded
     with features (`Capabilities.features`), with those of the rows that were kept, the first of which is that
     of token `start` of `request.tokens`. They are valid only during the call, which comes before `observe`.
-    Rows come in order; one that came before comes again where text was removed or is read again, and those of
-    a prefix from a cache do not come.
+    Rows come in order, in one call or several; one that came before comes again where text was removed or is
+    read again, and those of a prefix from a cache do not come.
 
     A drafter whose tokens take real time, as those of a network do, has `costly = True`: a planner then asks
     it after the others, where what they found leaves something to gain. `reads` is the most tokens of a text
-    that it reads before a draft, if not all.
+    that it reads before a draft, if not all; then rows of a prompt that are further back do not come. With
+    `reads = 1` only the last row comes, and only before a draft; so it is with a drafter that was not asked
+    for a draft of the request in many rounds. Rows that nobody reads need not be copied.
     """
 
     @property

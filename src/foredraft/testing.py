@@ -202,12 +202,13 @@ class FakeModel:
             wanted.extend(self._append(rows))
         return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
 
-    def features(self) -> Features:
+    def features(self, rows: Sequence[int] | None = None) -> Features:
         kinds = len(self.capabilities.features)
         if not kinds:
             raise BackendError("the model was loaded without features")
-        rows = [_feature_row(len(prefix) - 1, _hash(prefix), kinds) for prefix in self._prefixes]
-        return np.asarray(rows, np.float32).reshape(len(rows), kinds * FEATURE_SIZE)
+        prefixes = self._prefixes if rows is None else [self._prefixes[row] for row in rows]
+        found = [_feature_row(len(prefix) - 1, _hash(prefix), kinds) for prefix in prefixes]
+        return np.asarray(found, np.float32).reshape(len(found), kinds * FEATURE_SIZE)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         """A head that is always right if the logits depend on the last token only. The file is not read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +188,17 @@ def test_rows_without_logits_have_them_too(model: Model) -> None:
     expected = alone(model, TEXT), alone(model, OTHER)
     model.forward([Rows(1, 0, OTHER, 0), Rows(0, 0, TEXT, 0)])
     assert same(model, model.features(), np.concatenate([expected[1], expected[0]]))
+
+
+@pytest.mark.parametrize("rows", [range(3, 9), range(30, 31), [30], [2, 3, 7], range(0)])
+def test_only_the_rows_that_are_named(model: Model, rows: Sequence[int]) -> None:
+    prefill(model, 2, TEXT[:3])
+    for batch in (
+        [Rows(1, 0, OTHER, 0), Rows(0, 0, TEXT, 1)],
+        [Rows(2, 3, TEXT[3:], 2), Rows(3, 0, OTHER[:7], 7), Rows(0, len(TEXT), OTHER[:9], 1)],
+    ):
+        model.forward(batch)
+        assert np.array_equal(model.features(rows), model.features()[list(rows)])
 
 
 def test_rows_after_a_rejection(model: Model) -> None:

@@ -7,7 +7,7 @@ model take turns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foredraft.errors import BackendError
@@ -15,26 +15,33 @@ from foredraft.protocols import Head, Model, Tokenizer
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rows
 
 
-class Part:
-    """`count` sequences of `whole`, from `first` on, numbered from 0. Created by `split`.
-
-    `open_parts` are the model's open parts; closing the last one frees the model.
+@dataclass(slots=True)
+class _Shared:
+    """What the parts of a model have in common: those that are open, by their first sequences, and the one
+    that computed the last forward. Closing the last open one frees the model.
     """
 
-    def __init__(self, whole: Model, first: int, count: int, open_parts: set[int]) -> None:
+    open: set[int] = field(default_factory=set)
+    computed: int | None = None
+
+
+class Part:
+    """`count` sequences of `whole`, from `first` on, numbered from 0. Created by `split`."""
+
+    def __init__(self, whole: Model, first: int, count: int, shared: _Shared) -> None:
         self.info: ModelInfo = whole.info
         self.tokenizer: Tokenizer = whole.tokenizer
         self.capabilities: Capabilities = replace(whole.capabilities, sequences=count)
         self._whole = whole
         self._first = first
-        self._open_parts = open_parts
-        open_parts.add(first)
+        self._shared = shared
+        shared.open.add(first)
 
     def _at(self, seq: int) -> int:
         """The whole model's number of a sequence. Raises BackendError if it does not belong to this part."""
         if not 0 <= seq < self.capabilities.sequences:
             raise BackendError(f"There is no sequence {seq}: there are {self.capabilities.sequences}.")
-        if self._first not in self._open_parts:
+        if self._first not in self._shared.open:
             raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
         return self._first + seq
 
@@ -44,12 +51,15 @@ class Part:
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         """As `Model.forward`."""
+        self._shared.computed = self._first
         return self._whole.forward(
             [Rows(self._at(rows.seq), rows.start, rows.tokens, rows.logits, rows.parents) for rows in batch]
         )
 
-    def features(self) -> Features:
-        return self._whole.features()
+    def features(self, rows: Sequence[int] | None = None) -> Features:
+        if self.capabilities.features and self._shared.computed != self._first:
+            raise BackendError("There are no features: the last forward was that of another part.")
+        return self._whole.features(rows)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         return self._whole.load_head(path, sequences=sequences)
@@ -83,11 +93,11 @@ class Part:
 
     def close(self) -> None:
         """Close this part, and free the model if no other part is open. May be called twice."""
-        if self._first in self._open_parts:
+        if self._first in self._shared.open:
             for seq in range(self.capabilities.sequences):
                 self.release(seq)
-            self._open_parts.remove(self._first)
-            if not self._open_parts:
+            self._shared.open.remove(self._first)
+            if not self._shared.open:
                 self._whole.close()
 
 
@@ -101,5 +111,5 @@ def split(model: Model, parts: int) -> list[Model]:
     count, left = divmod(model.capabilities.sequences, parts)
     if left or not count:
         raise ValueError(f"{model.capabilities.sequences} sequences cannot be divided among {parts} parts")
-    open_parts: set[int] = set()
-    return [Part(model, number * count, count, open_parts) for number in range(parts)]
+    shared = _Shared()
+    return [Part(model, number * count, count, shared) for number in range(parts)]

@@ -223,18 +223,19 @@ class RewindingModel:
             raise
         trail.tokens, trail.to_recompute = trail.to_recompute, []
 
-    def features(self) -> Features:
-        found = self._model.features()
-        if not self._asked:
+    def features(self, rows: Sequence[int] | None = None) -> Features:
+        if self.capabilities.features and not self._asked:
             raise BackendError("There are no features: the last forward failed, or there was none.")
         if not self._first and not any(owed for _, owed, _ in self._asked):
-            return found
+            return self._model.features(rows)
+        found = self._model.features()
         parts, end = [], 0
         for seq, owed, count in self._asked:
             parts += [self._first[seq]] if seq in self._first else []
             parts.append(found[end + owed : end + owed + count])
             end += owed + count
-        return np.concatenate(parts)
+        joined = np.concatenate(parts)
+        return joined if rows is None else joined[list(rows)]
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         return self._model.load_head(path, sequences=sequences)

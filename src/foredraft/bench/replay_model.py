@@ -222,7 +222,7 @@ class ReplayModel:
                 logits[i - silent, answer] = LIKELIEST
                 self._set.append((first + i - silent, answer))
 
-    def features(self) -> Features:
+    def features(self, rows: Sequence[int] | None = None) -> Features:  # noqa: ARG002
         raise BackendError("The model was loaded without features.")
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:  # noqa: ARG002

@@ -3,13 +3,14 @@ multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2).
 
 A head reads the target's hidden states (features), which come with every forward. It is fed only when a draft
 is requested (`stepwise`): until then the features of the last `window` rows of each request wait here. So a
-head begins at most `window` tokens back, and after a prefix whose cells came from a cache.
+head begins at most `window` tokens back, and after a prefix whose cells came from a cache. A head whose rows
+see only themselves needs one row, which is left with the target until a draft is requested.
 
 Its row for token n is the pair (token n, features of token n - 1) and predicts token n + 1. The rows of a
 draft, which go on from the head's own hidden states, are dropped when the draft is made.
 
-Memory: `window` rows of features in half precision for each request (512 rows of an 8B model's three layers:
-13 MB), and the head's own cells.
+Memory: `window` rows of features for each request (512 rows of an 8B model's three layers: 25 MB; half
+precision would take half of that, and five times as long to copy), and the head's own cells.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ NAME = "heads"
 
 ROWS = 64
 """Rows of all requests together in one forward of the head."""
-
-_LARGEST = float(np.finfo(np.float16).max)
 
 Columns: TypeAlias = npt.NDArray[np.intp]
 
@@ -82,7 +81,7 @@ class _Kept:
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._rows: npt.NDArray[np.float16] | None = None
+        self._rows: Features | None = None
         self.first = 0
         self.tokens: list[int] = []
 
@@ -97,11 +96,12 @@ class _Kept:
         self.cut(start)
         if start != self.end:
             self.first, self.tokens = start, []
-        start, end = max(start, start + len(tokens) - self._window), start + len(tokens)
+        passed = max(0, len(tokens) - self._window)
         if self._rows is None:
-            self._rows = np.empty((self._window, rows.shape[1]), np.float16)
-        # Hidden states of some models are larger than half precision can hold.
-        self._rows[np.arange(start, end) % self._window] = rows[start - end :].clip(-_LARGEST, _LARGEST)
+            self._rows = np.empty((self._window, rows.shape[1]), np.float32)
+        for at, count in self._places(start + passed, start + len(tokens)):
+            self._rows[at : at + count] = rows[passed : passed + count]
+            passed += count
         self.tokens += tokens
         surplus = len(self.tokens) - self._window
         if surplus > 0:
@@ -123,7 +123,14 @@ class _Kept:
     def features(self, start: int, end: int) -> Features:
         """Of rows `start` to `end` - 1."""
         assert self._rows is not None
-        return self._rows[np.arange(start, end) % self._window].astype(np.float32)
+        return np.concatenate([self._rows[at : at + count] for at, count in self._places(start, end)])
+
+    def _places(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Where at most `window` rows are, and how many there, as they follow one another."""
+        first = start % self._window
+        before = min(end - start, self._window - first)
+        after = end - start - before
+        return [(first, before), (0, after)] if after else [(first, before)]
 
 
 @dataclass(slots=True)

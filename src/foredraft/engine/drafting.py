@@ -8,10 +8,11 @@ from math import isfinite
 from time import perf_counter
 from typing import TypeVar, TypeVarTuple, Unpack
 
+from foredraft.engine.absorbing import Absorber, FeaturesOf
 from foredraft.engine.request import Request
-from foredraft.errors import ConfigError, ForedraftError
+from foredraft.errors import BackendError, ConfigError, ForedraftError
 from foredraft.protocols import Drafter, Proposer, RequestView
-from foredraft.types import Draft, DraftLimit, Features, Outcome
+from foredraft.types import Draft, DraftLimit, Outcome
 
 logger = logging.getLogger(__name__)
 Arguments = TypeVarTuple("Arguments")
@@ -33,7 +34,10 @@ class Drafters:
         trees: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters: dict[str, Drafter] = {}
+        self._absorbers: dict[str, Absorber] = {}
+        for drafter in drafters:
+            self.put_back(drafter)
         if len(self._drafters) < len(drafters):
             raise ConfigError(f"Two drafters have the same name: {[drafter.name for drafter in drafters]}.")
         self._vocab_size = vocab_size
@@ -42,6 +46,8 @@ class Drafters:
         self._unobserved: dict[int, tuple[RequestView, Outcome]] = {}
         self.closed: list[str] = []
         """Those that were closed to make room, by name."""
+        self._last: dict[int, tuple[int, int, FeaturesOf]] = {}
+        """Of requests in the last forward the position of the last row that was kept, and its place there."""
         self.notes: list[str] = []
 
     def __bool__(self) -> bool:
@@ -58,7 +64,7 @@ class Drafters:
                 drafter.name,
                 self._match_length_of(drafter),
                 bool(getattr(drafter, "costly", False)),
-                int(getattr(drafter, "reads", 0)),
+                _reads(drafter),
             )
             for drafter in self._all()
         ]
@@ -80,14 +86,41 @@ class Drafters:
     @property
     def absorbing(self) -> bool:
         """Whether a drafter takes the target's features."""
-        return any(hasattr(drafter, "absorb") for drafter in self._drafters.values())
+        return bool(self._absorbers)
 
-    def absorb(self, view: RequestView, start: int, features: Features) -> None:
-        """The target's features of rows that were kept, from that of token `start` on."""
-        for drafter in self._all():
-            own = getattr(drafter, "absorb", None)
-            if own is not None:
-                self._guard(drafter, own, view, start, features)
+    def forward_begins(self) -> None:
+        """The features of the last forward are about to be gone."""
+        self._last.clear()
+
+    def absorb(
+        self, view: RequestView, start: int, rows: Sequence[int], features: FeaturesOf, *, end: int = 0
+    ) -> None:
+        """`rows` of a forward, whose `features` can be had, were kept: those of the tokens from `start` on.
+        `end`: of a prompt, the position up to which it is read.
+        """
+        self._last[view.id] = start + len(rows) - 1, rows[-1], features
+        for name, absorber in list(self._absorbers.items()):
+            for first, count in absorber.takes(view.id, start, len(rows), end):
+                found = features(rows[first : first + count])
+                self._guard(self._drafters[name], absorber.absorb, view, start + first, found)
+                if name not in self._drafters:
+                    break
+
+    def _absorb_late(self, drafter: Drafter, view: RequestView) -> None:
+        """Have a drafter that is about to draft absorb the last row, if it has not got it: that before the
+        text's last token.
+        """
+        absorber = self._absorbers.get(drafter.name)
+        if absorber is None or not absorber.asked(view.id):
+            return
+        position, row, features = self._last.get(view.id, (-1, 0, None))
+        if features is None or position != len(view.tokens) - 2:
+            return
+        try:
+            found = features([row])
+        except BackendError:  # another engine on this model has computed a forward since
+            return
+        self._guard(drafter, absorber.absorb, view, position, found)
 
     def observe(self, view: RequestView, outcome: Outcome) -> None:
         """A round is over. Drafters observe it before they draft again; several rounds come as one change."""
@@ -110,6 +143,9 @@ class Drafters:
 
     def stop(self, view: RequestView) -> None:
         self._catch_up(view.id)
+        self._last.pop(view.id, None)
+        for absorber in self._absorbers.values():
+            absorber.stop(view.id)
         for drafter in self._all():
             self._guard(drafter, drafter.stop, view)
 
@@ -122,12 +158,19 @@ class Drafters:
         for drafter in self._all():
             if drafter.name in names:
                 self._guard(drafter, drafter.close)
-                self._drafters.pop(drafter.name, None)
+                self._drop(drafter.name)
                 self.closed.append(drafter.name)
 
     def put_back(self, drafter: Drafter) -> None:
         """A drafter like one that was closed to make room."""
         self._drafters[drafter.name] = drafter
+        absorb = getattr(drafter, "absorb", None)
+        if absorb is not None:
+            self._absorbers[drafter.name] = Absorber(absorb, _reads(drafter))
+
+    def _drop(self, name: str) -> None:
+        self._drafters.pop(name, None)
+        self._absorbers.pop(name, None)
 
     def draft(
         self, requests: Sequence[Request], limits: Limits
@@ -142,8 +185,10 @@ class Drafters:
                 continue
             began = self._clock()
             for i, _ in asked:
+                self._absorb_late(drafter, requests[i].view)
                 self._catch_up(requests[i].id)
-            self._guard(drafter, self._draft, drafter, asked, requests, candidates)
+            if drafter.name in self._drafters:
+                self._guard(drafter, self._draft, drafter, asked, requests, candidates)
             spent[drafter.name] = ms = 1e3 * (self._clock() - began)
             for i, _ in asked:
                 requests[i].stats.drafting(drafter.name, ms / len(asked))
@@ -197,7 +242,7 @@ class Drafters:
             reason = error.message if isinstance(error, ForedraftError) else repr(error)
             logger.warning("Drafter %s failed and is no longer used: %s", drafter.name, reason)
             self.notes.append(f"drafter {drafter.name} failed and is no longer used: {reason}")
-            self._drafters.pop(drafter.name, None)
+            self._drop(drafter.name)
             self._close_failed(drafter)
         return None
 
@@ -206,6 +251,11 @@ class Drafters:
             drafter.close()
         except Exception:
             logger.exception("Drafter %s could not even be closed", drafter.name)
+
+
+def _reads(drafter: Drafter) -> int:
+    """The most tokens of a text that it reads before a draft; 0 for all."""
+    return int(getattr(drafter, "reads", 0))
 
 
 def _whole(match_length: Callable[[RequestView], int], request: RequestView) -> int:

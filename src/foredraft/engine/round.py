@@ -20,13 +20,13 @@ from foredraft.types import (
     Draft,
     DraftLimit,
     Event,
-    Features,
     Load,
     Logits,
     Outcome,
     Reason,
     Round,
     Rows,
+    Verdict,
 )
 
 MAX_RECOMPUTED = 16
@@ -74,12 +74,11 @@ class RoundRunner:
         logits, drafts = computed
         forwarded = self._clock()
         load = replace(load, idle_threads=self._model.idle_threads)  # the forward may have changed it
-        watched = self._model.capabilities.features and self.setup.drafters.absorbing
-        features = self._model.features() if watched else None
-        events, outcomes, used = self._commit(decoding, drafts, logits, features)
+        absorbed = bool(self._model.capabilities.features) and self.setup.drafters.absorbing
+        events, outcomes, used = self._commit(decoding, drafts, logits, absorbed=absorbed)
         if prefill:
-            if features is not None:
-                self._absorb_prompts(prefill, features[used:])
+            if absorbed:
+                self._absorb_prompts(prefill, used)
             events += finish_prefill(prefill, logits[used:], self.setup.drafters, self._model)
         prompt_rows = sum(count for _, count in prefill)
         self._remember(
@@ -128,6 +127,7 @@ class RoundRunner:
         """(logits, the drafts that were verified). Out of KV, prefixes kept from other requests go first, and
         then the drafts. None if it failed for another reason: its requests then end with an error.
         """
+        self.setup.drafters.forward_begins()
         while True:
             try:
                 return self._model.forward(_batch(decoding, drafts, prefill)), drafts
@@ -147,9 +147,12 @@ class RoundRunner:
         decoding: Sequence[Request],
         drafts: Sequence[Draft | None],
         logits: Logits,
-        features: Features | None,
+        *,
+        absorbed: bool,
     ) -> tuple[list[Event], list[Outcome | None], int]:
-        """The events, the outcome of each request (None if it cannot go on), and the rows that were used."""
+        """The events, the outcome of each request (None if it cannot go on), and the rows that were used.
+        `absorbed`: a drafter absorbs the features of those that are kept.
+        """
         events: list[Event] = []
         outcomes: list[Outcome | None] = []
         first = 0
@@ -157,9 +160,9 @@ class RoundRunner:
             end = first + 1 + (len(draft) if draft else 0)
             kept, computed = len(request.view.tokens), request.computed
             verdict = accept(request, draft, logits[first:end], events, self._model)
-            if verdict is not None and features is not None:
-                rows = [first, *(first + 1 + node for node in verdict.path)]
-                self.setup.drafters.absorb(request.view, computed, features[rows])
+            if verdict is not None and absorbed:
+                rows = range(first, first + 1) if draft is None else _kept_rows(first, draft, verdict)
+                self.setup.drafters.absorb(request.view, computed, rows, self._model.features)
             first = end
             if verdict is None:
                 outcomes.append(None)
@@ -170,11 +173,13 @@ class RoundRunner:
             outcomes.append(Outcome(kept, committed, draft, accepted))
         return events, outcomes, first
 
-    def _absorb_prompts(self, prefill: Prefill, features: Features) -> None:
-        """Pass on the features of the rows of prompts."""
-        first = 0
+    def _absorb_prompts(self, prefill: Prefill, first: int) -> None:
+        """Pass on the features of the rows of prompts, which begin at row `first` of the forward."""
         for request, count in prefill:
-            self.setup.drafters.absorb(request.view, request.computed, features[first : first + count])
+            view, rows = request.view, range(first, first + count)
+            self.setup.drafters.absorb(
+                view, request.computed, rows, self._model.features, end=len(view.tokens)
+            )
             first += count
 
     def _remember(self, done: _Done, *, before_ms: float, forward_ms: float, sample_ms: float) -> None:
@@ -209,6 +214,13 @@ class RoundRunner:
             self.setup.planner.observe([measured])
             self.decisions.add([request.id for request in done.decoding], plan, done.drafts, measured)
         self._late_ms = 1e3 * (self._clock() - began)
+
+
+def _kept_rows(first: int, draft: Draft, verdict: Verdict) -> Sequence[int]:
+    """The rows that were kept of a draft's and of that before it, which is row `first` of the forward."""
+    if draft.parents is None:
+        return range(first, first + 1 + len(verdict.path))
+    return [first, *(first + 1 + node for node in verdict.path)]
 
 
 class _Done(NamedTuple):

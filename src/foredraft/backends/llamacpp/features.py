@@ -137,6 +137,12 @@ def record(context: Any, watch: Sequence[str]) -> None:
     lib.llama_memory_seq_rm(lib.llama_get_memory(context), 0, -1, -1)
 
 
+MOST_VIEWS = 64
+"""Places of the states whose views are kept: they move, together, with the number of rows that return logits,
+between a round with a draft and one without. All are in one buffer, in which they keep their distances.
+"""
+
+
 class Watched:
     """The recorded states of a context's last forward. `capacity`: the most rows of one."""
 
@@ -145,29 +151,30 @@ class Watched:
         self.size = size
         self._numbers = [number_of(name) for name in watch]
         self._capacity = capacity
-        self._views: dict[int, Features] = {}
+        self._views: dict[int, list[Features]] = {}
 
-    def rows(self, context: Any, places: slice | Sequence[int]) -> Features:
-        """The rows at these places of the forward's batch, shape (rows, states × size): a view, or a copy
-        where the rows or the states are not side by side.
+    def rows(self, context: Any, places: Sequence[int]) -> Features:
+        """The rows at these places of the forward's batch, shape (rows, states × size): a view of one state
+        whose rows are a range, else a copy.
         """
-        functions = ext.functions()
-        parts = []
-        for number in self._numbers:
-            if number is None:
-                address = functions.get_embeddings_nextn(context)
-            else:
-                address = functions.get_embeddings_layer_inp(context, number)
-            parts.append(self._view(address)[places])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        first = self._address(context, self._numbers[0])
+        views = self._views.get(first)
+        if views is None:
+            if len(self._views) >= MOST_VIEWS:
+                self._views.clear()
+            views = [self._view(self._address(context, number)) for number in self._numbers]
+            self._views[first] = views
+        chosen = slice(places.start, places.stop, places.step) if isinstance(places, range) else places
+        if len(views) == 1:
+            return views[0][chosen]
+        return np.concatenate([view[chosen] for view in views], axis=1)
+
+    def _address(self, context: Any, number: int | None) -> int:
+        """Where a state is now."""
+        if number is None:
+            return int(ext.functions().get_embeddings_nextn(context))
+        return int(ext.functions().get_embeddings_layer_inp(context, number))
 
     def _view(self, address: int) -> Features:
-        """The buffer of one state; it may move when that of the logits grows."""
-        view = self._views.get(address)
-        if view is None:
-            if len(self._views) > len(self.names):
-                self._views.clear()
-            numbers = (ctypes.c_float * (self._capacity * self.size)).from_address(address)
-            view = np.ctypeslib.as_array(numbers).reshape(self._capacity, self.size)
-            self._views[address] = view
-        return view
+        numbers = (ctypes.c_float * (self._capacity * self.size)).from_address(address)
+        return np.ctypeslib.as_array(numbers).reshape(self._capacity, self.size)

@@ -305,18 +305,18 @@ class LlamaCppModel:
             self._views[(address, rows)] = view
         return view
 
-    def features(self) -> Features:
+    def features(self, rows: Sequence[int] | None = None) -> Features:
         if self._watched is None:
             raise BackendError("The model was loaded without features.")
         if not self._laid:
             raise BackendError("There are no features: the last forward failed, or there was none.")
-        if self._laid[: len(self._asked)] == self._asked:
-            places: slice | list[int] = slice(sum(count for _, count in self._asked))
-        else:
+        places: Sequence[int] = range(sum(count for _, count in self._asked)) if rows is None else rows
+        if self._laid[: len(self._asked)] != self._asked:
             first, end = {}, 0
             for seq, count in self._laid:
                 first[seq], end = end, end + count
-            places = [first[seq] + row for seq, count in self._asked for row in range(count)]
+            laid = [first[seq] + row for seq, count in self._asked for row in range(count)]
+            places = [laid[row] for row in places]
         return self._watched.rows(self._context, places)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:

@@ -149,14 +149,15 @@ class TorchModel:
         """Whether snapshots are bytes that another process can restore."""
         return self._cache.durable
 
-    def features(self) -> Features:
+    def features(self, rows: Sequence[int] | None = None) -> Features:
         if not self.capabilities.features:
             raise BackendError(
                 f"{self.info.name} was loaded without hidden states.", hint="They are asked for by `watch`."
             )
         if self._features is None:
             raise BackendError("There are no hidden states: no forward was computed.")
-        return cast("Features", self._features.float().cpu().numpy())
+        chosen = self._features if rows is None else self._features[list(rows)]
+        return cast("Features", chosen.float().cpu().numpy())
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         from foredraft.backends.torch.heads import load_head
