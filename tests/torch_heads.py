@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -297,3 +299,68 @@ def write_knowing(folder: Path, target: Path, *, known: Sequence[int] | None = N
     }
     changes = {"norm_before_residual": True, "foredraft_window": 1, "num_key_value_heads": HEADS}
     return write_specforge(folder, tensors, **changes)
+
+
+# --- of a GGUF -----------------------------------------------------------------------------------------
+
+_MIMO_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "pre_mlp_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "nextn.eh_proj": "eh_proj",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+}
+
+
+def make_mimo_of(folder: Path, source: Path, *, layers: int = 2) -> Path:
+    """Write a MiMo with the embeddings, the output and the extra layers of `gguf_mimo.tiny_mimo2`'s file. Its
+    `layers` other layers are silent.
+    """
+    torch_factory.ARCHITECTURES.setdefault("mimo_v2_flash", MTP["mimo_v2_flash"])
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+    torch_factory.make_model(
+        folder,
+        "mimo_v2_flash",
+        vocab_size=384,
+        num_hidden_layers=layers,
+        intermediate_size=2 * HIDDEN,
+        num_attention_heads=HEADS,
+        num_key_value_heads=GROUPS // 2,  # layers with a window have twice as many
+        head_dim=HEAD,
+        v_head_dim=HEAD,
+        sliding_window=512,
+        attention_value_scale=None,
+        rms_norm_eps=1e-5,
+        layer_types=["full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "dense"],
+        rope_parameters={"full_attention": rope, "sliding_attention": rope},
+        tie_word_embeddings=False,
+    )
+    tensors = {
+        name: _silent(name, tensor) for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    for stored in gguf.GGUFReader(source).tensors:
+        values = torch.from_numpy(np.array(stored.data))
+        name = stored.name.removesuffix(".weight")
+        if not name.startswith("blk."):
+            ends = {"output": "lm_head", "output_norm": "model.norm", "token_embd": "model.embed_tokens"}
+            tensors[f"{ends[name]}.weight"] = values
+            continue
+        _, number, part = name.split(".", 2)
+        prefix = f"model.mtp.layers.{int(number) - layers}."
+        if int(number) < layers:
+            continue
+        if part == "attn_qkv":
+            sizes = [HEADS * HEAD, GROUPS * HEAD, GROUPS * HEAD]
+            for which, matrix in zip("qkv", values.split(sizes), strict=True):
+                tensors[f"{prefix}self_attn.{which}_proj.weight"] = matrix.contiguous()
+            continue
+        tensors[f"{prefix}{_MIMO_BLOCK[part]}.weight"] = values
+        tensors[f"{prefix}self_attn.attention_sink_bias"] = torch.full((HEADS,), -1e9)  # no sinks
+        tensors[f"{prefix}final_layernorm.weight"] = torch.ones(HIDDEN)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

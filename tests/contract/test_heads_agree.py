@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
+import gguf_mimo
 import torch_factory
 import torch_heads
 from foredraft.backends import llamacpp
@@ -255,6 +256,11 @@ def test_both_backends_draft_the_same_with_a_models_own_layer(workspace: Workspa
         lambda path: gguf_hybrids.tiny_qwen35(path, following=1, mixing=0.5, weight_type="f32"),
     )
     folder = workspace.file("agree-hybrid", lambda path: torch_hybrid(path, target))
+    check_own_layers(workspace, target, folder)
+
+
+def check_own_layers(workspace: Workspace, target: Path, folder: Path) -> None:
+    """That both backends draft the same with a model's own layers, from llama.cpp's hidden states."""
     model, head = loaded(llamacpp.BACKEND, workspace, target, None)
     features, expected = drafted(model, head)
     other, theirs = loaded(torch_backend.BACKEND, workspace, folder, None)
@@ -265,3 +271,9 @@ def test_both_backends_draft_the_same_with_a_models_own_layer(workspace: Workspa
     assert np.array_equal(np.stack(found).argmax(1), expected.argmax(1))
     for each in (model, other):
         each.close()
+
+
+def test_both_backends_draft_the_same_with_a_layer_for_each_token(workspace: Workspace) -> None:
+    target = workspace.file("agree-mimo.gguf", lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.5))
+    folder = workspace.file("agree-mimo", lambda path: torch_heads.make_mimo_of(path, target))
+    check_own_layers(workspace, target, folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,34 @@ class Network(Protocol):
         ...
 
 
+class Layer(NamedTuple):
+    """A network, and its cells."""
+
+    network: Network
+    cells: HeadCells
+
+    def run(
+        self,
+        segments: Sequence[HeadSegment],
+        tokens: Sequence[int],
+        hidden: Any,
+        places: Sequence[int],
+        wanted: Sequence[int],
+    ) -> tuple[Any, Any]:
+        """The hidden states of all rows, and the logits of those `wanted`."""
+        self.cells.begin(segments)
+        numbers = (
+            torch.tensor(each, dtype=torch.long, device=hidden.device) for each in (tokens, places, wanted)
+        )
+        ids, positions, asked = numbers
+        return self.network(ids, hidden, positions, asked)
+
+    def close(self) -> None:
+        """Free both."""
+        self.network.close()
+        self.cells.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a head has to know of its target: how many numbers of it a row reads, the size of the vocabulary,
@@ -56,15 +84,19 @@ class Shape:
 
 @dataclass(slots=True)
 class _Tree:
-    """The rows since the last one with features: `parents` as in HeadRows, and their hidden `states`."""
+    """The rows since the last one with features: `parents` as in HeadRows, and their hidden `states`. Of a
+    head of several layers also their `tokens`, and how many of the rows the cells of each layer hold.
+    """
 
     parents: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    held: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """A sequence's rows: positions `base` … `end - 1` with features, and a tree after them. `state`: the
     hidden state of the last row with features, if rows may go on from it.
     """
@@ -87,8 +119,7 @@ class TorchHead:
 
     def __init__(
         self,
-        network: Network,
-        cells: HeadCells,
+        layer: Layer,
         info: ModelInfo,
         *,
         needs: tuple[str, ...],
@@ -96,9 +127,9 @@ class TorchHead:
         shape: Shape,
     ) -> None:
         self.info, self.needs, self.sequences = info, needs, sequences
-        self.window = network.window
-        self._network, self._cells, self._shape = network, cells, shape
-        self._held = [_Held() for _ in range(sequences)]
+        self.window = layer.network.window
+        self._layer, self._shape = layer, shape
+        self._held = [Held() for _ in range(sequences)]
         self._logits = torch.full((1, shape.vocab_size), float("-inf"))
         self._threads = torch.get_num_threads()
         self._closed = False
@@ -188,10 +219,7 @@ class TorchHead:
     # --- a forward -------------------------------------------------------------------------------------
 
     def _compute(self, batch: Sequence[HeadRows]) -> Logits:
-        device = self._shape.device
         positions = [self._positions(rows) for rows in batch]
-        tokens = torch.tensor([token for rows in batch for token in rows.tokens], device=device)
-        places = torch.tensor([place for part in positions for place in part], device=device)
         segments: list[HeadSegment] = []
         wanted: list[int] = []
         first = 0
@@ -199,10 +227,9 @@ class TorchHead:
             segments.append(self._segment(rows, part, first))
             first += len(part)
             wanted.extend(range(first - rows.logits, first))
-        self._cells.begin(segments)
-        hidden = self._hidden(batch)
-        asked = torch.tensor(wanted, dtype=torch.long, device=device)
-        states, logits = self._network(tokens, hidden, places, asked)
+        tokens = [token for rows in batch for token in rows.tokens]
+        places = [place for part in positions for place in part]
+        states, logits = self._layer.run(segments, tokens, self._hidden(batch), places, wanted)
         for rows, part, segment in zip(batch, positions, segments, strict=True):
             self._record(rows, part, states[segment.first : segment.first + segment.count])
         return self._in_vocabulary(logits.float().cpu())
@@ -213,7 +240,7 @@ class TorchHead:
         fused: Any = ()
         if given:
             features = torch.from_numpy(np.concatenate(given))
-            fused = self._network.fuse(features.to(self._shape.device, self._shape.dtype))
+            fused = self._layer.network.fuse(features.to(self._shape.device, self._shape.dtype))
             if len(given) == len(batch):
                 return fused
         parts, first = [], 0
@@ -235,8 +262,10 @@ class TorchHead:
             base = rows.start - cell
             sees = self._chain(range(base, base + cell + count), count)
             return HeadSegment(rows.seq, first, count, cell, sees)
-        cell = held.cells + len(held.tree.parents)
-        return HeadSegment(rows.seq, first, count, cell, self._family(held, rows, positions))
+        known = len(held.tree.parents)
+        parents = [*held.tree.parents, *self._parents(rows)]
+        sees = self._family(held, parents, [*held.tree.positions, *positions], known)
+        return HeadSegment(rows.seq, first, count, held.cells + known, sees)
 
     def _chain(self, positions: range, count: int) -> Any:
         """Which cells the last `count` of these positions see, up to their own; None if all."""
@@ -248,23 +277,24 @@ class TorchHead:
         sees = cell <= row
         return sees & (cell > row - self.window) if self.window else sees
 
-    def _family(self, held: _Held, rows: HeadRows, positions: list[int]) -> Any:
-        """The same for rows that go on from the head's own states; they see their ancestors."""
-        parents = [*held.tree.parents, *self._parents(rows)]
-        known, total = len(held.tree.parents), held.cells + len(parents)
-        chain = len(positions) == 1 and parents == list(range(-1, len(parents) - 1))
+    def _family(self, held: Held, parents: Sequence[int], positions: Sequence[int], known: int) -> Any:
+        """The same for the rows of a tree from row `known` on, with these parents and positions of all its
+        rows; they see their ancestors.
+        """
+        count, total = len(parents) - known, held.cells + len(parents)
+        chain = count == 1 and list(parents) == list(range(-1, len(parents) - 1))
         if chain and not 0 < self.window < total:
             return None
-        sees = torch.zeros(len(positions), total, dtype=torch.bool)
+        sees = torch.zeros(count, total, dtype=torch.bool)
         sees[:, : held.cells] = True
-        for index in range(len(positions)):
+        for index in range(count):
             row = known + index
             while row >= 0:
                 sees[index, held.cells + row] = True
                 row = parents[row]
         if self.window:
-            standing = torch.tensor([*range(held.base, held.end), *held.tree.positions, *positions])
-            sees &= standing > torch.tensor(positions)[:, None] - self.window
+            standing = torch.tensor([*range(held.base, held.end), *positions])
+            sees &= standing > torch.tensor(positions[known:])[:, None] - self.window
         return sees.to(self._shape.device)
 
     def _record(self, rows: HeadRows, positions: list[int], states: Any) -> None:
@@ -272,6 +302,7 @@ class TorchHead:
         if rows.features is None:
             held.tree.parents += self._parents(rows)
             held.tree.positions += positions
+            held.tree.tokens += rows.tokens
             held.tree.states += [*states]
             return
         if rows.start != held.end or not held.cells:
@@ -302,15 +333,14 @@ class TorchHead:
         held.state, held.tree = None, _Tree()
         held.end = min(held.end, length)
         if held.end <= held.base:
-            self._held[seq] = _Held()
+            self._held[seq] = Held()
 
     def release(self, seq: int) -> None:
         self._check_open()
-        self._held[seq] = _Held()
+        self._held[seq] = Held()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._held = [_Held() for _ in self._held]
-            self._network.close()
-            self._cells.close()
+            self._held = [Held() for _ in self._held]
+            self._layer.close()

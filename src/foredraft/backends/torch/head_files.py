@@ -193,10 +193,11 @@ def check_tensors(tensors: Tensors, needed: Mapping[str, tuple[int, ...]], name:
 
 @dataclass(frozen=True, slots=True)
 class MtpFamily:
-    """How models of a family store their first layer for multi-token prediction.
+    """How models of a family store their layers for multi-token prediction.
 
-    `prefix` is a pattern of its tensors' names, in which {} is the number of the model's layers; `names` says
-    what the parts around the block are called, and what differs in it. What is left are tensors of the block.
+    `prefix` is a pattern of the tensors' names, in which {layers} is the number of the model's layers and
+    {number} that of this one; without {number} there is one. `names` says what the parts around the block are
+    called, and what differs in it. What is left are tensors of the block.
     """
 
     prefix: str
@@ -215,7 +216,7 @@ _QWEN = MtpFamily(
 )
 _AROUND = {"eh_proj.": "eh_proj.", "enorm.": "enorm.", "hnorm.": "hnorm."}
 _DEEPSEEK = MtpFamily(
-    r"model\.layers\.{}\.",
+    r"model\.layers\.{layers}\.",
     {
         **_AROUND,
         "shared_head.norm.": "norm.",
@@ -225,7 +226,7 @@ _DEEPSEEK = MtpFamily(
     },
 )
 _MIMO = MtpFamily(
-    r"model\.mtp\.layers\.0\.",
+    r"model\.mtp\.layers\.{number}\.",
     {
         **_AROUND,
         "final_layernorm.": "norm.",
@@ -251,7 +252,7 @@ MTP_FAMILIES: dict[str, MtpFamily] = {
 
 @dataclass(frozen=True, slots=True)
 class MtpFile:
-    """A model's first layer for multi-token prediction: its `tensors` by our names ("eh_proj.weight",
+    """A layer for multi-token prediction of a model: its `tensors` by our names ("eh_proj.weight",
     "block.mlp.up_proj.weight"), and what they are called in the files.
     """
 
@@ -260,21 +261,32 @@ class MtpFile:
     stored: Mapping[str, str]
 
 
-def read_mtp(folder: Path) -> MtpFile | None:
-    """The layer in a model's folder; None if there is none, or the family is not known. Raises ModelError."""
+def read_mtp(folder: Path) -> tuple[MtpFile, ...]:
+    """The layers in a model's folder; none if it has none, or the family is not known. Raises ModelError."""
     summary = read_safetensors(folder)
     family = MTP_FAMILIES.get(summary.architecture)
-    if family is None:
-        return None
+    found: list[MtpFile] = []
+    while family is not None:
+        prefix = family.prefix.format(layers=summary.block_count, number=len(found))
+        file = _layer_file(folder, summary.tensors, re.compile(prefix), family.names)
+        if file is not None:
+            found.append(file)
+        if file is None or "{number}" not in family.prefix:
+            break
+    return tuple(found)
+
+
+def _layer_file(
+    folder: Path, all_tensors: Sequence[StoredTensor], prefix: re.Pattern[str], names: Mapping[str, str]
+) -> MtpFile | None:
     stored: dict[str, str] = {}
     tensors: dict[str, StoredTensor] = {}
-    prefix = re.compile(family.prefix.format(summary.block_count))
-    for tensor in summary.tensors:
+    for tensor in all_tensors:
         found = prefix.match(tensor.name)
         rest = tensor.name[found.end() :] if found else ""
-        part = next((part for part in family.names if rest and rest.startswith(part)), None)
+        part = next((part for part in names if rest and rest.startswith(part)), None)
         if part is not None:
-            ours = family.names[part] + rest[len(part) :]
+            ours = names[part] + rest[len(part) :]
             stored[ours], tensors[ours] = tensor.name, tensor
     return MtpFile(folder, tensors, stored) if "eh_proj.weight" in tensors else None
 
@@ -289,7 +301,7 @@ def features_for(path: Path, head: Path | None) -> tuple[str, ...]:
             f"{path.name} is no folder of safetensors, so no head can be used with it."
         )
     if head is None:
-        return ("next",) if read_mtp(folder) is not None else ()
+        return ("next",) if read_mtp(folder) else ()
     config = read_json(folder / CONFIG)
     nested = config.get("text_config")
     text = nested if isinstance(nested, dict) else config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from foredraft.backends.torch.chained_head import ChainedHead
 from foredraft.backends.torch.eagle3 import NUMBERS, Eagle3, check_eagle3, target_tokens
 from foredraft.backends.torch.features import NEXT, Trunk, layer_name
-from foredraft.backends.torch.head import Shape, TorchHead
+from foredraft.backends.torch.head import Layer, Shape, TorchHead
 from foredraft.backends.torch.head_cells import HeadCells
 from foredraft.backends.torch.head_files import (
     AGAIN,
@@ -54,15 +55,15 @@ def _load_eagle3(
     cells = HeadCells(sequences, dtype=shape.dtype, device=shape.device, held=file.window != 1)
     network = Eagle3(file, sizes, tensors, trunk, cells)
     about = _about(info, file.folder, file.name, "eagle3", file.tensors)
-    return TorchHead(network, cells, about, needs=needs, sequences=sequences, shape=shape)
+    return TorchHead(Layer(network, cells), about, needs=needs, sequences=sequences, shape=shape)
 
 
 def _load_mtp(trunk: Trunk, info: ModelInfo, watched: tuple[str, ...], sequences: int) -> TorchHead:
     from foredraft.backends.torch.mtp import Mtp
 
     folder = Path(info.path)
-    file = read_mtp(folder) if folder.is_dir() else None
-    if file is None:
+    files = read_mtp(folder) if folder.is_dir() else ()
+    if not files:
         raise UnsupportedModelError(
             f"{info.name} has no layer for multi-token prediction that is known here.",
             hint="Name a head, or draft without one.",
@@ -71,10 +72,19 @@ def _load_mtp(trunk: Trunk, info: ModelInfo, watched: tuple[str, ...], sequences
     if error := missing(needs, watched, info.name):
         raise error
     shape = _shape(trunk, info, needs)
-    cells = HeadCells(sequences, dtype=shape.dtype, device=shape.device)
-    network = Mtp(file, trunk, cells, lambda stored: read_tensors(folder, stored, trunk), info.name)
-    about = _about(info, folder, info.name, "mtp", file.tensors)
-    return TorchHead(network, cells, about, needs=needs, sequences=sequences, shape=shape)
+    layers = []
+    with ExitStack() as made:
+        for file in files:
+            cells = HeadCells(sequences, dtype=shape.dtype, device=shape.device)
+            network = Mtp(file, trunk, cells, lambda stored: read_tensors(folder, stored, trunk), info.name)
+            layers.append(Layer(network, cells))
+            made.callback(layers[-1].close)
+        made.pop_all()
+    tensors = {tensor.name: tensor for file in files for tensor in file.tensors.values()}
+    about = _about(info, folder, info.name, "mtp", tensors)
+    if len(layers) > 1:
+        return ChainedHead(layers, about, needs=needs, sequences=sequences, shape=shape)
+    return TorchHead(layers[0], about, needs=needs, sequences=sequences, shape=shape)
 
 
 def _shape(trunk: Trunk, info: ModelInfo, needs: tuple[str, ...], *, tokens: Any = None) -> Shape:

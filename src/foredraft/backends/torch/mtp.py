@@ -2,7 +2,7 @@
 
 The token's embedding and the hidden state before it, each normalised, are joined by a product and go through
 one more layer of the model's kind, which is transformers' own class with our attention over the head's cells.
-Where a model has several such layers, the first one is used for every token of a draft, as in vLLM.
+A model may have several such layers, one for each token ahead (`chained_head`).
 """
 
 from __future__ import annotations
