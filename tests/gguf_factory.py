@@ -25,7 +25,7 @@ from gguf_tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import gguf
@@ -67,6 +67,7 @@ def tiny_llama(
     chat_template: str | None = CHAT_TEMPLATE,
     infill: tuple[int, int, int] | None = None,
     split_tensors: int = 0,
+    follows: Sequence[int] | None = None,
     edit: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> Path:
     """Write a Llama that llama.cpp loads and runs (about 0.5 MB with f32 weights), and return its path.
@@ -76,7 +77,8 @@ def tiny_llama(
     falls into loops with variations, so that drafters find something; at 1 it hardly repeats at all.
     `infill` are the tokens around a gap. With q8_0 and q4_0 weights `embd` must be a multiple of 32.
     `split_tensors` > 0 writes a split model with that many tensors in a file and returns the first part.
-    `edit` changes what the header will hold.
+    `follows`: with `mixing` 0, the token that comes after each: every token, once. `edit` changes what the
+    header will hold.
     """
     writer = new_writer(
         path,
@@ -107,7 +109,10 @@ def tiny_llama(
         yield prefix + "ffn_norm.weight", weights.ones()
         yield from weights.feed_forward(prefix)
 
-    write(writer, weights.model(vocab, layers, layer), weight_type)
+    tensors = dict(weights.model(vocab, layers, layer))
+    if follows is not None:
+        tensors["output.weight"][list(follows)] = 3.0 * tensors["token_embd.weight"] / embd**0.5
+    write(writer, tensors.items(), weight_type)
     return path if not split_tensors else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 

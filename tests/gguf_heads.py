@@ -86,7 +86,7 @@ def tiny_eagle3(
 
 def next_tokens(target: Path) -> list[int]:
     """The token after each, of a target whose next token depends on the last one alone."""
-    stored = _tensors(target)
+    stored = tensors_of(target)
     embedding, output = stored["token_embd.weight"], stored["output.weight"]
     normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + 1e-5)
     return [int(token) for token in (normed @ output.T).argmax(axis=1)]
@@ -109,7 +109,7 @@ def _random(
 
 
 def _right(weights: Weights, target: Path, chosen: Sequence[int] | None) -> Iterator[Tensor]:
-    embd, stored = weights.embd, _tensors(target)
+    embd, stored = weights.embd, tensors_of(target)
     one, none = np.eye(embd, dtype=np.float32), np.zeros((embd, embd), np.float32)
     output = stored["output.weight"]
     yield from _norms(weights)
@@ -131,6 +131,6 @@ def _norms(weights: Weights) -> Iterator[Tensor]:
         yield f"blk.0.{name}.weight", weights.ones()
 
 
-def _tensors(path: Path) -> dict[str, np.ndarray]:
+def tensors_of(path: Path) -> dict[str, np.ndarray]:
     """A file's matrices, (outputs, inputs)."""
     return {one.name: np.array(one.data) for one in gguf.GGUFReader(path).tensors}

@@ -60,8 +60,9 @@ def load_head(target: str, head: str) -> str:
         try:
             model.forward([Rows(0, 0, (20, 21, 22), 1)])
             opened = model.load_head(Path(head), sequences=2)
-            opened.forward([HeadRows(1, 1, (21, 22), model.features()[:2], 1)])
-            opened.forward([HeadRows(1, 3, (23,), None, 1)])
+            opened.forward([HeadRows(1, 1, (21, 22), model.features()[:2], opened.block or 1)])
+            if not opened.block:
+                opened.forward([HeadRows(1, 3, (23,), None, 1)])
         finally:
             model.close()
     except ForedraftError as error:

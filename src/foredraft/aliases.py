@@ -19,8 +19,7 @@ PICOLM_DRAFT_TOKENS = 4
 LLAMA_DRAFT_TOKENS = 3
 LLAMA_DRAFT_TYPE = "draft-simple"
 LLAMA_NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-LLAMA_HEAD_TYPES = ("draft-eagle3", "draft-mtp")
-LLAMA_OTHER_TYPES = ("draft-dflash", "draft-dspark")
+LLAMA_HEAD_TYPES = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +86,6 @@ class LlamaOptions:
                 hint=f"Add --spec-type with one of {', '.join(LLAMA_NGRAM_TYPES)}, or -md FILE.",
             )
         for name in names:
-            if name in LLAMA_OTHER_TYPES:
-                raise SpeculationStringError(
-                    f"--spec-type {name} needs a kind of head that Foredraft does not support yet.",
-                    hint=f"Supported are {' and '.join(LLAMA_HEAD_TYPES)}; 'auto' drafts with any model.",
-                )
             if name not in (*LLAMA_NGRAM_TYPES, *LLAMA_HEAD_TYPES, LLAMA_DRAFT_TYPE, "none"):
                 valid = ", ".join(("none", LLAMA_DRAFT_TYPE, *LLAMA_HEAD_TYPES, *LLAMA_NGRAM_TYPES))
                 raise SpeculationStringError(
@@ -167,13 +161,13 @@ _VLLM_KEYS = {
     "draft_model": (),
     "heads": (),
 }
-_VLLM_HEADS = ("eagle3", "mtp")
+_VLLM_HEADS = ("eagle3", "mtp", "dflash", "dspark")
 _VLLM_COMMON = ("method", "model", "num_speculative_tokens")
 
 
 def parse_vllm(text: str) -> Speculation:
     """Read vLLM's `--speculative-config`: methods `ngram`, `suffix`, `mtp` (also under a model's name, as in
-    `deepseek_mtp`), `eagle3`, and a draft `model`.
+    `deepseek_mtp`), `eagle3`, `dflash`, `dspark`, and a draft `model`.
 
     Raises SpeculationStringError for invalid JSON, and for keys or methods that have no counterpart here:
     nothing is ignored silently.
@@ -216,8 +210,8 @@ def _vllm_method(config: Mapping[str, Any]) -> str:
     with_model = "without a model" if model is None else f"with model {quoted(model)}"
     raise SpeculationStringError(
         f"--speculative-config method {quoted(method)} {with_model} has no counterpart here.",
-        hint='Use "method": "ngram" or "suffix" without a model, "mtp" or "eagle3" for a head, or '
-        '"model": "FILE" for a draft model.',
+        hint='Use "method": "ngram" or "suffix" without a model, "mtp", "eagle3", "dflash" or "dspark" for a '
+        'head, or "model": "FILE" for a draft model.',
     )
 
 

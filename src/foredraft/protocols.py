@@ -181,7 +181,8 @@ class Model(Protocol):
 
 class Head(Protocol):
     """A small network that continues a text from the target's hidden states: EAGLE-3 (Li et al. 2025, arXiv
-    2503.01840), layers for multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2).
+    2503.01840), layers for multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2), block diffusion
+    (DFlash, Chen, Liang and Liu 2026, arXiv 2602.06036).
 
     It holds rows of consecutive positions for each of `sequences` sequences; a sequence may begin at any
     position, so that a text whose beginning came from a cache has a head, too. Its row for token n predicts
@@ -203,6 +204,13 @@ class Head(Protocol):
     @property
     def trees(self) -> bool:
         """Whether rows may have `parents`."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """The most tokens after a sequence's last row that it predicts at once: `HeadRows.logits` are of
+        these tokens, and there are no hidden states of its own to go on from. 0 if it predicts one.
+        """
         ...
 
     @property

@@ -326,7 +326,8 @@ def _hash(prefix: Sequence[int]) -> int:
 
 
 class FakeHead:
-    """A Head whose logits are the target's after the tokens that it holds of a sequence, at most `window`.
+    """A Head whose logits are the target's after the tokens that it holds of a sequence, at most `window`;
+    with a `block`, after those and the likeliest tokens before.
 
     It raises where a real one would be wrong in silence: features of another position or text than those of
     the row before, rows that do not follow those it holds, its own hidden states where it has none. `batches`
@@ -339,6 +340,7 @@ class FakeHead:
         *,
         window: int = 0,
         trees: bool = True,
+        block: int = 0,
         sequences: int = 4,
         logits: LogitsFunction | None = None,
         name: str = "head",
@@ -346,7 +348,8 @@ class FakeHead:
         self.info = replace(model.info, name=name)
         self.needs = model.capabilities.features
         self.window = window
-        self.trees = trees
+        self.trees = trees and not block
+        self.block = block
         self.sequences = sequences
         self.batches: list[tuple[HeadRows, ...]] = []
         self.closed = False
@@ -363,6 +366,9 @@ class FakeHead:
             if not 0 <= rows.seq < self.sequences:
                 raise BackendError(f"the head has no sequence {rows.seq}")
             texts = self._own(rows) if rows.features is None else self._given(rows, rows.features)
+            if self.block:
+                wanted += self._block_after(texts[-1], rows.logits)
+                continue
             wanted += [self._logits(text) for text in texts[len(texts) - rows.logits :]]
             (self._open.add if rows.logits else self._open.discard)(rows.seq)
         return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
@@ -385,6 +391,16 @@ class FakeHead:
             held.append((position, texts[-1], _chained(before, token)))
         self._tree.pop(rows.seq, None)
         return texts
+
+    def _block_after(self, text: list[int], count: int) -> list[Logits]:
+        """The logits of the tokens after a text, if each is the likeliest one."""
+        if not 0 <= count <= self.block:
+            raise BackendError(f"a block has {self.block} tokens, not {count}")
+        found: list[Logits] = []
+        for _ in range(count):
+            found.append(self._logits(text))
+            text = self._cut([*text, int(found[-1].argmax())])
+        return found
 
     def _own(self, rows: HeadRows) -> list[list[int]]:
         """Append rows that go on from the head's own hidden states."""

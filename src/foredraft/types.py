@@ -63,7 +63,8 @@ class HeadRows:
     features of the row before it, that of token `start + i - 1`. So `start` is at least 1. With `features`
     None they are the head's own hidden states, those of each row's parent: in a chain, one row, after the
     row before it; in a tree `parents[i]` is the index of row i's parent among the rows that the sequence got
-    since its last row with features, which is -1. The last `logits` rows return logits.
+    since its last row with features, which is -1. The last `logits` rows return logits; of a head that
+    predicts blocks (`Head.block`) the last row does, for each of the `logits` tokens after it.
     """
 
     seq: int

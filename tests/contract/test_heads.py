@@ -20,7 +20,8 @@ import torch_heads
 from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
 from foredraft.protocols import Backend, Head, Model
 from foredraft.testing import FakeModel, markov_logits
-from foredraft.types import Features, HeadRows, Logits, Rows
+from foredraft.types import HeadRows
+from head_cases import alike, rows, states
 from model_cases import Workspace, one_thread, prefill, text_tokens
 
 CONTEXT, SEQUENCES = 160, 3
@@ -164,28 +165,6 @@ def pair(name: str, loaded: Callable[[str], Pair]) -> Pair:
         model.release(seq)
         head.release(seq)
     return model, head
-
-
-def states(model: Model, text: list[int]) -> Features:
-    """The target's hidden states of a text's tokens."""
-    model.release(0)
-    model.forward([Rows(0, 0, text, 1)])
-    found = model.features().copy()
-    model.release(0)
-    return found
-
-
-def rows(seq: int, text: list[int], features: Features, start: int, end: int, logits: int) -> HeadRows:
-    """The rows of tokens `start` to `end` - 1."""
-    return HeadRows(seq, start, text[start:end], features[start - 1 : end - 1], logits)
-
-
-def alike(left: Logits, right: Logits) -> bool:
-    """Equal but for rounding."""
-    finite = np.isfinite(left)
-    return np.array_equal(finite, np.isfinite(right)) and np.allclose(
-        left[finite], right[finite], rtol=2e-2, atol=5e-2
-    )
 
 
 def drafted(head: Head, batch: list[HeadRows], count: int) -> list[list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import gguf_dflash
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
@@ -38,19 +39,38 @@ def _llama(mixing: float, **options: Any) -> Callable[[Path, Path], object]:
     return make
 
 
+def _block(cycle: int, **options: Any) -> Callable[[Path, Path], object]:
+    """A random block-diffusion head, or one that knows its target, which repeats `cycle` tokens."""
+
+    def make(target: Path, head: Path) -> None:
+        if cycle:
+            gguf_dflash.tiny_cycles(target, cycle, vocab=VOCABULARY)
+        else:
+            gguf_factory.tiny_llama(target, vocab=VOCABULARY, layers=4, mixing=0.5, weight_type="f32")
+        gguf_dflash.tiny_dflash(head, vocab=VOCABULARY, right=target if cycle else None, **options)
+
+    return make
+
+
 CASES: dict[str, Callable[[Path, Path], object]] = {
     "llama": _llama(0.5, chosen=range(5, 300)),
     "llama-alone": _llama(0.5, window=1),
+    "block": _block(0, depth=3, window=6),
+    "block-markov": _block(0, kind="markov", chosen=range(5, 300)),
+    "block-selector": _block(0, kind="selector"),
     "own-hybrid": lambda target, _: gguf_hybrids.tiny_qwen35(target, following=1, mixing=0.5),
     "own-chained": lambda target, _: gguf_mimo.tiny_mimo2(target, mixing=0.5),
     "right": _llama(0.0),
     "right-alone": _llama(0.0, window=1),
+    "block-right": _block(1),
+    "block-right-markov": _block(7, kind="markov"),
+    "block-right-markov-after": _block(6, kind="markov", after=True),
     "own-right-hybrid": lambda target, _: gguf_hybrids.tiny_qwen35(
         target, following=1, mixing=0.0, weight_type="f32"
     ),
     "own-right-chained": lambda target, _: gguf_mimo.tiny_mimo2(target, mixing=0.0),
 }
-"""EAGLE-3 heads, and models with layers of their own."""
+"""EAGLE-3 heads, block-diffusion heads, and models with layers of their own."""
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +106,7 @@ def drafter_of(model: Model, head: Path | None, **options: Any) -> Drafter:
 
 @matrix(
     strength=2,
-    name=["llama", "llama-alone", "own-hybrid", "own-chained"],
+    name=["llama", "llama-alone", "block", "block-markov", "block-selector", "own-hybrid", "own-chained"],
     temperature=[0.0, 0.9],
     concurrent=[False, True],
     rows=[512, 9],

@@ -9,7 +9,6 @@ import pytest
 from foredraft.aliases import (
     LLAMA_HEAD_TYPES,
     LLAMA_NGRAM_TYPES,
-    LLAMA_OTHER_TYPES,
     LlamaOptions,
     PicolmOptions,
     choose_speculation,
@@ -66,6 +65,8 @@ def test_picolms_length_needs_a_draft_model() -> None:
         ({"types": "draft-mtp,ngram-mod", "n_max": 5}, "heads:max=5;ngram-mod"),
         ({"types": "draft-eagle3", "model": "h.gguf"}, "heads:model=h.gguf,max=3"),
         ({"types": "draft-eagle3", "model": "h.gguf", "p_min": 0.4}, "heads:model=h.gguf,max=3,min-p=0.4"),
+        ({"types": "draft-dflash", "model": "h.gguf", "n_max": 15}, "heads:model=h.gguf,max=15"),
+        ({"types": "draft-dspark", "model": "h.gguf"}, "heads:model=h.gguf,max=3"),
         ({"model": "h.gguf", "is_head": True, "n_max": 2}, "heads:model=h.gguf,max=2"),
         ({"types": "ngram-mod", "model": "h.gguf", "is_head": True}, "ngram-mod;heads:model=h.gguf,max=3"),
         ({"types": "draft-simple", "model": "h.gguf", "is_head": True}, "draft-model:model=h.gguf,max=3"),
@@ -99,9 +100,9 @@ def test_every_ngram_type_is_a_drafter_here(name: str) -> None:
         ({"n_max": 4}, "no type of speculation is turned on"),
         ({"p_min": 0.5}, "no type of speculation is turned on"),
         ({"lookup_static": "s"}, "no type of speculation is turned on"),
-        *(({"types": name}, "needs a kind of head") for name in LLAMA_OTHER_TYPES),
         ({"types": "draft-mtp", "n_min": 2}, "--spec-draft-n-min has no counterpart for draft-mtp"),
         ({"types": "draft-mtp,draft-eagle3"}, "names two models that draft"),
+        ({"types": "draft-dflash,draft-dspark"}, "names two models that draft"),
         ({"types": "draft-mtp,draft-simple", "model": "m.gguf"}, "names two models that draft"),
     ],
 )
@@ -173,6 +174,8 @@ def test_the_shortest_draft_of_llama_is_an_option_of_the_drafter() -> None:
         ({"method": "mtp", "num_speculative_tokens": 1}, "heads:max=1"),
         ({"method": "deepseek_mtp"}, "heads"),
         ({"method": "eagle3", "model": "h", "num_speculative_tokens": 3}, "heads:model=h,max=3"),
+        ({"method": "dflash", "model": "h", "num_speculative_tokens": 15}, "heads:model=h,max=15"),
+        ({"method": "dspark", "model": "h", "num_speculative_tokens": 7}, "heads:model=h,max=7"),
     ],
 )
 def test_vllm(config: dict[str, object], meaning: str) -> None:

@@ -12,7 +12,7 @@ from foredraft.library.heads import resolve_head
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = ("eagle3", "dflash")
+KINDS = ("eagle3", "dflash", "dspark")
 
 
 def is_head(name: str | Path) -> bool:

@@ -87,7 +87,7 @@ class Places:
         """
         places: list[Place] = []
         reached = 1.0
-        for depth in range(self._target.passage.room(start)):
+        for depth in range(min(self._target.passage.room(start), self._guesses.longest)):
             place = self._place(start, depth)
             places.append(place)
             reached *= 1.0 if place.agrees else min(1.0, place.ratio)

@@ -3,7 +3,7 @@ the text itself, so that one pass gives what a draft would be at each of them.
 
 A draft model's guess after a right draft token is that after the same token of the text; so its logits are
 those of the position, at any depth of a draft. A head's are not: beyond the first it goes on from its own
-hidden states instead of the target's.
+hidden states instead of the target's, or it has predicted a whole block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from foredraft.draft.passages import Passage
+from foredraft.draft.passages import DEPTHS, Passage
 from foredraft.protocols import Head, Model
 from foredraft.types import Features, HeadRows, Logits, Rows
 
@@ -96,9 +96,12 @@ class Reader:
 
 
 class Guesses(Protocol):
-    """What drafts, as a score sees it. `by_position`: its logits are the same at every depth of a draft."""
+    """What drafts, as a score sees it. `by_position`: its logits are the same at every depth of a draft;
+    `longest`: the most tokens of one.
+    """
 
     by_position: bool
+    longest: int
 
     def read(self, passage: Passage, features: Features | None) -> None:
         """Begin a passage. `features`: the target's of every token but the last, if they are needed."""
@@ -122,6 +125,7 @@ class ModelGuesses:
     """Guesses of a draft model."""
 
     by_position = True
+    longest = DEPTHS
 
     def __init__(self, model: Model) -> None:
         self._reader = Reader(model)
@@ -151,12 +155,14 @@ class HeadGuesses:
     def __init__(self, head: Head, rows: int = ROWS) -> None:
         self._head = head
         self._rows = rows
+        self.longest = min(head.block, DEPTHS) if head.block else DEPTHS
         self._passage = Passage((), 0, 0)
         self._features: Features = np.empty((0, 0), np.float32)
         self._held = 1
         """The position after the last row that it has with the target's features."""
         self._start, self._depth = -1, -1
-        self._row: Logits = np.empty(0, np.float32)
+        self._found: Logits = np.empty((0, 0), np.float32)
+        """The logits of the draft that began at `_start`: of its depth, or of all depths of a block."""
 
     def read(self, passage: Passage, features: Features | None) -> None:
         assert features is not None, "a head reads the target's features"
@@ -172,29 +178,35 @@ class HeadGuesses:
         rows = self._head.forward([HeadRows(0, at, tokens, features, logits)])
         self._held = upto
         if logits:
-            self._row = rows[-1]
+            self._found = rows
 
     def logits(self, start: int, depth: int) -> Logits:
         if start != self._start:
             self._begin(start)
+        if self._head.block:
+            return np.asarray(self._found[depth], np.float32)
         while self._depth < depth:
             self._depth += 1
             at = start + self._depth - 1
-            self._row = self._head.forward([HeadRows(0, at, (self._passage.tokens[at],), None, 1)])[0]
-        return self._row
+            self._found = self._head.forward([HeadRows(0, at, (self._passage.tokens[at],), None, 1)])
+        return np.asarray(self._found[-1], np.float32)
 
     def _begin(self, start: int) -> None:
         """Drop the head's own rows of the draft before, and read what comes before this one."""
         self._held = max(1, min(self._held, start - 1))
         self._head.truncate(0, self._held)
-        self._absorb(start, logits=1)
+        self._absorb(start, logits=self.longest if self._head.block else 1)
         self._start, self._depth = start, 0
 
     def timed(self, passage: Passage, start: int, depth: int, propose: Callable[[Logits], object]) -> float:
         assert passage is self._passage, "the passage that was read last"
-        if depth:
+        block = bool(self._head.block)
+        if depth and not block:
             self.logits(start, depth - 1)
-        self._start = self._start if depth else -1
+        self._start = self._start if depth and not block else -1
         began = perf_counter()
-        propose(self.logits(start, depth))
-        return perf_counter() - began
+        logits = self.logits(start, depth)
+        computed = perf_counter()
+        propose(logits)
+        share = self.longest if block else 1  # of a block, a token's
+        return (computed - began) / share + perf_counter() - computed

@@ -167,7 +167,7 @@ class Scorer:
     def _time(self, passage: Passage, places: Places) -> None:
         """Time a draft, and a plain forward of the target right beside it: the machine may be busy."""
         start = passage.first + passage.scored // 2
-        for depth in range(min(TIMED_TOKENS, passage.room(start))):
+        for depth in range(min(TIMED_TOKENS, passage.room(start), self._guesses.longest)):
 
             def propose(logits: object, position: int = start + depth) -> object:
                 return places.propose(position, logits)  # type: ignore[arg-type]

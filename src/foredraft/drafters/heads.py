@@ -1,13 +1,15 @@
 """`heads`: drafts by a trained head of the target: EAGLE-3 (Li et al. 2025, arXiv 2503.01840), layers for
-multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2).
+multi-token prediction (DeepSeek-V3, arXiv 2412.19437 §2.2), block diffusion (DFlash, Chen, Liang and Liu
+2026, arXiv 2602.06036).
 
 A head reads the target's hidden states (features), which come with every forward. It is fed only when a draft
 is requested (`stepwise`): until then the features of the last `window` rows of each request wait here. So a
 head begins at most `window` tokens back, and after a prefix whose cells came from a cache. A head whose rows
 see only themselves needs one row, which is left with the target until a draft is requested.
 
-Its row for token n is the pair (token n, features of token n - 1) and predicts token n + 1. The rows of a
-draft, which go on from the head's own hidden states, are dropped when the draft is made.
+Its row for token n is the pair (token n, features of token n - 1) and predicts token n + 1, or a block of
+tokens after n. The rows of a draft, which go on from the head's own hidden states, are dropped when the draft
+is made.
 
 Memory: `window` rows of features for each request (512 rows of an 8B model's three layers: 25 MB; half
 precision would take half of that, and five times as long to copy), and the head's own cells.
@@ -171,6 +173,7 @@ class HeadsDrafter(StepwiseDrafter):
             max_tokens=max_tokens,
             min_p=min_p,
             width=wide if trees else CHAIN,
+            block=head.block,
         )
         self._head = head
         self._columns = columns

@@ -1,4 +1,5 @@
-"""Drafts by a small network, one forward for each depth: what `draft-model` and `heads` share.
+"""Drafts by a small network, one forward for each depth, or one for all: what `draft-model` and `heads`
+share.
 
 All requests advance together. Tokens are chosen by a protocols.TokenSampler, which couples them to the
 target's (docs/how-it-works.md). What a network holds of a text is never computed again; reading what it lacks
@@ -7,6 +8,10 @@ goes in chunks, the shortest first, so that one request's long prompt does not d
 Where the target verifies trees, a token that is not certain gets siblings. A network that can continue
 several branches in one forward continues the likeliest of all, by the product of the probabilities along
 their paths; the likeliest nodes are the draft (EAGLE-2, Li et al. 2024, arXiv 2406.16858 §4).
+
+A network that predicts a block of tokens in one forward is asked for as many as are wanted. Its rows do not
+depend on what is chosen of the rows before them; each is chosen as any draft token is, and the first that is
+not likely enough ends the draft.
 """
 
 from __future__ import annotations
@@ -118,8 +123,8 @@ class Job:
 
 class Chunk(NamedTuple):
     """Rows of one job in a forward: the tokens from position `start` on, the last `logits` of which return
-    logits. `parents`: of the job's nodes, if they are such, as indices of `Job.fed`; -1 is the text's last
-    token.
+    logits, or the last one for `logits` tokens after it. `parents`: of the job's nodes, if they are such, as
+    indices of `Job.fed`; -1 is the text's last token.
     """
 
     job: Job
@@ -132,7 +137,8 @@ class Chunk(NamedTuple):
 class StepwiseDrafter(ABC):
     """A drafter whose network is fed by `_feed`. `rows`: the most rows of one forward. At most `max_tokens`
     are drafted; under the rule `match` a draft ends before a token with a probability below `min_p`, and
-    drafts of fewer than `min_tokens` are dropped. `end_tokens` end a draft.
+    drafts of fewer than `min_tokens` are dropped. `end_tokens` end a draft. `block`: tokens that the network
+    predicts in one forward, 0 if it predicts one.
     """
 
     name: str
@@ -148,14 +154,16 @@ class StepwiseDrafter(ABC):
         min_tokens: int = 0,
         min_p: float = 0.0,
         width: Width = CHAIN,
+        block: int = 0,
     ) -> None:
         self._sampler = sampler
         self._end_tokens = end_tokens
         self._rows = rows
-        self._max_tokens = max_tokens
+        self._max_tokens = min(max_tokens, block) if block else max_tokens
         self._min_tokens = min_tokens
         self._min_p = min_p
         self._width = width
+        self._block = block
 
     @abstractmethod
     def _begin(self, request: RequestView) -> tuple[int, int, int] | None:
@@ -207,7 +215,7 @@ class StepwiseDrafter(ABC):
             if take < (1 if job.reading else len(job.todo)):
                 break
             room -= take
-            chunks.append(_chunk(job, take))
+            chunks.append(self._chunk(job, take))
         logits = self._feed(chunks)
         row = 0
         for job, _, tokens, wanted, _ in chunks:
@@ -215,8 +223,30 @@ class StepwiseDrafter(ABC):
             job.at += len(tokens) if job.reading else 1
             job.fed += job.open if not job.reading else ()
             job.todo = job.todo[len(tokens) :]
-            if not job.todo:
+            if not job.todo and self._block:
+                self._take(job, rows)
+            elif not job.todo:
                 self._grow(job, rows)
+
+    def _chunk(self, job: Job, take: int) -> Chunk:
+        """The next rows of a job."""
+        if job.reading:
+            wanted = 0 if take < len(job.todo) else job.most if self._block else 1
+            return Chunk(job, job.at, job.todo[:take], wanted, None)
+        place = {node: i for i, node in enumerate(job.fed)} | {_ROOT: _ROOT}
+        return Chunk(job, job.at, job.todo, take, [place[job.parents[node]] for node in job.open])
+
+    def _take(self, job: Job, rows: Logits) -> None:
+        """Add the tokens of a block."""
+        node = _ROOT
+        for logits in rows:
+            born = self._follow(job, node, logits)
+            if not born:
+                return
+            node = born[0]
+            job.depth += 1
+            if job.tokens[node] in self._end_tokens or job.survival[node] < job.limit.min_survival:
+                return
 
     def _grow(self, job: Job, rows: Logits) -> None:
         """Add what may follow the open nodes, and open what is worth continuing."""
@@ -277,14 +307,6 @@ class StepwiseDrafter(ABC):
             if reached * min(probability, rest) < width.least:
                 break
         return added
-
-
-def _chunk(job: Job, take: int) -> Chunk:
-    """The next rows of a job."""
-    if job.reading:
-        return Chunk(job, job.at, job.todo[:take], 1 if take == len(job.todo) else 0, None)
-    place = {node: i for i, node in enumerate(job.fed)} | {_ROOT: _ROOT}
-    return Chunk(job, job.at, job.todo, take, [place[job.parents[node]] for node in job.open])
 
 
 class Sequences:

@@ -1,9 +1,10 @@
 """Finds a trained head: by name, or the one that belongs to a model. Of one in several files it is the first.
 
 A head belongs to the model beside which it lies under the model's name, with or without its quantisation,
-and `-eagle3`, `.eagle3` or `.head` after it: `NAME-eagle3.gguf`, or such a folder of safetensors. So does one
-in the models folder's `heads` whose name begins with the first 16 digits of the model's hash, or of the hash
-that all quantisations of its weights share; and, where there is none, one with such a name in `PACKAGED`.
+and one of `ENDINGS` after it, the first one if there are several: `NAME-eagle3.gguf`, or such a folder of
+safetensors. So does one in the models folder's `heads` whose name begins with the first 16 digits of the
+model's hash, or of the hash that all quantisations of its weights share; and, where there is none, one with
+such a name in `PACKAGED`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from foredraft.library.survey import Survey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-ENDINGS = ("-eagle3", ".eagle3", ".head")
+ENDINGS = ("-eagle3", ".eagle3", "-dspark", ".dspark", "-dflash", ".dflash", ".head")
 DIGITS = 16
 """Digits of a model's hash in the name of its head."""
 

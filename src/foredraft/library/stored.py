@@ -27,7 +27,7 @@ _QUANTIZATION = re.compile(
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _NO_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
 
-_HEAD = re.compile(r"[-_.](?:eagle-?3(?=[-_.]|$)|head$)", re.IGNORECASE)
+_HEAD = re.compile(r"[-_.](?:(?:eagle-?3|dflash|dspark)(?=[-_.]|$)|head$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ def test_what_is_no_head(folder: Path, target: Path) -> None:
     part = gguf_factory.truncated(whole, folder / "part.gguf")
     refused(target, part, ModelFormatError, "truncated|damaged")
     refused(target, target, UnsupportedModelError, "not a trained head")
-    block = gguf_factory.unknown_architecture(folder / "block.gguf", architecture="dflash")
-    refused(target, block, UnsupportedModelError, "DFlash")
+    sharing = gguf_factory.unknown_architecture(folder / "sharing.gguf", architecture="gemma4-assistant")
+    refused(target, sharing, UnsupportedModelError, "Gemma 4 assistant")
 
 
 def test_heads_of_other_models(folder: Path, target: Path) -> None:

@@ -182,7 +182,6 @@ def test_a_prediction_that_cannot_be_read(foredraft: Command, tiny: Path, tmp_pa
         (("--speculate", "off;suffix"), "'off' cannot be combined"),
         (("--speculate", "auto", "--draft", "d.gguf"), "both configure speculation"),
         (("--spec-type", "ngram-mod", "--speculative-config", "{}"), "both configure speculation"),
-        (("--spec-type", "draft-dflash"), "needs a kind of head"),
         (("--spec-draft-n-max", "4"), "no type of speculation is turned on"),
         (("-d", "4"), "-d needs a draft model"),
         (("--speculative-config", "{"), "not valid JSON"),

@@ -160,6 +160,19 @@ def test_a_head_that_sees_one_token_only_is_worse_than_the_model() -> None:
     assert (by_head.first["match"].value or 0.0) < (by_model.first["match"].value or 0.0)
 
 
+@pytest.mark.parametrize("block", [3, 20])
+def test_a_head_of_blocks_is_scored_as_a_draft_model_with_its_logits(block: int) -> None:
+    """Greedy: a draft is right up to a token where the likeliest ones before are those of the text."""
+    passages = passages_of(live("match", 0.0, 6, 60, 4), 0.0)
+    target = watched(target_logits)
+    head = FakeHead(target, block=block, logits=draft_logits)
+    by_head = scored(passages, HeadGuesses(head, rows=7), target).tallies[0.0]
+    by_model = scored(passages).tallies[0.0]
+    for mine, theirs in list(zip(by_head.counts["match"], by_model.counts["match"], strict=True))[:block]:
+        assert mine == theirs
+    assert max(rows.logits for batch in head.batches for rows in batch) == min(block, DEPTHS)
+
+
 # --- passages ------------------------------------------------------------------------------------------
 
 

@@ -43,12 +43,15 @@ class Bench:
         kept: int = 512,
         trees: bool = False,
         head_trees: bool = False,
+        block: int = 0,
         logits: LogitsFunction = LOGITS,
         sequences: int = 4,
         **options: Any,
     ) -> None:
         self.target = FakeModel(VOCAB, logits=LOGITS, features=("layer:1", "next"), max_batch=4096)
-        self.head = FakeHead(self.target, window=window, trees=head_trees, sequences=sequences, logits=logits)
+        self.head = FakeHead(
+            self.target, window=window, trees=head_trees, block=block, sequences=sequences, logits=logits
+        )
         self.drafter = HeadsDrafter(
             self.head,
             CoupledSampler(VOCAB, NOBODY),
@@ -249,12 +252,19 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, window=st.sampled_from([0, 1, 3]), kept=st.sampled_from([2, 7, 512]), trees=st.booleans())
+@given(
+    steps=STEPS,
+    window=st.sampled_from([0, 1, 3]),
+    kept=st.sampled_from([2, 7, 512]),
+    trees=st.booleans(),
+    block=st.sampled_from([0, 3]),
+)
 def test_any_history_is_read_right(
-    steps: list[tuple[str, int, int, list[int]]], window: int, kept: int, trees: bool
+    steps: list[tuple[str, int, int, list[int]]], window: int, kept: int, trees: bool, block: int
 ) -> None:
     """A FakeHead raises for wrong pairs. The last token alone decides, so drafts are those of a fresh one."""
-    bench = Bench(window=window, kept=kept, trees=trees, head_trees=trees, sequences=3, max_tokens=4)
+    options: dict[str, Any] = {"trees": trees, "head_trees": trees, "block": block, "max_tokens": 4}
+    bench = Bench(window=window, kept=kept, sequences=3, **options)
     requests = [bench.begin((1, 2, 3), number) for number in range(3)]
     for action, which, amount, tokens in steps:
         request = requests[which]
@@ -272,7 +282,7 @@ def test_any_history_is_read_right(
             bench.drafter.observe(request, Outcome(before, tuple(tokens)))
         drafts = bench.drafter.draft([(it, DraftLimit(1 + amount % 5)) for it in requests])
         for number, (one, draft) in enumerate(zip(requests, drafts, strict=True)):
-            fresh = Bench(trees=trees, head_trees=trees, max_tokens=4)
+            fresh = Bench(**options)
             assert draft == fresh.draft(fresh.begin(one.tokens, number), DraftLimit(1 + amount % 5))
             assert bench.head.length(number) <= len(one.tokens)
     for request in requests:
@@ -306,6 +316,79 @@ def test_hidden_states_come_as_they_were() -> None:
     bench.drafter.absorb(request, 0, np.array([[1e6, -1e6, 3.0, 0.1]], np.float32))
     bench.draft(request, DraftLimit(1))
     assert seen[0].tolist() == np.array([[1e6, -1e6, 3.0, 0.1]], np.float32).tolist()
+
+
+# --- blocks --------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_one_forward() -> None:
+    bench = Bench(block=7)
+    request = bench.begin()
+    for _ in range(10):
+        draft = bench.draft(request)
+        assert draft is not None
+        assert draft.tokens == greedy(request.tokens, 7)
+        assert bench.head.length(0) == len(request.tokens)
+        bench.commit(request, greedy(request.tokens, 5), draft)
+    assert [len(batch) for batch in bench.head.batches] == [1] * 10
+    assert sum(count for _, count in bench.read) == len(request.tokens) - 1 - 5
+
+
+def test_as_many_tokens_as_wanted_are_computed() -> None:
+    bench = Bench(block=15, max_tokens=6)
+    request = bench.begin()
+    for most, drafted in ((3, 3), (64, 6), (1, 1)):
+        draft = bench.draft(request, DraftLimit(most))
+        assert draft is not None
+        assert draft.tokens == greedy(PROMPT, drafted)
+        assert bench.head.batches[-1][0].logits == drafted
+
+
+def test_a_block_ends_where_it_is_too_unlikely_or_the_answer_ends() -> None:
+    bench = Bench(block=8)
+    whole = bench.draft(bench.begin())
+    assert whole is not None
+    survival = np.cumprod(whole.confidence)
+    for length in (1, 3, 5):
+        least = DraftLimit(64, float(survival[length - 1]) * 0.999)
+        assert bench.draft(bench.begin(number=length), least) == whole.cut(length)
+        bench.drafter.stop(bench.begin(number=length))
+    ended = Bench(block=8, end_tokens=frozenset({whole.tokens[3]}))
+    assert ended.draft(ended.begin()) == whole.cut(whole.tokens.index(whole.tokens[3]) + 1)
+    careful = Bench(block=8, min_p=max(whole.confidence) + 1e-6)
+    assert careful.draft(careful.begin()) is None
+
+
+def test_each_token_of_a_block_is_coupled_to_the_target() -> None:
+    bench = Bench(block=8)
+    request = bench.begin(temperature=0.8)
+    draft = bench.draft(request)
+    assert draft is not None
+    sampler, text, path = CoupledSampler(VOCAB, NOBODY), list(PROMPT), list[int]()
+    for _ in range(8):
+        row = LOGITS(text)
+        path.append(sampler.propose(row, request, path)[0])
+        text.append(int(row.argmax()))
+    assert draft.tokens == tuple(path)
+
+
+def test_blocks_of_all_requests_are_one_forward() -> None:
+    bench = Bench(block=7)
+    requests = [bench.begin([number, 2, 3], number) for number in range(1, 4)]
+    drafts = bench.drafter.draft([(request, DraftLimit(7 - request.id)) for request in requests])
+    assert [[rows.logits for rows in batch] for batch in bench.head.batches] == [[6, 5, 4]]
+    for request, draft in zip(requests, drafts, strict=True):
+        assert draft is not None
+        assert draft.tokens == greedy(request.tokens, 7 - request.id)
+
+
+def test_uncertain_tokens_of_a_block_have_siblings() -> None:
+    bench = Bench(block=7, trees=True)
+    draft = bench.draft(bench.begin())
+    assert draft is not None
+    assert draft.parents is not None
+    assert len(draft.tokens) == 7
+    assert draft.tokens[0] == greedy(PROMPT, 1)[0]
 
 
 # --- several requests, limits, failures ----------------------------------------------------------------

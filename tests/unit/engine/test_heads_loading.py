@@ -147,6 +147,8 @@ def test_settings_without_heads_watch_nothing(
         "big-Q4_0.eagle3.gguf",
         "big-Q4_0.head.gguf",
         "big-EAGLE3.gguf",
+        "big-DFlash.gguf",
+        "big-Q4_0.dspark.gguf",
         "big.head.gguf",
     ],
 )

@@ -35,12 +35,12 @@ class LlamaCppBackend:
             binding.choose(options.llama_library)  # before a header is read with another
         from foredraft.backends.llamacpp import features
         from foredraft.backends.llamacpp.gguf_file import read_gguf
-        from foredraft.backends.llamacpp.heads.eagle3_file import read_eagle3
+        from foredraft.backends.llamacpp.heads.head_file import read_head
 
         target = read_gguf(path)
         if head is None:
             return (features.NEXT,) if features.next_layers(target) else ()
-        return read_eagle3(head, target).needs
+        return read_head(head, target).needs
 
     def weights_hash(self, path: Path, options: ModelOptions | None = None) -> str:
         """See `Backend.weights_hash`. Raises ConfigError, ModelError, MissingDependencyError."""

@@ -358,6 +358,15 @@ class llama_ftype(IntEnum):
 llama_progress_callback = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_float, ctypes.c_void_p)
 
 
+class llama_rope_type(IntEnum):
+    LLAMA_ROPE_TYPE_NONE = -1
+    LLAMA_ROPE_TYPE_NORM = 0
+    LLAMA_ROPE_TYPE_NEOX = 2
+    LLAMA_ROPE_TYPE_MROPE = 8
+    LLAMA_ROPE_TYPE_IMROPE = 40
+    LLAMA_ROPE_TYPE_VISION = 24
+
+
 llama_token = ctypes.c_int32
 
 
@@ -468,6 +477,7 @@ class Functions:
     llama_model_n_layer_nextn: Callable[[Any], int]
     llama_model_n_params: Callable[[Any], int]
     llama_model_n_swa: Callable[[Any], int]
+    llama_model_rope_type: Callable[[Any], int]
     llama_model_size: Callable[[Any], int]
     llama_n_batch: Callable[[Any], int]
     llama_n_rs_seq: Callable[[Any], int]
@@ -477,6 +487,7 @@ class Functions:
     llama_perf_context: Callable[[Any], llama_perf_context_data]
     llama_print_system_info: Callable[[], bytes | None]
     llama_set_abort_callback: Callable[[Any, Any, Any], None]
+    llama_set_causal_attn: Callable[[Any, bool], None]
     llama_set_n_threads: Callable[[Any, int, int], None]
     llama_state_seq_get_data_ext: Callable[[Any, Any, int, int, int], int]
     llama_state_seq_get_size_ext: Callable[[Any, int, int], int]
@@ -646,6 +657,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_model_n_layer_nextn": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_params": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_model_n_swa": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_rope_type": (ctypes.c_int, (ctypes.c_void_p,)),
     "llama_model_size": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "llama_n_batch": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_n_rs_seq": (ctypes.c_uint32, (ctypes.c_void_p,)),
@@ -658,6 +670,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         None,
         (ctypes.c_void_p, ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p), ctypes.c_void_p),
     ),
+    "llama_set_causal_attn": (None, (ctypes.c_void_p, ctypes.c_bool)),
     "llama_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
     "llama_state_seq_get_data_ext": (
         ctypes.c_uint64,

@@ -20,8 +20,11 @@ from foredraft.errors import ModelFormatError
 
 Value: TypeAlias = str | int | float | bool
 
-ARRAY_HEAD = 8
-"""Maximum array elements to read: tokens and merges number tens of thousands."""
+ARRAY_HEAD = 64
+"""Maximum numbers of an array to read: some have one for each of tens of thousands of tokens."""
+
+ARRAY_SHOWN = 8
+"""Maximum array elements to show, and texts to read."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, tuple[str, type[Any]]] = {
@@ -49,8 +52,9 @@ class Array:
     head: tuple[Value, ...]
 
     def __str__(self) -> str:
-        more = ", …" if self.length > len(self.head) else ""
-        return f"{self.length} × {self.type} [{', '.join(str(value) for value in self.head)}{more}]"
+        shown = self.head[:ARRAY_SHOWN]
+        more = ", …" if self.length > len(shown) else ""
+        return f"{self.length} × {self.type} [{', '.join(str(value) for value in shown)}{more}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ def _read_key(handle: int, key: int) -> tuple[str, Value | Array]:
 
 def _read_array(handle: int, key: int) -> Array:
     kind, length = lib.gguf_get_arr_type(handle, key), lib.gguf_get_arr_n(handle, key)
-    count = min(length, ARRAY_HEAD)
+    count = min(length, ARRAY_SHOWN if kind == _STRING else ARRAY_HEAD)
     if kind == _STRING:
         texts = tuple(_text(lib.gguf_get_arr_str(handle, key, index)) for index in range(count))
         return Array("str", length, texts)

@@ -133,10 +133,10 @@ def _draft(model: Model, head: Head) -> None:
     states = model.features()[:-1].copy()
     if not len(states):
         return
-    for batch in (
-        [HeadRows(seq, 1, tokens[1:], states, 1 + seq) for seq in range(2)],
-        [HeadRows(seq, len(tokens), tokens[:1], None, 1) for seq in range(2)],
-    ):
+    batches = [[HeadRows(seq, 1, tokens[1:], states, head.block or 1 + seq) for seq in range(2)]]
+    if not head.block:
+        batches.append([HeadRows(seq, len(tokens), tokens[:1], None, 1) for seq in range(2)])
+    for batch in batches:
         if np.isnan(head.forward(batch)).any():
             raise ModelFormatError("it computes what is no number")
     head.truncate(0, len(tokens))

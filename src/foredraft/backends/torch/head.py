@@ -116,6 +116,7 @@ class TorchHead:
     """See `protocols.Head`. It computes with the number of threads that torch had when it was created."""
 
     trees = True
+    block = 0
 
     def __init__(
         self,

@@ -12,6 +12,9 @@ import numpy as np
 from foredraft.backends.llamacpp import abi
 from foredraft.types import Features
 
+COORDINATES, _LAST_COORDINATE = 4, 3
+"""Of a position, at most, with M-RoPE: time, height, width, and one that is not used."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
@@ -45,7 +48,7 @@ class HeadBatch:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(COORDINATES * capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._sequences = np.zeros(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
@@ -62,6 +65,29 @@ class HeadBatch:
 
     def fill(self, parts: Sequence[Pairs], *, wanted: bool) -> Any:
         """The batch with these rows, all with logits or none of them."""
+        self._lay(parts, wanted=wanted)
+        self.native.token = self._token_field
+        return self._with(parts)
+
+    def fill_tokens(self, parts: Sequence[Pairs], *, wanted: bool) -> Any:
+        """The same without hidden states."""
+        self._lay(parts, wanted=wanted)
+        self.native.token, self.native.embd = self._token_field, None
+        return self.native
+
+    def fill_states(self, parts: Sequence[Pairs], *, wanted: bool, coordinates: int = 1) -> Any:
+        """The same with hidden states alone. With `coordinates` numbers of a position, which are those of
+        text: all equal but the last, of four.
+        """
+        count = self._lay(parts, wanted=wanted)
+        for other in range(1, coordinates):
+            equal = self._positions[:count] if other < _LAST_COORDINATE else 0
+            self._positions[other * count : (other + 1) * count] = equal
+        self.native.token = None
+        return self._with(parts)
+
+    def _lay(self, parts: Sequence[Pairs], *, wanted: bool) -> int:
+        """Lay out everything but hidden states; returns the number of rows."""
         end = 0
         for part in parts:
             first, end = end, end + len(part)
@@ -69,23 +95,13 @@ class HeadBatch:
             self._positions[first:end] = self._iota[: len(part)] + part.start
             self._sequences[first:end] = part.seq
         self._wanted[:end] = wanted
-        self.native.token = self._token_field
+        self.native.n_tokens = end
+        return end
+
+    def _with(self, parts: Sequence[Pairs]) -> Any:
         states = parts[0].states if len(parts) == 1 else np.concatenate([part.states for part in parts])
-        return self._with(states)
-
-    def fill_states(self, states: Features, start: int) -> Any:
-        """The batch with hidden states alone, at positions of the first sequence from `start` on."""
-        count = len(states)
-        self._positions[:count] = self._iota[:count] + start
-        self._sequences[:count] = 0
-        self._wanted[:count] = 1
-        self.native.token = None
-        return self._with(states)
-
-    def _with(self, states: Features) -> Any:
         self._states = np.ascontiguousarray(states, np.float32)
         self.native.embd = _pointer(self._states, ctypes.c_float)
-        self.native.n_tokens = len(states)
         return self.native
 
 

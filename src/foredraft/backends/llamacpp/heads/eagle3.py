@@ -77,7 +77,8 @@ class Eagle3Head(NativeHead):
             part = features[first : first + most]
             self._graphs.use(("encode", len(part)), len(part))
             start = 0 if self.window == 1 else self._end[0]  # positions follow those of the cells
-            self._check(lib.llama_encode(self._context, self._batch.fill_states(part, start)))
+            rows = [Pairs(0, start, [0] * len(part), part, 0)]
+            self._check(lib.llama_encode(self._context, self._batch.fill_states(rows, wanted=True)))
             fused[first : first + len(part)] = self._states(len(part))
         return fused
 

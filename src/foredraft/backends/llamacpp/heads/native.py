@@ -56,6 +56,7 @@ class NativeHead:
 
     trees = False
     window = 0
+    block = 0
     _graph = "rows"
     """What is computed, for the graphs that are kept."""
 
@@ -124,7 +125,7 @@ class NativeHead:
         for rows in batch:
             if not 0 <= rows.seq < self.sequences:
                 raise BackendError(f"The head has no sequence {rows.seq}; there are {self.sequences}.")
-            if rows.seq in seen or not rows.tokens or not 0 <= rows.logits <= len(rows.tokens):
+            if rows.seq in seen or not rows.tokens or not 0 <= rows.logits <= self._most_logits(rows):
                 raise BackendError(f"These are no rows of sequence {rows.seq} of a head's forward.")
             seen.add(rows.seq)
             if rows.parents is not None:
@@ -133,6 +134,9 @@ class NativeHead:
                 raise BackendError("A token is not in the vocabulary.")
             self._check_states(rows)
             self._check_place(rows)
+
+    def _most_logits(self, rows: HeadRows) -> int:
+        return len(rows.tokens)
 
     def _check_states(self, rows: HeadRows) -> None:
         if rows.features is not None:
@@ -193,7 +197,7 @@ class NativeHead:
         """
         found: list[tuple[Logits, Features]] = []
         places: list[int] = []
-        forwards = list(_divided(pairs, self._batch.capacity))
+        forwards = list(divided(pairs, self._batch.capacity))
         for parts in forwards:
             self._decode(parts, wanted=wanted)
             if wanted:
@@ -267,7 +271,7 @@ class NativeHead:
         self.close()
 
 
-def _divided(pairs: Sequence[Pairs], most: int) -> Sequence[list[Pairs]]:
+def divided(pairs: Sequence[Pairs], most: int) -> Sequence[list[Pairs]]:
     """The rows in forwards of at most `most`."""
     forwards: list[list[Pairs]] = []
     room = 0

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from foredraft.backends.llamacpp import abi, features, loading, log, trial
 from foredraft.backends.llamacpp.binding import lib
-from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.gguf_file import GGUFSummary, read_gguf
+from foredraft.backends.llamacpp.heads.dflash import DFlashHead
+from foredraft.backends.llamacpp.heads.dflash_file import DFlashFile
 from foredraft.backends.llamacpp.heads.eagle3 import ROWS, Eagle3Head
-from foredraft.backends.llamacpp.heads.eagle3_file import Eagle3File, read_eagle3
+from foredraft.backends.llamacpp.heads.eagle3_file import Eagle3File
+from foredraft.backends.llamacpp.heads.head_file import HeadFile, read_head
 from foredraft.backends.llamacpp.heads.mtp import ChainedHead, MtpHead
 from foredraft.backends.llamacpp.heads.native import NativeHead, Opened
 from foredraft.backends.llamacpp.tokenizer import vocabulary_hash
@@ -101,13 +104,13 @@ class Opener:
 
     def _open_file(self, target: Target, path: Path, sequences: int) -> NativeHead:
         summary = read_gguf(self.path)
-        file = read_eagle3(path, summary)
+        file = read_head(path, summary)
         target.check_watched(file.needs, path.name)
         if not self.in_trial:
             trial.admit_head(summary, file.summary, self.options)
         options = replace(self.options, watch=(), progress=None)
         weights, lines = loading.load_weights(file.summary.path, options, as_they_lie=self.in_trial)
-        alone = file.window == 1
+        alone = isinstance(file, Eagle3File) and file.window == 1
 
         def adjust(params: Any) -> None:
             params.ctx_other = target.context
@@ -116,24 +119,29 @@ class Opener:
 
         try:
             _check_vocabulary(target.info, weights, path)
-            info = _info_of(file, weights, target.info)
-            if alone:
-                settings = self._settings(ROWS, ROWS, 1)
-            else:
-                settings = self._settings(sequences, max(MOST_ROWS, sequences), self.settings.context_length)
-            info = replace(info, memory=log.buffer_sizes(lines))
-            opened = self._opened(target, weights, settings, info, adjust)
+            info = replace(_info_of(file.summary, weights, target.info), memory=log.buffer_sizes(lines))
+            opened = self._opened(target, weights, self._settings_for(file, sequences), info, adjust)
         except BaseException:
             lib.llama_model_free(weights)
             raise
         size = target.model.capabilities.feature_size
 
         def make() -> NativeHead:
+            if isinstance(file, DFlashFile):
+                return DFlashHead(opened, file, size=size, sequences=sequences)
             return Eagle3Head(
                 opened, file.needs, size=size, state=file.state, sequences=sequences, window=file.window
             )
 
         return _made(opened, make)
+
+    def _settings_for(self, file: HeadFile, sequences: int) -> loading.ContextSettings:
+        rows, length = max(MOST_ROWS, sequences), self.settings.context_length
+        if isinstance(file, DFlashFile):  # a block goes beyond the text
+            return self._settings(sequences, rows, length + file.block + 1)
+        if file.window == 1:
+            return self._settings(ROWS, ROWS, 1)
+        return self._settings(sequences, rows, length)
 
     def _settings(self, sequences: int, rows: int, context_length: int) -> loading.ContextSettings:
         return replace(
@@ -166,8 +174,7 @@ class Opener:
         return Opened(context, own, info, target.model.threads, target.model.forget_head)
 
 
-def _info_of(file: Eagle3File, weights: Any, target: ModelInfo) -> ModelInfo:
-    summary = file.summary
+def _info_of(summary: GGUFSummary, weights: Any, target: ModelInfo) -> ModelInfo:
     return replace(
         target,
         name=summary.name,
