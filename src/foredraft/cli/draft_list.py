@@ -7,20 +7,18 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from textwrap import TextWrapper
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.gguf_native import Array
 from foredraft.cli import paths
 from foredraft.cli.prompting import typed_at
 from foredraft.cli.units import size_text
-from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
+from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, printable, quoted
 from foredraft.library.catalogue import heads_dir
-from foredraft.library.heads import packaged_heads
+from foredraft.library.heads import packaged_heads, several_heads
 from foredraft.library.split import is_later_part, model_files, split_stem
 
 
@@ -101,15 +99,32 @@ def list_heads(*, as_json: bool) -> None:
     if not heads:
         click.echo("No heads are installed. To make one for a model: foredraft draft make MODEL")
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "for", "size", "right at depth 1, 2, 3", "made (UTC)", ""):
-        table.add_column(title, overflow="fold")
     for head in heads:
+        click.echo(head.name)
+        wrapper = TextWrapper(
+            shutil.get_terminal_size().columns,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        click.echo(wrapper.fill(printable(", ".join(_about(head)))))
+
+
+def _about(head: InstalledHead) -> Iterator[str]:
+    """What is known of a head, for people."""
+    if head.packaged:
+        yield "packaged"
+    if head.problem:
+        yield head.problem
+    if head.target:
+        yield f"for {head.target}"
+    yield size_text(head.bytes)
+    if head.acceptance:
         right = ", ".join(f"{share:.0%}" for share in _by_depth(head.acceptance))
-        place = "packaged" if head.packaged else ""
-        words = (head.name, head.target or head.problem, size_text(head.bytes), right, head.made, place)
-        table.add_row(*(escape(word) for word in words))
-    Console(highlight=False).print(table)
+        yield f"right at depth 1, 2, 3: {right}"
+    if head.made:
+        yield f"made {head.made} UTC"
 
 
 def _by_depth(joint: tuple[float, ...]) -> Iterator[float]:
@@ -124,12 +139,11 @@ def _by_depth(joint: tuple[float, ...]) -> Iterator[float]:
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, *, yes: bool) -> None:
-    """Remove an installed head. NAME is one of 'foredraft draft list', or the beginning of one."""
+    """Remove an installed head. NAME is one of 'foredraft draft list', or the beginning of one; or a path."""
     if not name:
         raise ConfigError("No name was given.", hint="'foredraft draft list' shows the names.")
     heads = installed_heads()
-    exact = [head for head in heads if head.name == name.removesuffix(".gguf")]
-    found = exact or [head for head in heads if head.name.startswith(name) or head.target == name]
+    found = _named(name, heads)
     if not found:
         raise ModelNotFoundError(
             f"There is no installed head {quoted(name)}.",
@@ -137,10 +151,7 @@ def remove(name: str, *, yes: bool) -> None:
         )
     found = [head for head in found if not head.packaged] or found
     if len(found) > 1:
-        raise ConfigError(
-            f"Several heads are called like that: {', '.join(head.name for head in found)}.",
-            hint="Give the whole name.",
-        )
+        raise several_heads(name, [head.path for head in found])
     [head] = found
     if head.packaged:
         raise ConfigError(
@@ -155,6 +166,16 @@ def remove(name: str, *, yes: bool) -> None:
             return
     _delete(Path(head.path))
     click.echo(f"Removed {head.name}.")
+
+
+def _named(name: str, heads: list[InstalledHead]) -> list[InstalledHead]:
+    """The heads of that path or file name, else of that name, else of that beginning or target."""
+    file = Path(name).name if name.endswith(".gguf") else None
+    return (
+        [head for head in heads if head.path == name or Path(head.path).name == file]
+        or [head for head in heads if head.name == name]
+        or [head for head in heads if head.name.startswith(name) or head.target == name]
+    )
 
 
 def _delete(path: Path) -> None:

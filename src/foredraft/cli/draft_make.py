@@ -15,6 +15,7 @@ from rich.console import Console
 
 from foredraft.cli import paths
 from foredraft.cli.completion import complete_files, complete_models
+from foredraft.cli.head_files import check_no_head
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.loading import find_model
 from foredraft.cli.options import model_options, take_model_options
@@ -22,7 +23,7 @@ from foredraft.cli.render import stderr_console
 from foredraft.cli.units import size_text
 from foredraft.cli.values import Number
 from foredraft.draft.make.job import JUDGING, Made, Stage, Wishes, check_target, making
-from foredraft.draft.make.workfolder import drop_rows
+from foredraft.draft.make.workfolder import HEAD, drop_rows
 from foredraft.draft.make.write import safetensors_package
 from foredraft.draft.result import Result, as_dict, sentence
 from foredraft.errors import ConfigError
@@ -105,6 +106,7 @@ def make(model: str | None, **options: Any) -> None:
     began = perf_counter()
     files = _Files(**{name: options.pop(name) for name in ("output", "safetensors", "install", "as_json")})
     path = find_model(model)
+    check_no_head(path, options["llama_library"])
     target = check_target(path)
     work = options.pop("work") or paths.making_dir() / target.hash[:DIGITS]
     minutes, traces, prompts = (options.pop(name) for name in ("minutes", "traces", "prompts"))
@@ -248,7 +250,7 @@ class _Ending:
         from foredraft.draft.make.judge import judge
 
         files, head = self._files, self._head
-        place = files.output or self._wishes.work / "head.gguf"
+        place = files.output or self._wishes.work / HEAD
         head.write(place)
         if files.safetensors is not None:
             head.write_safetensors(files.safetensors)

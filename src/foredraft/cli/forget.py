@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import click
 from foredraft.cli import paths
 from foredraft.cli.prompting import typed_at
 from foredraft.cli.units import counted, size_text
+from foredraft.draft.make.workfolder import HEAD
 from foredraft.drafters import suffix_store
 from foredraft.engine import profile_store as profiles
 from foredraft.engine.prefix import file_format
@@ -46,7 +48,7 @@ def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
     """
     try:
         memories = remembered()
-        kept = profile_files()
+        kept, heads = profile_files(), heads_made()
     except OSError as error:
         raise ConfigError(f"{paths.cache_dir()} cannot be read: {error.strerror or error}.") from error
     if with_profiles and kept:
@@ -57,6 +59,8 @@ def forget(*, yes: bool, dry_run: bool, with_profiles: bool) -> None:
         click.echo(f"Nothing is stored in {paths.cache_dir()}.")
     for memory in memories:
         click.echo(f"  {memory}")
+    for head in heads:
+        click.echo(f"Kept: {head}, a head that was made and not installed.")
     if kept and not with_profiles:
         click.echo(f"Not erased without --profiles: {kept}.")
     if memories:
@@ -77,7 +81,8 @@ def remembered() -> list[Memory]:
     store = paths.store_dir()
     files = suffix_store.remembered(store)
     history = paths.history_file()
-    making = [file for file in sorted(paths.making_dir().rglob("*")) if file.is_file()]
+    made = heads_made()
+    making = [file for file in sorted(paths.making_dir().rglob("*")) if file.is_file() and file not in made]
     kinds = {
         "past outputs": [file for file in files if file.name.startswith("suffix-")],
         "n-gram counts": [file for file in files if not file.name.startswith("suffix-")],
@@ -92,6 +97,11 @@ def remembered() -> list[Memory]:
     ]
 
 
+def heads_made() -> list[Path]:
+    """Heads that were made and not installed: they contain no text. Raises OSError."""
+    return sorted(paths.making_dir().glob(f"*/{HEAD}"))
+
+
 def profile_files() -> Memory | None:
     """The profiles of models, or None if there are none. Raises OSError."""
     found = profiles.files(profiles.profiles_dir(paths.cache_dir()))
@@ -104,13 +114,27 @@ def _agreed() -> bool:
     return click.confirm("Erase this?")
 
 
+def _forget_making() -> None:
+    """Erase what heads were made from, and keep the heads. Raises OSError."""
+    for folder in paths.making_dir().glob("*"):
+        if not (folder / HEAD).is_file():
+            shutil.rmtree(folder)
+            continue
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != HEAD:
+                path.unlink()
+    with suppress(OSError):  # heads are in it, or it is not there
+        paths.making_dir().rmdir()
+
+
 def _erase(memories: Sequence[Memory]) -> None:
     try:
         suffix_store.forget(paths.store_dir())
         file_format.forget(file_format.prefixes_dir(paths.cache_dir()))
         paths.history_file().unlink(missing_ok=True)
-        if paths.making_dir().exists():
-            shutil.rmtree(paths.making_dir())
+        _forget_making()
         if any(memory.what == PROFILES for memory in memories):
             profiles.erase(profiles.profiles_dir(paths.cache_dir()))
     except OSError as error:

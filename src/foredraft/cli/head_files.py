@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
-from foredraft.errors import ForedraftError
+from foredraft.errors import ForedraftError, UnsupportedModelError
 from foredraft.library.heads import resolve_head
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from foredraft.cli.model_summary import Summary
 
 KINDS = ("eagle3", "dflash", "dspark")
 
@@ -18,7 +20,26 @@ KINDS = ("eagle3", "dflash", "dspark")
 def is_head(name: str | Path) -> bool:
     """Whether a path, or the name of a head in the models folder, is a head; False if it cannot be read."""
     try:
-        summary = summary_of(resolve_head(str(name), models_dir()))
+        return _is_head(summary_of(resolve_head(str(name), models_dir())))
     except ForedraftError:
         return False
+
+
+def check_no_head(path: Path, llama_library: Path | None = None) -> None:
+    """Raises UnsupportedModelError for a head where a model is wanted, before anything else is found to lack.
+    What cannot be read is left to loading it.
+    """
+    try:
+        head = _is_head(summary_of(path, llama_library))
+    except ForedraftError:
+        return
+    if head:
+        raise UnsupportedModelError(
+            f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
+            hint="Name the model, and its head: foredraft run -m MODEL --speculate "
+            f"'auto;heads:model={path}'\nWhether it helps there: foredraft draft score MODEL {path}",
+        )
+
+
+def _is_head(summary: Summary) -> bool:
     return any(kind in summary.architecture.lower() for kind in KINDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft.cli.head_files import is_head
+from foredraft.cli.head_files import check_no_head
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import cache_dir, locate, models_dir, other_programs
@@ -19,7 +19,6 @@ from foredraft.errors import (
     ModelFormatError,
     ModelNotFoundError,
     RequestError,
-    UnsupportedModelError,
 )
 from foredraft.library.heads import resolve_head
 from foredraft.registry import backend_for, check_speculation
@@ -108,16 +107,9 @@ def load_engine(
     check_drafts(speculation)
     path = find_model(model)
     if chats:
+        check_no_head(path, options.get("llama_library"))
         check_chat_template(path, options.get("llama_library"))
-    try:
-        [engine] = load_engines(path, [speculation], options, console)
-    except UnsupportedModelError as failed:
-        if not is_head(path):
-            raise
-        raise UnsupportedModelError(
-            f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
-            hint=f"Name the model, and its head: -m MODEL --speculate 'auto;heads:model={path}'",
-        ) from failed
+    [engine] = load_engines(path, [speculation], options, console)
     if chats and (error := engine.model.tokenizer.template_traits.error) is not None:
         engine.close()
         raise RequestError(
@@ -145,6 +137,7 @@ def load_engines(
 
     for speculation in speculations:
         check_speculation(speculation)
+    check_no_head(find_model(model), options.get("llama_library"))
     ctrl_c = HeldCtrlC()
     spinner = _Spinner(ctrl_c)
     with ctrl_c, console.status(spinner):

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foredraft.errors import ModelError, ModelNotFoundError, quoted
+from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
 from foredraft.library.catalogue import heads_dir, stem_of
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.names import as_path
@@ -23,7 +23,7 @@ from foredraft.library.stored import is_head_name, quantization_of
 from foredraft.library.survey import Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 ENDINGS = ("-eagle3", ".eagle3", "-dspark", ".dspark", "-dflash", ".dflash", ".head")
 DIGITS = 16
@@ -35,20 +35,40 @@ PACKAGED = Path(__file__).parents[1] / "heads"
 
 def resolve_head(name: str, folder: Path) -> Path:
     """The head that a name or path refers to: a file, or a folder of safetensors; names are those of heads in
-    `folder`, the models folder, and of packaged ones, with or without extension, in any case. Raises
-    ModelNotFoundError.
+    `folder`, the models folder, and of packaged ones, with or without extension, in any case, or the
+    beginning of one. Raises ModelNotFoundError, and ConfigError for a name of several heads.
     """
     path = as_path(name)
     if path.is_file() or is_repository(path):
         return repository_of(path) or model_files(path)[0]
     wanted = name.casefold()
-    for found in _heads_in(folder):
-        if wanted in (found.name.casefold(), found.name.removesuffix(".gguf").casefold(), _stem(found)):
-            return found
+    for matches in (_is_called, _begins_with):
+        for heads in (_heads_in(folder), packaged_heads()):
+            found = list(dict.fromkeys(head for head in heads if matches(head, wanted)))
+            if len(found) > 1:
+                raise several_heads(name, [str(head) for head in found])
+            if found:
+                return found[0]
     raise ModelNotFoundError(
         f"There is no head {quoted(name)}.",
         hint=f"Name its file, or put it into {heads_dir(folder)}.",
     )
+
+
+def several_heads(name: str, found: Sequence[str]) -> ConfigError:
+    """The error for a name that is not enough."""
+    return ConfigError(
+        f"Several heads are called {quoted(name)}: {', '.join(found)}.",
+        hint="Give more of its name, or its path.",
+    )
+
+
+def _is_called(head: Path, wanted: str) -> bool:
+    return wanted in (head.name.casefold(), head.name.removesuffix(".gguf").casefold(), _stem(head))
+
+
+def _begins_with(head: Path, wanted: str) -> bool:
+    return bool(wanted) and head.name.casefold().startswith(wanted)
 
 
 def head_of(model: Path, folder: Path, weights_hash: Callable[[Path], str]) -> Path | None:
@@ -88,13 +108,12 @@ def _ending(stem: str) -> str:
 
 
 def _heads_in(folder: Path) -> Iterable[Path]:
-    """All heads in the models folder, whatever they belong to, those of `heads` first; then packaged ones."""
+    """All heads in the models folder, whatever they belong to."""
     yield from _heads_of(heads_dir(folder))
     for path in Survey(folder).files(folder):
         found = path if path.suffix == ".gguf" else path.parent
         if is_head_name(found.name) and _is_head(found):
             yield found
-    yield from packaged_heads()
 
 
 def _stem(path: Path) -> str:

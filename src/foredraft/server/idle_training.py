@@ -13,9 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
+
+from foredraft.registry import missing_dependency
+from foredraft.server.settings import ModelSettings
 
 AFTER_S = 300.0
 """Seconds without a request after which it begins, or goes on."""
@@ -115,10 +119,29 @@ class IdleTraining:
             child.wait()
 
 
-def make_command(model: Path, threads: int) -> list[str]:
-    """The command that trains a head for a model."""
-    command = [sys.executable, "-m", "foredraft", "draft", "make", str(model), "--minutes", str(MINUTES)]
-    return [*command, "--threads", str(threads)] if threads else command
+def check_packages() -> None:
+    """Raises MissingDependencyError where a package is missing that training needs; imports none."""
+    for package in ("torch", "gguf"):
+        if find_spec(package) is None:
+            raise missing_dependency(package, "idle_training, which trains a head,", extra="draft")
+
+
+def make_command(path: Path, model: ModelSettings, llama_library: str | Path | None) -> list[str]:
+    """The command that trains a head for a model, which loads it as the server does, but for the length of
+    the context.
+    """
+    command = [sys.executable, "-m", "foredraft", "draft", "make", str(path), "--minutes", str(MINUTES)]
+    options: dict[str, object] = {
+        "--threads": model.threads,
+        "--gpu-layers": model.gpu_layers,
+        "--mem": model.memory,
+        "--batch": model.batch,
+        "--ubatch": model.ubatch,
+        "--kv-type": model.kv_type,
+    }
+    if llama_library is not None:
+        options["--llama-library"] = llama_library
+    return [*command, *(f"{name}={value}" for name, value in options.items())]
 
 
 def spawner(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[], Child]:

@@ -25,7 +25,7 @@ from foredraft.server.connection import (
     Patience,
     watch,
 )
-from foredraft.server.idle_training import IdleTraining, make_command, spawner
+from foredraft.server.idle_training import IdleTraining, check_packages, make_command, spawner
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
 
@@ -109,7 +109,7 @@ def _training(
     settings: ServerSettings, other_programs: OtherPrograms | None, environment: Mapping[str, str]
 ) -> IdleTraining | None:
     """What trains a head for the default model, if the settings want that. Raises ConfigError where it
-    cannot, and what finding the model raises.
+    cannot, MissingDependencyError, and what finding the model raises.
     """
     name = settings.find_model(None)
     if not settings.idle_training or name is None:
@@ -121,7 +121,8 @@ def _training(
             f"idle_training: {path.name} is not a GGUF file; heads are trained for those only.",
             hint="Remove idle_training from the settings.",
         )
-    command = make_command(path, settings.models[name].threads)
+    check_packages()
+    command = make_command(path, settings.models[name], settings.llama_library)
     return IdleTraining(spawner(command, {**environment, "FOREDRAFT_CACHE": str(kept.cache_dir)}))
 
 

@@ -20,10 +20,11 @@ from foredraft.cli import draft_make, paths
 from foredraft.draft.make import job
 from foredraft.draft.make.sizes import Sizes
 from foredraft.draft.make.write import HeadFacts, write_gguf
+from foredraft.errors import ConfigError
 from foredraft.library import heads as library_heads
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.fingerprint import fingerprint_of
-from foredraft.library.heads import head_of
+from foredraft.library.heads import head_of, resolve_head
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +274,48 @@ def test_a_head_in_several_files_is_one(foredraft: Command) -> None:
     assert head["bytes"] == sum(part.stat().st_size for part in parts)
     assert foredraft("draft", "remove", "0123-m", "--yes").code == 0
     assert not list(folder.iterdir())
+
+
+def test_the_list_fits_80_columns_and_breaks_no_name(foredraft: Command, model: Path) -> None:
+    name = "0123456789abcdef-SmolLM2-135M-Instruct.Q4_1"
+    installed(model, f"{name}.gguf", "SmolLM2 135M Instruct, a model whose name is rather long")
+    lines = foredraft("draft", "list").out.splitlines()
+    assert name in lines
+    assert max(map(len, lines)) < 80
+    assert "50%, 40%, 50%" in "\n".join(lines)
+
+
+def test_several_heads_of_one_name_need_more_of_it(foredraft: Command, model: Path) -> None:
+    """To remove one, and to draft with one."""
+    one, two = installed(model, "abcd1-one.gguf"), installed(model, "abcd2-two.gguf")
+    for ran in (
+        foredraft("draft", "remove", "abcd", "--yes"),
+        foredraft("run", "-m", model, "--speculate", "heads:model=abcd", "Hi"),
+    ):
+        assert ran.code == 2
+        assert one.name in ran.err.replace("\n", "")
+        assert two.name in ran.err.replace("\n", "")
+    assert resolve_head("ABCD2", paths.models_dir()) == two
+    folder = one.with_suffix("")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"")
+    assert foredraft("draft", "remove", "abcd1-one", "--yes").code == 2
+    with pytest.raises(ConfigError, match="Several heads"):
+        resolve_head("abcd1-one", paths.models_dir())
+    assert foredraft("draft", "remove", one.name, "--yes").code == 0
+    assert (one.exists(), folder.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("command", [("run", "-m"), ("chat", "-m"), ("bench",), ("draft", "make")])
+def test_a_head_is_no_model(foredraft: Command, model: Path, command: tuple[str, ...]) -> None:
+    """That it is one is said before anything that it lacks."""
+    head = installed(model, "aaaa-one.gguf")
+    ran = foredraft(*command, head, *(("Hi",) if command[0] == "run" else ()))
+    assert ran.code == 2
+    assert "is a head" in ran.err
+    assert "heads:model=" in ran.err
+    assert "chat template" not in ran.err
 
 
 def test_without_a_name_nothing_is_removed(foredraft: Command, model: Path) -> None:

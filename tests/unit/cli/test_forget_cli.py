@@ -73,6 +73,25 @@ def test_erasing(foredraft: Command, memory: list[Path], own_cache: Path) -> Non
     assert (again.code, again.out) == (0, f"Nothing is stored in {own_cache}.\n")
 
 
+def test_a_head_that_is_not_installed_is_kept_and_named(
+    foredraft: Command, memory: list[Path], own_cache: Path
+) -> None:
+    """It contains no text; what it was made from goes."""
+    work = memory[-1].parent
+    head = work / "head.gguf"
+    head.write_bytes(b"head")
+    (work / "rows").mkdir()
+    (work / "rows" / "tokens.i32").write_bytes(b"text")
+    asked = foredraft("forget", "--dry-run")
+    assert f"Kept: {head}" in asked.out
+    ran = foredraft("forget", "--yes")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"Kept: {head}" in ran.out
+    assert kept(own_cache) == {*STAYS, str(head.relative_to(own_cache))}
+    assert not (work / "rows").exists()
+    assert "Nothing is stored" in foredraft("forget").out
+
+
 def test_only_looking(foredraft: Command, memory: list[Path], own_cache: Path) -> None:
     before = kept(own_cache)
     ran = foredraft("forget", "--dry-run", "--yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from foredraft.errors import ConfigError
+from foredraft.cli.draft_make import make
+from foredraft.errors import ConfigError, MissingDependencyError
+from foredraft.server import idle_training
 from foredraft.server.idle_training import IdleTraining, make_command, spawner
 from foredraft.server.run import _training
 from foredraft.server.settings import ModelSettings, ServerSettings
@@ -149,10 +152,44 @@ def test_the_command_makes_a_head_of_the_default_model(tmp_path: Path) -> None:
     assert _training(ServerSettings(models=models, cache_dir=tmp_path), None, {}) is None
     wanted = ServerSettings(models=models, cache_dir=tmp_path, idle_training=True)
     assert _training(wanted, None, {}) is not None
-    command = make_command(model, 2)
+    command = make_command(model, models["m"], None)
     assert command[1:5] == ["-m", "foredraft", "draft", "make"]
     assert command[5] == str(model)
-    assert command[-2:] == ["--threads", "2"]
+    assert "--threads=2" in command
+
+
+def test_the_model_is_loaded_as_the_server_loads_it(tmp_path: Path) -> None:
+    """The command takes these options, and they are those of the settings."""
+    settings = ModelSettings(
+        path="m.gguf", threads=3, gpu_layers=7, memory="ram", batch=64, ubatch=32, kv_type="q8_0/f16"
+    )
+    library = tmp_path / "libllama.so"
+    command = make_command(tmp_path / "m.gguf", settings, library)
+    found = make.make_context("make", command[5:]).params
+    for name in ("threads", "gpu_layers", "memory", "batch", "ubatch", "kv_type"):
+        assert found[name] == getattr(settings, name)
+    assert found["llama_library"] == library
+    unset = make.make_context(
+        "make", make_command(tmp_path / "m.gguf", ModelSettings(path="m.gguf"), None)[5:]
+    )
+    assert unset.params["gpu_layers"] == -1
+    assert unset.params["llama_library"] is None
+
+
+@pytest.mark.parametrize("package", ["torch", "gguf"])
+def test_without_a_package_the_server_says_so_at_its_start(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    monkeypatch.setattr(
+        idle_training, "find_spec", lambda name: None if name == package else importlib.util.find_spec(name)
+    )
+    settings = ServerSettings(
+        models={"m": ModelSettings(path=str(model))}, cache_dir=tmp_path, idle_training=True
+    )
+    with pytest.raises(MissingDependencyError, match=f"idle_training.*{package}"):
+        _training(settings, None, {})
 
 
 def test_a_folder_of_safetensors_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 interrupted or killed.
 
 `recipe.json` says for which model it is; `answers.jsonl`, `rows/`, `checkpoint.pt` are the stages' own;
-`spent.json` has the seconds of each. One process uses it at a time.
+`spent.json` has the seconds of each, `head.gguf` is the head that was made. One process uses it at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from foredraft.files import write_atomically
 VERSION = 1
 
 ROWS = "rows"
+
+HEAD = "head.gguf"
+"""The head that was made, as long as it is not installed."""
 
 LARGEST = 8_000_000_000
 """Bytes of rows at most."""
