@@ -65,7 +65,7 @@ def write_head(target: Path, path: Path, *, vocabulary: int, kind: str, window: 
     writer.add_uint32("eagle3.target_hidden_size", embd)
     if window:
         writer.add_uint32("foredraft.window", window)
-    _copy_tokenizer(reader, writer)
+    copy_tokenizer(reader, writer)
     _add_weights(writer, embd, wide, embd // heads * kv_heads, vocabulary, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -74,7 +74,7 @@ def write_head(target: Path, path: Path, *, vocabulary: int, kind: str, window: 
     return path
 
 
-def _copy_tokenizer(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+def copy_tokenizer(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
     for key, field in reader.fields.items():
         if key.startswith("tokenizer.ggml."):
             kind, *of = field.types

@@ -53,7 +53,7 @@ def target(*, trees: bool = True, **changes: Any) -> FakeModel:
 
 
 def drafter(
-    model: Model, logits: LogitsFunction = LANGUAGE, *, window: int = 0, kept: int = 512
+    model: Model, logits: LogitsFunction = LANGUAGE, *, window: int = 0, block: int = 0, kept: int = 512
 ) -> HeadsDrafter:
     assert isinstance(model, FakeModel)
     tokenizer = model.tokenizer
@@ -61,7 +61,7 @@ def drafter(
         model.info.vocab_size, tokenizer.end_tokens, lambda it: compile_constraint(it, tokenizer)
     )
     trees = model.capabilities.trees
-    head = FakeHead(model, window=window, trees=trees, logits=logits)
+    head = FakeHead(model, window=window, trees=trees, block=block, logits=logits)
     return HeadsDrafter(head, sampler, end_tokens=tokenizer.end_tokens, window=kept, trees=trees)
 
 
@@ -72,14 +72,20 @@ def drafter(
     concurrent=[False, True],
     trees=[False, True],
     window=[0, 1],
-    ids={"concurrent": ["alone", "concurrent"], "trees": ["chains", "trees"], "window": ["all", "last"]},
+    block=[0, 6],
+    ids={
+        "concurrent": ["alone", "concurrent"],
+        "trees": ["chains", "trees"],
+        "window": ["all", "last"],
+        "block": ["steps", "blocks"],
+    },
 )
 def test_heads_leave_the_text_as_it_is(
-    head: str, planner: str, settings: str, concurrent: bool, trees: bool, window: int
+    head: str, planner: str, settings: str, concurrent: bool, trees: bool, window: int, block: int
 ) -> None:
     assert_lossless(
         lambda: target(trees=trees),
-        lambda model: [drafter(model, HEADS[head], window=window)],
+        lambda model: [drafter(model, HEADS[head], window=window, block=block)],
         PROMPTS,
         SETTINGS[settings],
         concurrent=concurrent,
@@ -87,39 +93,45 @@ def test_heads_leave_the_text_as_it_is(
     )
 
 
-@matrix(settings=["greedy", "warm"], concurrent=[False, True], window=[0, 1])
-def test_of_a_right_head_all_is_accepted(settings: str, concurrent: bool, window: int) -> None:
+@matrix(settings=["greedy", "warm"], concurrent=[False, True], window=[0, 1], block=[0, 1, 6])
+def test_of_a_right_head_all_is_accepted(settings: str, concurrent: bool, window: int, block: int) -> None:
+    """A block's rows are those after the likeliest tokens, so a sampled one makes the rest a guess."""
     model = target(trees=False)
-    with Engine(model, drafters=[drafter(model, window=window)]) as engine:
+    with Engine(model, drafters=[drafter(model, window=window, block=block)]) as engine:
         if concurrent:
             answers = engine.run([engine.add(prompt, SETTINGS[settings]) for prompt in PROMPTS])
         else:
             answers = [engine.generate(prompt, SETTINGS[settings]) for prompt in PROMPTS]
     for answer in answers:
         [stats] = answer.speculation.drafters.values()
-        assert stats.accepted == stats.drafted > 40
+        if settings == "greedy" or block < 2:
+            assert stats.accepted == stats.drafted > (25 if block == 1 else 40)
+        assert stats.accepted > 15
         assert answer.speculation.exact
 
 
+@pytest.mark.parametrize("block", [0, 6])
 @pytest.mark.parametrize("settings", ["greedy", "warm"])
-def test_preempted_requests_go_on_with_their_head(settings: str) -> None:
+def test_preempted_requests_go_on_with_their_head(settings: str, block: int) -> None:
     params, prompts = SETTINGS[settings], [[1, 2, 3], [4, 5, 6], [7, 8]]
     with Engine(target(trees=False)) as plain:
         expected = [plain.generate(prompt, params).tokens for prompt in prompts]
     for kept in (6, 512):
         model = target(trees=False, kv_cells=100)
-        with Engine(model, drafters=[drafter(model, kept=kept)]) as engine:
+        with Engine(model, drafters=[drafter(model, block=block, kept=kept)]) as engine:
             answers = engine.run([engine.add(prompt, params) for prompt in prompts])
             assert engine.preemptions > 0
         assert [answer.tokens for answer in answers] == expected
-        assert all((answer.speculation.acceptance_length or 0.0) > 2 for answer in answers)
+        least = 1.3 if block and settings == "warm" else 2.0
+        assert all((answer.speculation.acceptance_length or 0.0) > least for answer in answers)
         assert not [note for answer in answers for note in answer.speculation.notes]
 
 
-def test_a_head_begins_after_a_cached_prefix() -> None:
+@pytest.mark.parametrize("block", [0, 6])
+def test_a_head_begins_after_a_cached_prefix(block: int) -> None:
     params = SETTINGS["greedy"]
     model = target(trees=False)
-    made = drafter(model)
+    made = drafter(model, block=block)
     with Engine(model, drafters=[made]) as engine:
         first = engine.generate(PROMPTS[2], params)
         turn = [*PROMPTS[2], *first.tokens, 4]
@@ -166,9 +178,10 @@ def test_constraints_are_respected_by_drafts(
         assert stats.accepted > 5
 
 
+@pytest.mark.parametrize("block", [0, 2], ids=["steps", "blocks"])
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_sampled_rules_with_a_reduced_vocabulary_follow_the_target(
-    verify: VerifyRule, is_nightly: bool
+    verify: VerifyRule, block: int, is_nightly: bool
 ) -> None:
     """Two tokens of a target over six, drafted by a head that knows three of them, against the exact
     distribution. The limit of the statistic is passed once in a million runs.
@@ -183,7 +196,7 @@ def test_sampled_rules_with_a_reduced_vocabulary_follow_the_target(
     trials = 6000 if is_nightly else 3000
     model = FakeModel(6, logits=small, features=("next",), trees=False)
     counts, accepted = np.zeros((6, 6)), 0
-    with Engine(model, drafters=[drafter(model, known)]) as engine:
+    with Engine(model, drafters=[drafter(model, known, block=block)]) as engine:
         for seed in range(trials):
             params = SamplingParams(temperature=1.0, seed=seed, max_tokens=4, verify=verify, ignore_eos=True)
             answer = engine.generate([0, 3], params)
@@ -193,4 +206,4 @@ def test_sampled_rules_with_a_reduced_vocabulary_follow_the_target(
     rows /= rows.sum(axis=1, keepdims=True)
     expected = trials * (rows[3] @ rows)[:, None] * rows
     assert float(((counts - expected) ** 2 / expected).sum()) < 90.5  # 35 degrees of freedom
-    assert accepted > trials // 2
+    assert accepted > trials // (3 if block else 2)
