@@ -85,6 +85,19 @@ ROUNDING = 0.005
 """Acceptance that a smaller format may cost."""
 
 
+UNREADABLE = (
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    UnpicklingError,
+)
+"""What reading a damaged checkpoint raises."""
+
+
 class Stage(NamedTuple):
     """What is being done: how far it is (0 to 1), a few words on it, and in how many seconds all stages are
     done, at most.
@@ -235,6 +248,12 @@ class _Job:
     def run(self) -> TrainedHead:
         with self.clock.stage(ANSWERS):
             self._answers()
+        before = self._made_before()
+        if before is not None:
+            self._note(
+                "It was made before. With more time (--minutes) or more answers it is trained further."
+            )
+            return before
         with self.clock.stage(FEATURES):
             self._features()
         parts = self._store.parts([answer.prompt for answer in self._file.answers])
@@ -372,12 +391,41 @@ class _Job:
             )
         with self.clock.stage(WEIGHTS):
             trainer, vocabulary = self._resumed(examples)
-        if trainer.progress.done:
-            self._note("The training had ended before; with more time (--minutes) it goes on.")
+        self._folder.note(None)
         with self.clock.stage(TRAINING):
             self._run(trainer)
         with self.clock.stage(JUDGING):
-            return _finished(self._target, trainer, vocabulary, (len(examples.training), self._unseen))
+            made = _finished(self._target, trainer, vocabulary, (len(examples.training), self._unseen))
+        self._folder.note({
+            "seconds": self._wishes.seconds,
+            "answers": len(self._file.answers),
+            "unseen": [number for number, found in enumerate(self._file.answers) if found in self._unseen],
+            "kind": made.kind,
+            "acceptance": list(made.acceptance.joint),
+            "places": made.acceptance.rows,
+            "tokens": made.tokens,
+            "made": made.facts.made,
+        })  # fmt: skip
+        return made
+
+    def _made_before(self) -> TrainedHead | None:
+        """The head that an earlier run finished of these answers, in no less time; None if there is none."""
+        from foredraft.draft.make.training import Acceptance, stored_head
+
+        noted, answers = self._folder.noted(), self._file.answers
+        try:
+            if noted["answers"] != len(answers) or noted["seconds"] < self._wishes.seconds:
+                return None
+            width = self._target.summary.embedding_length
+            network, vocabulary = stored_head(self._folder.checkpoint, width)
+            acceptance = Acceptance(tuple(noted["acceptance"]), noted["places"])
+            facts = _facts(self._target, network.sizes, acceptance, str(noted["made"]))
+            unseen = tuple(answers[number] for number in noted["unseen"])
+            return TrainedHead(
+                facts, network.matrices(), vocabulary, noted["kind"], acceptance, noted["tokens"], unseen
+            )
+        except UNREADABLE:  # it is made again
+            return None
 
     def _run(self, trainer: Trainer) -> None:
         """Train until the time is over, or nothing is gained any more."""
@@ -413,16 +461,7 @@ class _Job:
                 trainer = self._trainer(examples, vocabulary)
                 trainer.resume(checkpoint)
                 return trainer, vocabulary
-            except (
-                RuntimeError,
-                ValueError,
-                LookupError,
-                TypeError,
-                AttributeError,
-                EOFError,
-                OSError,
-                UnpicklingError,
-            ):
+            except UNREADABLE:
                 self._note(f"{checkpoint} is damaged or of another version: the training begins again.")
                 checkpoint.unlink(missing_ok=True)
         counts = self._counts(examples)
@@ -489,9 +528,14 @@ def _finished(
     kind = next(kind for kind in FORMATS if acceptances[kind].joint[0] >= best - ROUNDING)
     trainer.network.read(rounded(arrays, kind))
     acceptance = trainer.acceptance(final=True)
-    sizes: Sizes = trainer.network.sizes
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    facts = _facts(target, trainer.network.sizes, acceptance, made)
+    return TrainedHead(facts, arrays, vocabulary, kind, acceptance, *data)
+
+
+def _facts(target: Target, sizes: Sizes, acceptance: Acceptance, made: str) -> HeadFacts:
     summary = target.summary
-    facts = HeadFacts(
+    return HeadFacts(
         name=f"{summary.name} head",
         sizes=sizes,
         layers=target.layers,
@@ -501,6 +545,5 @@ def _finished(
         target_vocabulary=summary.vocab_size,
         context_length=summary.context_length,
         acceptance=acceptance.joint,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        made=made,
     )
-    return TrainedHead(facts, arrays, vocabulary, kind, acceptance, *data)

@@ -73,9 +73,12 @@ class HeadNetwork(nn.Module):  # type: ignore[misc]
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def matrices(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Arrays by the names of the GGUF format, without queries and keys."""
+        """Arrays by the names of the GGUF format, without queries and keys: copies, which `read` leaves as
+        they are.
+        """
         return {
-            _stored(name): tensor.detach().float().cpu().numpy() for name, tensor in self.state_dict().items()
+            _stored(name): tensor.detach().float().cpu().numpy().copy()
+            for name, tensor in self.state_dict().items()
         }
 
     def read(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foredraft.draft.make.sizes import STEPS
+from foredraft.draft.make.sizes import STEPS, sizes_for
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.torch_head import HeadNetwork
 from foredraft.draft.make.workfolder import size
@@ -378,6 +378,20 @@ def stored_vocabulary(path: Path) -> npt.NDArray[np.int64]:
         "vocabulary"
     ].numpy()
     return tokens
+
+
+def stored_head(path: Path, width: int) -> tuple[HeadNetwork, npt.NDArray[np.int64]]:
+    """The best head of a checkpoint, and the tokens that it proposes. Raises what `Trainer.resume` does."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    vocabulary: npt.NDArray[np.int64] = state["vocabulary"].numpy()
+    network = HeadNetwork(
+        sizes_for(width, len(vocabulary)),
+        scale=torch.ones(3 * width),
+        output=torch.empty(len(vocabulary), width),
+        output_norm=torch.ones(width),
+    )
+    network.load_state_dict(state["best"][1])
+    return network, vocabulary
 
 
 def lower_precision(device: str) -> Callable[[], AbstractContextManager[Any]]:

@@ -2,7 +2,8 @@
 interrupted or killed.
 
 `recipe.json` says for which model it is; `answers.jsonl`, `rows/`, `checkpoint.pt` are the stages' own;
-`spent.json` has the seconds of each, `head.gguf` is the head that was made. One process uses it at a time.
+`spent.json` has the seconds of each, `head.gguf` is the head that was made, and `made.json` what it was made
+of, so that the same command has nothing to do. One process uses it at a time.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class WorkFolder:
         self.answers = path / "answers.jsonl"
         self.rows = path / ROWS
         self.checkpoint = path / "checkpoint.pt"
+        self.made = path / "made.json"
         self._spent = path / "spent.json"
         self._times: dict[str, float] | None = None
         recipe = {"version": VERSION, **recipe}
@@ -101,6 +103,17 @@ class WorkFolder:
         """Add seconds to a stage. Raises OSError."""
         self._times = {**self._all_times(), stage: self.spent(stage) + seconds}
         write_atomically(self._spent, json.dumps(self._times).encode() + b"\n")
+
+    def note(self, result: dict[str, Any] | None) -> None:
+        """Keep what a head was made of; None: none is made any more. Raises OSError."""
+        if result is None:
+            self.made.unlink(missing_ok=True)
+        else:
+            write_atomically(self.made, json.dumps(result).encode() + b"\n")
+
+    def noted(self) -> dict[str, Any]:
+        """What was kept of the head that was made last; an empty object if there is none."""
+        return _read(self.made)
 
     def _all_times(self) -> dict[str, float]:
         """Seconds by stage; read once, as they are asked for with every token."""

@@ -128,6 +128,15 @@ def test_rounding_is_that_of_the_file(network: HeadNetwork, facts: HeadFacts, tm
         )
 
 
+def test_rounding_one_format_leaves_the_weights_for_the_next(network: HeadNetwork) -> None:
+    """Matrices are copies: those of 8 bits are not of weights that were rounded to 4 before."""
+    arrays = network.matrices()
+    before = {name: array.copy() for name, array in arrays.items()}
+    network.read(rounded(arrays, "q4_1"))
+    assert all(np.array_equal(arrays[name], array) for name, array in before.items())
+    network.read(before)  # it is shared by these tests
+
+
 def test_a_file_in_place_stays_whole_if_writing_fails(
     network: HeadNetwork, facts: HeadFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

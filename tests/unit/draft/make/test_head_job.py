@@ -33,7 +33,7 @@ from foredraft.draft.make.parts import Part, parts_of
 from foredraft.draft.make.prompts import OwnPrompts
 from foredraft.draft.make.store import RowStore
 from foredraft.draft.make.training import Trainer
-from foredraft.draft.make.workfolder import WorkFolder
+from foredraft.draft.make.workfolder import WorkFolder, drop_rows
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError, MissingDependencyError, UnsupportedModelError
 from gguf_factory import tiny_llama, unknown_architecture
@@ -203,13 +203,39 @@ def test_the_time_of_a_stage_that_was_killed_is_kept(tmp_path: Path) -> None:
     assert clock.left() == 65.0
 
 
-def test_nothing_is_done_twice(wishes: Wishes) -> None:
+def test_a_head_that_was_made_is_not_made_again(wishes: Wishes, tmp_path: Path) -> None:
+    """Even where what it learned from is gone, as it is when a head is finished."""
+    first = make_head(wishes, ignore, ignore)
+    drop_rows(wishes.work)
+    stages: list[str] = []
+    notes: list[str] = []
+    again = make_head(wishes, lambda told: stages.append(told.name), notes.append)
+    assert {FEATURES, TRAINING}.isdisjoint(stages)
+    assert "--minutes" in notes[0]
+    assert again.facts == first.facts
+    assert again.unseen == first.unseen
+    assert again.acceptance == first.acceptance
+    for name, head in (("a", first), ("b", again)):
+        head.write(tmp_path / name)
+        head.write_safetensors(tmp_path / f"{name}.folder")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    file = "model.safetensors"
+    assert (tmp_path / "a.folder" / file).read_bytes() == (tmp_path / "b.folder" / file).read_bytes()
+
+
+@pytest.mark.parametrize("what", ["more time", "no checkpoint", "damaged note"])
+def test_a_head_is_made_again_where_that_gives_another(wishes: Wishes, what: str) -> None:
     make_head(wishes, ignore, ignore)
-    before = {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
+    if what == "more time":
+        wishes = replace(wishes, seconds=2 * wishes.seconds)
+    elif what == "no checkpoint":
+        (wishes.work / "checkpoint.pt").unlink()
+    else:
+        (wishes.work / "made.json").write_text('{"answers": "many"}')
     stages: list[str] = []
     make_head(wishes, lambda told: stages.append(told.name), ignore)
-    assert FEATURES not in stages
-    assert before == {path.name: path.stat().st_mtime_ns for path in (wishes.work / "rows").iterdir()}
+    assert (TRAINING in stages) == (what != "damaged note")  # of which the checkpoint says that it ended
+    assert json.loads((wishes.work / "made.json").read_text())["answers"] > PROMPTS // 2
 
 
 def interrupted(wishes: Wishes) -> Path:
@@ -256,14 +282,6 @@ def test_a_training_that_begins_again_says_so(wishes: Wishes, without: str) -> N
     [note] = notes
     assert str(checkpoint) in note
     assert "begins again" in note
-
-
-def test_a_training_that_had_ended_says_what_lets_it_go_on(wishes: Wishes) -> None:
-    make_head(wishes, ignore, ignore)
-    notes: list[str] = []
-    make_head(wishes, ignore, notes.append)
-    [note] = notes
-    assert "--minutes" in note
 
 
 def _folder_of(wishes: Wishes) -> WorkFolder:
