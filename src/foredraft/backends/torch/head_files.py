@@ -15,7 +15,7 @@ from typing import Any
 
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, UnsupportedModelError, quoted
 from foredraft.library.repository import CONFIG, is_repository, read_json, repository_of
-from foredraft.library.safetensors_file import StoredTensor, read_safetensors
+from foredraft.library.safetensors_file import SafetensorsSummary, StoredTensor, read_safetensors
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 WINDOW = "foredraft_window"
@@ -24,7 +24,13 @@ WINDOW = "foredraft_window"
 LARGEST = 1 << 24
 """Maximum of a size in a configuration: more is a mistake."""
 
+SCALES = "_scale_inv"
+"""What the name of a tensor's scales ends with, after its own."""
+FP8 = "F8_E4M3"
+USUAL_BLOCK = 128
+
 Tensors = Mapping[str, StoredTensor]
+Block = tuple[int, int]
 AGAIN = "Pull the repository again."
 
 
@@ -35,6 +41,7 @@ class Eagle3File:
     `config` holds the layer's settings; `tensors` are by the names that SpecForge gives them, `stored` has
     their names in the file. `layers` of the target are those whose inputs it reads. `normed_residual`: the
     residual stream starts with the normalised hidden state; `normed_features`: the target's are normalised.
+    `block`: rows and columns of a weight in FP8 that share a scale.
     """
 
     folder: Path
@@ -45,6 +52,7 @@ class Eagle3File:
     normed_residual: bool
     normed_features: bool
     window: int
+    block: Block
 
     @property
     def name(self) -> str:
@@ -84,6 +92,7 @@ def read_eagle3(path: Path, *, layers: int) -> Eagle3File:
         normed_residual=_flag(outer, "norm_before_residual"),
         normed_features=_flag(outer, "norm_before_fc"),
         window=count(outer, WINDOW, 0, least=0),
+        block=block_of(outer, folder.name),
     )
 
 
@@ -154,6 +163,17 @@ def _flag(config: Mapping[str, Any], key: str) -> bool:
     return value
 
 
+def block_of(config: Mapping[str, Any], name: str) -> Block:
+    """Rows and columns of a weight in FP8 that share a scale. Raises ModelFormatError."""
+    stated = config.get("quantization_config")
+    value = stated.get("weight_block_size") if isinstance(stated, dict) else None
+    if value is None:
+        return USUAL_BLOCK, USUAL_BLOCK
+    if not isinstance(value, list) or len(value) != 2 or not all(type(n) is int and n > 0 for n in value):
+        raise ModelFormatError(f"In {name} weight_block_size is {quoted(value)}; two sizes are expected.")
+    return value[0], value[1]
+
+
 def number(config: Mapping[str, Any], key: str, default: float) -> float:
     """A positive number of a configuration. Raises ModelFormatError."""
     value = config.get(key, default)
@@ -163,12 +183,15 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def check_types(tensors: Tensors, name: str) -> None:
-    """Raises UnsupportedModelError for a quantised tensor."""
-    for tensor in tensors.values():
-        if tensor.type not in FLOATS:
+    """Raises UnsupportedModelError for a quantised tensor, but for FP8 with its scales."""
+    for ours, tensor in tensors.items():
+        scales = tensors.get(ours + SCALES)
+        scaled = tensor.type == FP8 and scales is not None and scales.type in FLOATS | {"F8_E8M0"}
+        if tensor.type not in FLOATS and not scaled and not ours.endswith(SCALES):
+            kind = f"{tensor.type} without scales in {SCALES}" if tensor.type == FP8 else tensor.type
             raise UnsupportedModelError(
-                f"In {name} the tensor {tensor.name} is stored as {tensor.type}, which is not supported.",
-                hint="Use a head in BF16, F16 or F32.",
+                f"In {name} the tensor {tensor.name} is stored as {kind}, which is not supported.",
+                hint=f"Use a head in BF16, F16 or F32, or in {FP8} with a scale for each block.",
             )
 
 
@@ -185,7 +208,8 @@ def check_tensors(tensors: Tensors, needed: Mapping[str, tuple[int, ...]], name:
                 f"In {name} the tensor {tensor.name} has the shape {tensor.shape}, but {shape} is needed.",
                 hint="The head may have been made for another model.",
             )
-        check_types({wanted: tensor}, name)
+        own = (wanted, wanted + SCALES)
+        check_types({key: tensors[key] for key in own if key in tensors}, name)
 
 
 # --- layers for multi-token prediction -----------------------------------------------------------------
@@ -253,12 +277,13 @@ MTP_FAMILIES: dict[str, MtpFamily] = {
 @dataclass(frozen=True, slots=True)
 class MtpFile:
     """A layer for multi-token prediction of a model: its `tensors` by our names ("eh_proj.weight",
-    "block.mlp.up_proj.weight"), and what they are called in the files.
+    "block.mlp.up_proj.weight"), and what they are called in the files. `block` as in `Eagle3File`.
     """
 
     folder: Path
     tensors: Tensors
     stored: Mapping[str, str]
+    block: Block
 
 
 def read_mtp(folder: Path) -> tuple[MtpFile, ...]:
@@ -268,7 +293,7 @@ def read_mtp(folder: Path) -> tuple[MtpFile, ...]:
     found: list[MtpFile] = []
     while family is not None:
         prefix = family.prefix.format(layers=summary.block_count, number=len(found))
-        file = _layer_file(folder, summary.tensors, re.compile(prefix), family.names)
+        file = _layer_file(summary, folder, re.compile(prefix), family.names)
         if file is not None:
             found.append(file)
         if file is None or "{number}" not in family.prefix:
@@ -277,18 +302,20 @@ def read_mtp(folder: Path) -> tuple[MtpFile, ...]:
 
 
 def _layer_file(
-    folder: Path, all_tensors: Sequence[StoredTensor], prefix: re.Pattern[str], names: Mapping[str, str]
+    summary: SafetensorsSummary, folder: Path, prefix: re.Pattern[str], names: Mapping[str, str]
 ) -> MtpFile | None:
     stored: dict[str, str] = {}
     tensors: dict[str, StoredTensor] = {}
-    for tensor in all_tensors:
+    for tensor in summary.tensors:
         found = prefix.match(tensor.name)
         rest = tensor.name[found.end() :] if found else ""
         part = next((part for part in names if rest and rest.startswith(part)), None)
         if part is not None:
             ours = names[part] + rest[len(part) :]
             stored[ours], tensors[ours] = tensor.name, tensor
-    return MtpFile(folder, tensors, stored) if "eh_proj.weight" in tensors else None
+    if "eh_proj.weight" not in tensors:
+        return None
+    return MtpFile(folder, tensors, stored, block_of(summary.config, folder.name))
 
 
 def features_for(path: Path, head: Path | None) -> tuple[str, ...]:

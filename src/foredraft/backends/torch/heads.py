@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from safetensors import SafetensorError, safe_open
 from foredraft.backends.torch.chained_head import ChainedHead
 from foredraft.backends.torch.eagle3 import NUMBERS, Eagle3, check_eagle3, target_tokens
 from foredraft.backends.torch.features import NEXT, Trunk, layer_name
+from foredraft.backends.torch.fp8 import without_scales
 from foredraft.backends.torch.head import Layer, Shape, TorchHead
 from foredraft.backends.torch.head_cells import HeadCells
 from foredraft.backends.torch.head_files import (
     AGAIN,
+    SCALES,
+    Eagle3File,
+    MtpFile,
     Tensors,
     missing,
     read_eagle3,
@@ -48,7 +53,7 @@ def _load_eagle3(
     if error := missing(needs, watched, info.name):
         raise error
     sizes = check_eagle3(file, trunk)
-    tensors = read_tensors(file.folder, file.stored, trunk, keep=(NUMBERS,))
+    tensors = read_tensors(file, file.stored, trunk, keep=(NUMBERS,))
     offsets = tensors.pop(NUMBERS, None)
     tokens = None if offsets is None else target_tokens(offsets, info.vocab_size, file.name)
     shape = _shape(trunk, info, needs, tokens=tokens)
@@ -76,7 +81,7 @@ def _load_mtp(trunk: Trunk, info: ModelInfo, watched: tuple[str, ...], sequences
     with ExitStack() as made:
         for file in files:
             cells = HeadCells(sequences, dtype=shape.dtype, device=shape.device)
-            network = Mtp(file, trunk, cells, lambda stored: read_tensors(folder, stored, trunk), info.name)
+            network = Mtp(file, trunk, cells, partial(read_tensors, file, trunk=trunk), info.name)
             layers.append(Layer(network, cells))
             made.callback(layers[-1].close)
         made.pop_all()
@@ -114,11 +119,12 @@ def _about(info: ModelInfo, folder: Path, name: str, kind: str, tensors: Tensors
 
 
 def read_tensors(
-    folder: Path, stored: Mapping[str, str], trunk: Trunk, *, keep: tuple[str, ...] = ()
+    of: Eagle3File | MtpFile, stored: Mapping[str, str], trunk: Trunk, *, keep: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The tensors by our names for them, on the model's device and in its format, but for those to `keep` as
     they are. Raises ModelFormatError.
     """
+    folder, raw = of.folder, torch.float8_e4m3fn
     ours = {theirs: name for name, theirs in stored.items()}
     found: dict[str, Any] = {}
     try:
@@ -126,10 +132,12 @@ def read_tensors(
             with safe_open(path, framework="pt") as file:
                 for theirs in ours.keys() & set(file.keys()):
                     name, tensor = ours[theirs], file.get_tensor(theirs)
-                    found[name] = tensor if name in keep else tensor.to(trunk.embedding)
+                    as_it_is = name in keep or tensor.dtype == raw or name.endswith(SCALES)
+                    found[name] = tensor if as_it_is else tensor.to(trunk.embedding)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ModelFormatError(f"{folder.name} is damaged ({first_line(error)}).", hint=AGAIN) from None
-    return found
+    whole = without_scales(found, of.block, folder.name)
+    return {name: tensor if name in keep else tensor.to(trunk.embedding) for name, tensor in whole.items()}
 
 
 @contextmanager

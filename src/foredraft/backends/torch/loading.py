@@ -22,6 +22,7 @@ from foredraft.backends.torch.attention import cells_dtype
 from foredraft.backends.torch.cached import OwnCaches
 from foredraft.backends.torch.check import AS_GGUF
 from foredraft.backends.torch.forwards import Computation, choose_forward
+from foredraft.backends.torch.fp8 import check_blocks
 from foredraft.backends.torch.lean import is_lean
 from foredraft.backends.torch.model import VERIFY_ROWS, TorchModel
 from foredraft.backends.torch.offload import SETTINGS as OFFLOAD
@@ -103,7 +104,7 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         context_length = _context_length(path, config, options)
         _check_size(source, path, config)
         tokenizer = _load_tokenizer(source, path)
-        weights = _load_weights(source, path, DTYPES[dtype])
+        weights = _load_weights(source, path, config, DTYPES[dtype])
         settle_rotary(weights, context_length)
         if accelerator is None or not is_lean(weights, context_length):
             weights, accelerator = weights.to(device), None
@@ -272,13 +273,21 @@ def _no_match(path: Path, configured: str, stored: str) -> ModelFormatError:
     )
 
 
-def _load_weights(source: Source, path: Path, dtype: Any) -> Any:
+def _load_weights(source: Source, path: Path, config: Any, dtype: Any) -> Any:
+    stored, changed = getattr(config, "quantization_config", None), {}
+    if isinstance(stored, dict) and stored.get("quant_method") == "fp8":
+        # As without a GPU: transformers' kernels for FP8 would round the activations, and our forwards
+        # compute with the weights as they are.
+        check_blocks(source.folder)
+        config.quantization_config = {**stored, "dequantize": True}
+        changed = {"config": config}
     weights, report = AutoModelForCausalLM.from_pretrained(
         source.folder,
         dtype=dtype,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # otherwise its error does not name the tensor
         **source.keywords(),
+        **changed,
     )
     if mismatched := sorted(report["mismatched_keys"]):
         tensor, found, expected = mismatched[0]
