@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gguf_parts import Tensor
+    from gguf_parts import Tensor, WeightType
 
 
 def tiny_mimo2(
@@ -28,6 +28,7 @@ def tiny_mimo2(
     seed: int = 0,
     mixing: float = 0.15,
     shifted: bool = False,
+    weight_type: WeightType = "f32",
 ) -> Path:
     """Write a MiMo with `following` such layers, and return its path. With `mixing` 0 all of them predict
     what the model writes; `shifted`: the n-th of them, from 0 on, the token n ids after that.
@@ -41,7 +42,7 @@ def tiny_mimo2(
         layers=layers + following,
         embd=embd,
         ctx_train=ctx_train,
-        weight_type="f32",
+        weight_type=weight_type,
     )
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
@@ -71,5 +72,5 @@ def tiny_mimo2(
     for number in range(following) if shifted else ():
         output = np.roll(tensors["output.weight"], number, axis=0)
         tensors[f"blk.{layers + number}.nextn.shared_head_head.weight"] = output
-    write(writer, tensors.items())
+    write(writer, tensors.items(), weight_type)
     return path

@@ -11,6 +11,7 @@ import pytest
 
 import gguf_factory
 import gguf_hybrids
+import gguf_mimo
 import torch_factory
 import torch_heads
 from foredraft.backends import rewind
@@ -55,12 +56,14 @@ def _torch(name: str, write: Callable[[Path], object]) -> Load:
 
 
 _llama = _gguf("features-llama", lambda path: gguf_factory.tiny_llama(path, layers=4, mixing=0.5))
+_mimo = _gguf("features-mimo", lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.5, weight_type="q8_0"))
 _hybrid = _gguf("features-hybrid", lambda path: gguf_hybrids.tiny_qwen35(path, following=1, mixing=0.5))
 
 CASES: dict[str, tuple[Load, tuple[str, ...]]] = {
     "fake": (_fake, ("layer:0", "layer:2")),
     "llamacpp": (_llama, ("layer:1", "layer:3", "layer:2")),
     "llamacpp-one": (_llama, ("layer:0",)),
+    "last-output": (_mimo, ("layer:2", "layer:0")),
     "hybrid": (_hybrid, ("next",)),
     "hybrid-layers": (_hybrid, ("layer:2", "next")),
     "torch": (

@@ -12,6 +12,7 @@ import pytest
 
 import gguf_dflash
 import gguf_factory
+import gguf_mimo
 import gguf_windows
 from foredraft.backends.llamacpp import BACKEND, trial
 from foredraft.errors import ModelError, ModelFormatError, UnsupportedModelError
@@ -71,6 +72,15 @@ def test_heads_of_other_models(folder: Path, target: Path) -> None:
 def test_targets_that_return_no_hidden_states(folder: Path) -> None:
     gemma = gguf_windows.tiny_gemma3(folder / "gemma.gguf", vocab=VOCABULARY, layers=LAYERS)
     refused(gemma, gguf_dflash.tiny_dflash(folder / "for-gemma.gguf"), UnsupportedModelError, "gemma3")
+
+
+def test_what_the_last_layer_returns(folder: Path) -> None:
+    mimo = gguf_mimo.tiny_mimo2(folder / "mimo.gguf", vocab=VOCABULARY, layers=3, following=1)
+    head = gguf_dflash.tiny_dflash(folder / "reads-last.gguf", layers=(1, 3))
+    assert BACKEND.features_for(mimo, head) == ("layer:1", "layer:3")
+    end = setting("dflash.target_layers", [1, 4], ARRAY).edit
+    head = gguf_dflash.tiny_dflash(folder / "beyond-last.gguf", layers=(1, 3), edit=end)
+    refused(mimo, head, UnsupportedModelError, "no layer:4")
 
 
 def test_a_head_of_deepseek_v4(folder: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import gguf_dflash
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
@@ -34,6 +35,13 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def knowing(path: Path, kind: str, target: Path, known: list[int] | None = None) -> Path:
+    """A head that is right about the target wherever the next token is among those that it knows."""
+    if kind == "eagle3":
+        return gguf_heads.tiny_eagle3(path, right=target, chosen=known, window=1 if known else 0)
+    return gguf_dflash.tiny_dflash(path, kind="markov", right=target, chosen=known)
+
+
 def scored(command: Command, prompts: Path, *arguments: object) -> Ran:
     return command("draft", "score", *arguments, "--prompts", prompts, "-n", TOKENS, "-t", 1)
 
@@ -43,22 +51,27 @@ def rules(ran: Ran) -> dict[tuple[str, float], dict[str, Any]]:
     return {(one["rule"], one["temperature"]): one for one in json.loads(ran.out)["rules"]}
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "dspark"])
 def test_a_head_that_knows_the_target_is_always_right(
-    foredraft: Command, target: Path, prompts: Path, tmp_path: Path
+    foredraft: Command, target: Path, prompts: Path, tmp_path: Path, kind: str
 ) -> None:
-    head = gguf_heads.tiny_eagle3(tmp_path / "head.gguf", right=target)
+    """A block's rows follow the likeliest tokens: with others it is right about its first token."""
+    head = knowing(tmp_path / "head.gguf", kind, target)
     found = rules(scored(foredraft, prompts, target, head, "--limit", 3, "--json"))
-    for one in found.values():
-        assert one["accept_by_depth"] == pytest.approx([1.0] * 8, abs=0.02)
+    for (_, temperature), one in found.items():
+        if kind == "eagle3" or not temperature:
+            assert one["accept_by_depth"] == pytest.approx([1.0] * 8, abs=0.02)
+        else:
+            assert one["accept_by_depth"][0] == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("kind", "temperature"), [("eagle3", 0.0), ("eagle3", 0.8), ("dspark", 0.0)])
 def test_a_run_has_the_acceptance_that_was_scored(
-    foredraft: Command, target: Path, prompts: Path, tmp_path: Path, temperature: float
+    foredraft: Command, target: Path, prompts: Path, tmp_path: Path, kind: str, temperature: float
 ) -> None:
     """Of a head that knows three quarters of the vocabulary."""
     known = [token for token in range(384) if token % 4]
-    head = gguf_heads.tiny_eagle3(tmp_path / "head.gguf", right=target, chosen=known, window=1)
+    head = knowing(tmp_path / "head.gguf", kind, target, known)
     ran = scored(foredraft, prompts, target, head, "--temperature", temperature, "--json")
     found = rules(ran)["match", temperature]
     accepted, drafts = [0] * 4, 0

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import gguf_dflash
 import gguf_factory
 from command_line import Command
 from foredraft import Engine, registry
@@ -407,6 +408,22 @@ def test_a_draft_model_by_each_dialect(run: Runner, tiny: Path) -> None:
         value = run.json("Hello", *flags, tokens=12)
         assert value["speculation"]["configured"] == f"draft-model:model={tiny},max=4"
         assert value["timings"]["draft_n_accepted"] > 0  # it is the same model
+
+
+def test_a_block_head_by_each_dialect(foredraft: Command, tmp_path: Path) -> None:
+    target = gguf_dflash.tiny_cycles(tmp_path / "t.gguf", 6)
+    head = gguf_dflash.tiny_dflash(tmp_path / "h.gguf", kind="markov", right=target)
+    run = Runner(foredraft, target)
+    vllm = json.dumps({"method": "dspark", "model": str(head), "num_speculative_tokens": 4})
+    for flags in (
+        ("-md", head, "--draft-max", 4),
+        ("--spec-type", "draft-dspark", "-md", head, "--spec-draft-n-max", 4),
+        ("--spec-type", "draft-dflash", "-md", head, "--spec-draft-n-max", 4),
+        ("--speculative-config", vllm),
+    ):
+        value = run.json("Hello", "--raw", "--ignore-eos", *flags, tokens=24)
+        assert value["speculation"]["configured"] == f"heads:model={head},max=4"
+        assert value["timings"]["draft_n_accepted"] == value["timings"]["draft_n"] > 0
 
 
 # --- what is remembered --------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The hidden states of a target that its heads read: their names, which models have them, and their values.
 
-"layer:N" is the input of layer N, counted from 0; "next" is what the layers for multi-token prediction read,
-the state after the last of the other layers. llama.cpp returns both for all rows, also for rows without
-logits. It ends the process if it is asked for the inputs of layers of an architecture that does not record
-them, so the architectures that do are listed here, as read in `src/models` of the pinned version.
+"layer:N" is the input of layer N, counted from 0; of some models also that of a layer after the last, which
+there is not. "next" is what the layers for multi-token prediction read, the state after the last of the other
+layers. llama.cpp returns both for all rows, also for rows without logits. It ends the process if it is asked
+for the inputs of layers of an architecture that does not record them, so the architectures that do are listed
+here, as read in `src/models` of the pinned version.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ WITH_LAYER_INPUTS = frozenset({
 """Architectures that record the inputs of their layers (`t_layer_inp`). Not qwen4exp, which has several
 states for a row.
 """
+
+WITH_LAST_OUTPUT = frozenset({"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"})
+"""Those of `WITH_LAYER_INPUTS` that also record what a layer after the last would get."""
 
 # fmt: off
 WITH_NEXT = frozenset({
@@ -95,7 +99,7 @@ def check(name: str, watch: Sequence[str], architecture: str, *, layers: int, fo
                 "which a trained head reads.",
                 hint="Use it without a head: other drafters need no hidden states.",
             )
-        if number is not None and number >= layers:
+        if number is not None and number >= layers + (architecture in WITH_LAST_OUTPUT):
             raise UnsupportedModelError(
                 f"{name} has {layers} layers, so there is no {wanted}.",
                 hint="The head was made for another model.",
