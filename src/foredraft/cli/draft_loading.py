@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from foredraft.cli.head_files import says_head
 from foredraft.cli.loading import find_model, load_engines
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
@@ -19,16 +20,12 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.heads import HEADS, OWN
 from foredraft.errors import ModelError, ModelNotFoundError, UnsupportedModelError
 from foredraft.library.heads import resolve_head
-from foredraft.library.safetensors_file import SafetensorsSummary
 from foredraft.protocols import Model
 from foredraft.registry import backend_for
 from foredraft.types import ModelInfo, Rollback
 
 OWN_LAYERS = ("own", "")
 """How a model's own layers for multi-token prediction are named."""
-
-HEAD_ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")
-"""What the headers of heads in GGUF files say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +60,9 @@ def _find_head(named: str, llama_library: Path | None) -> Path | None:
     except ModelNotFoundError:
         return None
     try:
-        summary = summary_of(found, llama_library)
+        return found if says_head(summary_of(found, llama_library)) else None
     except ModelError:
         return None  # what is wrong with it is said when it is loaded as a model
-    if isinstance(summary, SafetensorsSummary):
-        says = [*summary.classes, str(summary.config.get("speculators_model_type", ""))]
-        return found if any("eagle3" in name.lower() for name in says) else None
-    return found if summary.architecture in HEAD_ARCHITECTURES else None
 
 
 def _with_model(

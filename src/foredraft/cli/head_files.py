@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
 from foredraft.errors import ForedraftError, UnsupportedModelError
+from foredraft.library.head_kinds import ARCHITECTURES, kind_of
 from foredraft.library.heads import resolve_head
+from foredraft.library.safetensors_file import SafetensorsSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from foredraft.cli.model_summary import Summary
 
-KINDS = ("eagle3", "dflash", "dspark")
-
 
 def is_head(name: str | Path) -> bool:
     """Whether a path, or the name of a head in the models folder, is a head; False if it cannot be read."""
     try:
-        return _is_head(summary_of(resolve_head(str(name), models_dir())))
+        return says_head(summary_of(resolve_head(str(name), models_dir())))
     except ForedraftError:
         return False
 
@@ -30,7 +30,7 @@ def check_no_head(path: Path, llama_library: Path | None = None) -> None:
     What cannot be read is left to loading it.
     """
     try:
-        head = _is_head(summary_of(path, llama_library))
+        head = says_head(summary_of(path, llama_library))
     except ForedraftError:
         return
     if head:
@@ -41,5 +41,8 @@ def check_no_head(path: Path, llama_library: Path | None = None) -> None:
         )
 
 
-def _is_head(summary: Summary) -> bool:
-    return any(kind in summary.architecture.lower() for kind in KINDS)
+def says_head(summary: Summary) -> bool:
+    """Whether a header, or a configuration, is that of a head."""
+    if isinstance(summary, SafetensorsSummary):
+        return kind_of(summary.config) != ""
+    return summary.architecture in ARCHITECTURES

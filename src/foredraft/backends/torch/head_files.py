@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.errors import ModelError, ModelFormatError, ModelNotFoundError, UnsupportedModelError, quoted
+from foredraft.library.head_kinds import EAGLE3, kind_of
 from foredraft.library.repository import CONFIG, is_repository, read_json, repository_of
 from foredraft.library.safetensors_file import SafetensorsSummary, StoredTensor, read_safetensors
 
@@ -67,7 +68,7 @@ def read_eagle3(path: Path, *, layers: int) -> Eagle3File:
     folder = head_folder(path)
     summary = read_safetensors(folder)
     outer = summary.config
-    if not _says_eagle3(outer):
+    if kind_of(outer) != EAGLE3:
         raise UnsupportedModelError(
             f"{folder.name} is no EAGLE-3 head: its configuration says "
             f"{', '.join(summary.classes) or summary.architecture or 'nothing'}.",
@@ -111,12 +112,6 @@ def head_folder(path: Path) -> Path:
     raise ModelFormatError(
         f"{path} is no head: a folder with {CONFIG} and safetensors, or a file in one, is expected."
     )
-
-
-def _says_eagle3(config: Mapping[str, Any]) -> bool:
-    classes = config.get("architectures")
-    names = [*classes] if isinstance(classes, list) else []
-    return any("eagle3" in str(name).lower() for name in [*names, config.get("speculators_model_type", "")])
 
 
 def _usual_name(stored: str) -> str:

@@ -15,10 +15,9 @@ from foredraft.draft.make.sizes import Sizes
 EPSILON = 1e-5
 
 
-def rms_norm(values: Tensor, weight: Tensor, epsilon: float = EPSILON) -> Tensor:
+def _normed(values: Tensor, weight: Tensor) -> Tensor:
     """Root mean square normalisation over the last axis, in single precision."""
-    wide = values.float()
-    return wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+    return functional.rms_norm(values.float(), weight.shape, weight, EPSILON)
 
 
 class HeadNetwork(nn.Module):  # type: ignore[misc]
@@ -53,20 +52,20 @@ class HeadNetwork(nn.Module):  # type: ignore[misc]
 
     def fuse(self, features: Tensor) -> Tensor:
         """The state that a draft begins with."""
-        fused: Tensor = self.fc(rms_norm(features, self.enc_output_norm))
+        fused: Tensor = self.fc(_normed(features, self.enc_output_norm))
         return fused
 
     def step(self, embeddings: Tensor, state: Tensor) -> Tensor:
         """The next state: that of the row of a token, from the state before it."""
-        both = torch.cat([rms_norm(embeddings, self.attn_norm), rms_norm(state, self.attn_norm_2)], -1)
+        both = torch.cat([_normed(embeddings, self.attn_norm), _normed(state, self.attn_norm_2)], -1)
         mixed = state.float() + self.attn_output(self.attn_v(both))
-        inner = rms_norm(mixed, self.ffn_norm)
+        inner = _normed(mixed, self.ffn_norm)
         out: Tensor = mixed + self.ffn_down(functional.silu(self.ffn_gate(inner)) * self.ffn_up(inner))
         return out
 
     def logits(self, state: Tensor) -> Tensor:
         """Of the tokens that the head proposes."""
-        return functional.linear(rms_norm(state, self.output_norm), self.output)
+        return functional.linear(_normed(state, self.output_norm), self.output)
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that training changes."""

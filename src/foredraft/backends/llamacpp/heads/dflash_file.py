@@ -20,9 +20,8 @@ from foredraft.backends.llamacpp.heads.checks import (
     tensors_of,
 )
 from foredraft.errors import UnsupportedModelError
+from foredraft.library.head_kinds import DFLASH
 from foredraft.types import MAX_DRAFT_TOKENS
-
-DFLASH = "dflash"
 
 _USUAL_BLOCK = 16
 _MARKOV, _SELECTOR = "markov_w1.weight", "selector_hidden.weight"

@@ -15,8 +15,8 @@ from foredraft.backends.llamacpp.heads.checks import (
     tensors_of,
 )
 from foredraft.errors import UnsupportedModelError
+from foredraft.library.head_kinds import EAGLE3
 
-EAGLE3 = "eagle3"
 WINDOW = "foredraft.window"
 """The key for how many rows a row depends on, itself included: 1, or 0 for all."""
 

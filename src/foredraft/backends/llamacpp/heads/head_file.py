@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary, read_gguf
-from foredraft.backends.llamacpp.heads.dflash_file import DFLASH, DFlashFile, read_dflash
-from foredraft.backends.llamacpp.heads.eagle3_file import EAGLE3, Eagle3File, read_eagle3
+from foredraft.backends.llamacpp.heads.dflash_file import DFlashFile, read_dflash
+from foredraft.backends.llamacpp.heads.eagle3_file import Eagle3File, read_eagle3
 from foredraft.errors import UnsupportedModelError
+from foredraft.library.head_kinds import ASSISTANT, DFLASH, EAGLE3
 
 HeadFile: TypeAlias = DFlashFile | Eagle3File
 
-_UNUSABLE = {"gemma4-assistant": "Gemma 4 assistant"}
+_UNUSABLE = {ASSISTANT: "Gemma 4 assistant"}
 
 
 def read_head(path: Path, target: GGUFSummary) -> HeadFile:

@@ -1,0 +1,27 @@
+"""The kinds of trained heads, as headers of GGUF files and configurations of safetensors name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+EAGLE3 = "eagle3"
+DFLASH = "dflash"
+DSPARK = "dspark"
+ASSISTANT = "gemma4-assistant"
+
+ARCHITECTURES = frozenset({EAGLE3, DFLASH, ASSISTANT})
+"""Of GGUF files; a DSpark head is a `dflash` file."""
+
+_IN_CONFIGURATIONS = (EAGLE3, DFLASH, DSPARK)
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The kind of head that a configuration describes; "" for a model. SpecForge names the kind in the class,
+    speculators beside it.
+    """
+    classes = config.get("architectures")
+    names = [*classes] if isinstance(classes, list) else []
+    names += [config.get("speculators_model_type", ""), config.get("model_type", "")]
+    said = " ".join(str(name).lower() for name in names)
+    return next((kind for kind in _IN_CONFIGURATIONS if kind in said), "")
