@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from statistics import geometric_mean
 
+import pytest
+
 from foredraft import Engine, SamplingParams
 from foredraft.bench.charge import charge
 from foredraft.bench.curves import Curve
@@ -30,6 +32,7 @@ class Knowing:
 
     name = "knowing"
     costly = True
+    at_once = False
 
     def __init__(self, model: ReplayModel, traces: TraceSet, token_ms: float, scale: float) -> None:
         self._model, self._token_ms, self._scale = model, token_ms, scale
@@ -51,7 +54,8 @@ class Knowing:
             at = begin + len(tokens)
             rng = random.Random(f"{trace.id} {at} {len(tokens)}")
             chance = rng.choices(CHANCES, WEIGHTS)[0] * self._scale * 0.95 ** len(tokens)
-            self._model.seconds += self._token_ms / 1e3
+            if not tokens or not self.at_once:
+                self._model.seconds += self._token_ms / 1e3
             survival *= chance
             if survival < limit.min_survival:
                 break
@@ -119,6 +123,12 @@ class Reading(Knowing):
         return super().draft(requests)
 
 
+class Block(Knowing):
+    """One forward for all tokens of a draft, which takes as long for one as for eight."""
+
+    at_once = True
+
+
 class ReadingLittle(Reading):
     """At most 64 tokens."""
 
@@ -174,3 +184,25 @@ def test_what_is_read_of_a_short_prompt_says_nothing_of_a_long_one_where_reading
             asked[kind] = len(made[0].asked) - before
     assert asked[Reading] == 0
     assert asked[ReadingLittle] > 20
+
+
+def speedup(on: str, speculation: str, token: float, kind: type[Knowing] = Block) -> float:
+    """Over texts in which nothing else has a draft."""
+    traces = noise_traces(4, prompt=60, output=120)
+    with playing(traces, curve(on), speculation, token, kind=kind) as (answer, _):
+        return geometric_mean([answer(trace) for trace in traces.traces])
+
+
+@pytest.mark.parametrize("on", ["gpu", "flat"])
+@pytest.mark.parametrize("price", [0.03, 0.1, 0.3])
+def test_a_block_is_asked_for_by_its_own_price(on: str, price: float) -> None:
+    """Its tokens seem the cheaper the more are wanted, and `auto` finds how many that are."""
+    found = speedup(on, "auto;knowing", price)
+    assert found > max(1.25, 0.9 * speedup(on, "knowing", price))
+    assert found > speedup(on, "auto;knowing", price, Knowing)
+
+
+@pytest.mark.parametrize("on", ["steep", "cpu-q4_0"])
+def test_a_dear_block_takes_little(on: str) -> None:
+    assert speedup(on, "auto;knowing", 0.3) > 0.95
+    assert speedup(on, "knowing", 0.3) < 0.7
