@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -236,6 +236,11 @@ class RewindingModel:
             end += owed + count
         joined = np.concatenate(parts)
         return joined if rows is None else joined[list(rows)]
+
+    def unwatched(self, sequences: int) -> Model | None:
+        """A model on the same weights that keeps no hidden states; None if there can be none."""
+        make = getattr(self._model, "unwatched", None)
+        return None if make is None else cast("Model", make(sequences))
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
         return self._model.load_head(path, sequences=sequences)

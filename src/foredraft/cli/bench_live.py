@@ -78,11 +78,12 @@ def run_live(plan: Plan, console: Console) -> tuple[Report, KeyboardInterrupt | 
         rows: list[Row] = []
         stopped = _measure(plan, [EngineSide(*one) for one in engines.items()], rows, console)
         notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
+        watched = [name for name, engine in engines.items() if engine.model.capabilities.features]
         report = live_report(
             rows,
             title="Live benchmark",
             baseline=OFF,
-            about=_about(plan, engines[OFF]) | _passes(plan, rows),
+            about=_about(plan, engines[OFF]) | _watched(watched) | _passes(plan, rows),
             notes=[*notes, *_notes(plan, rows, stopped=stopped is not None)],
             complete=stopped is None,
         )
@@ -170,6 +171,11 @@ def _about(plan: Plan, engine: Engine) -> dict[str, str]:
         "measured": f"{now}, foredraft {version('foredraft')}",
     }
     return {label: value for label, value in about.items() if value}
+
+
+def _watched(names: Sequence[str]) -> dict[str, str]:
+    """The settings whose model keeps hidden states for a head, in words."""
+    return {"hidden states": f"kept for a head in {', '.join(names)}"} if names else {}
 
 
 def _passes(plan: Plan, rows: Sequence[Row]) -> dict[str, str]:

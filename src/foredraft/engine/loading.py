@@ -11,7 +11,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 from foredraft.backends.part import split
 from foredraft.config import ModelOptions, Speculation
@@ -58,19 +58,49 @@ def load_parts(
     model: str | Path | None, settings: Sequence[Speculation], options: EngineOptions
 ) -> tuple[list[Model], LoadOptions, str]:
     """(a model for an engine of each setting, the options, checked, and `Kept.unwatched`). The models share
-    the weights, and each has the sequences that the options say. Raises ConfigError, ModelError,
-    CapacityError, MissingDependencyError.
+    the weights, and each has the sequences that the options say; those of settings without a head keep no
+    hidden states, if the backend can do so. Raises ConfigError, ModelError, CapacityError,
+    MissingDependencyError.
     """
-    parts = len(settings)
-    if not parts:
+    if not settings:
         raise ConfigError("Engines are loaded for one speculation setting at least.")
     loading = model_options(options)
     name = None if model is None else str(model)
     path = resolve(name, models_dir(loading.cache_dir), loading.model.other_programs)
     wanted = with_heads(path, settings, loading.model)
-    wanted = replace(wanted, sequences=parts * loading.model.sequences)
+    wanted = replace(wanted, sequences=len(settings) * loading.model.sequences)
     loaded, unwatched = _with_or_without_heads(path, wanted)
-    return split(loaded, parts), loading, unwatched
+    parts = split(loaded, len(settings))
+    if loaded.capabilities.features and len(parts) > 1:
+        plain = [not with_heads(path, [setting], loading.model).watch for setting in settings]
+        _replace_parts(parts, loaded, plain)
+    return parts, loading, unwatched
+
+
+@runtime_checkable
+class _Sharing(Protocol):
+    """A model whose weights another can compute with."""
+
+    def unwatched(self, sequences: int) -> Model | None: ...
+
+
+def _replace_parts(parts: list[Model], loaded: Model, plain: Sequence[bool]) -> None:
+    """Replace the parts that are to be `plain` by those of a model that keeps no hidden states: what is
+    compared with a head must not pay for it.
+    """
+    places, count = [i for i, is_plain in enumerate(plain) if is_plain], parts[0].capabilities.sequences
+    if not places or not isinstance(loaded, _Sharing):
+        return
+    try:
+        other = loaded.unwatched(len(places) * count)
+    except ForedraftError:  # for lack of memory
+        return
+    except BaseException:
+        loaded.close()
+        raise
+    for place, part in zip(places, split(other, len(places)) if other else (), strict=False):
+        parts[place].close()
+        parts[place] = part
 
 
 def _with_or_without_heads(path: Path, wanted: ModelOptions) -> tuple[Model, str]:

@@ -17,7 +17,7 @@ from foredraft.backends.llamacpp.gguf_file import read_gguf
 from foredraft.backends.llamacpp.model import LlamaCppModel
 from foredraft.config import ModelOptions
 from foredraft.engine.profile_store import ProfileStore, key_of
-from foredraft.errors import ConfigError, MissingDependencyError, UnsupportedModelError
+from foredraft.errors import BackendError, ConfigError, MissingDependencyError, UnsupportedModelError
 from foredraft.protocols import Model
 from foredraft.types import Rows
 
@@ -200,3 +200,31 @@ def test_sequences_that_moved_keep_their_rows(tiny: Path) -> None:
     assert model._streams.of != list(range(6))
     assert np.array_equal(model.features(), np.concatenate(expected))
     model.close()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "watch"), [("tiny", ("layer:1", "layer:2")), ("predicting", ("next", "layer:1"))]
+)
+def test_weights_are_shared_by_one_that_watches_and_one_that_does_not(
+    request: pytest.FixtureRequest, name: str, watch: tuple[str, ...], first: int
+) -> None:
+    path = request.getfixturevalue(name)
+    model, alone = load(path, watch=watch, sequences=3), load(path, sequences=2)
+    other = model.unwatched(2)  # type: ignore[attr-defined]
+    assert (other.capabilities.features, other.capabilities.sequences) == ((), 2)
+    assert other.info.settings == alone.info.settings
+    for seq, prompt in enumerate(PROMPTS[:2]):
+        rows = [Rows(seq, 0, prompt, len(prompt))]
+        wanted = alone.forward(rows)
+        assert np.array_equal(model.forward(rows), wanted)
+        assert np.array_equal(other.forward(rows), wanted)
+    pair = (model, other)
+    pair[first].close()
+    assert np.array_equal(
+        pair[1 - first].forward([Rows(0, 2, (9,), 1)]), alone.forward([Rows(0, 2, (9,), 1)])
+    )
+    pair[1 - first].close()
+    with pytest.raises(BackendError, match="closed"):
+        model.unwatched(1)  # type: ignore[attr-defined]
+    alone.close()

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import gguf_factory
+import gguf_heads
 from command_line import Command, Ran
 from foredraft.bench import sides
 from foredraft.bench.report_files import write_report
@@ -81,6 +83,18 @@ def test_settings_side_by_side(run: Runner, prompts: Path) -> None:
     value = run.json("--prompts", prompts, *flags)
     assert value["settings"] == ["off", "ngram-simple:n=2,m=3", "suffix"]
     assert len(value["samples"]) == 3 * 3 * 2
+
+
+def test_off_does_not_pay_for_what_a_head_reads(foredraft: Command, prompts: Path, tmp_path: Path) -> None:
+    run = Runner(foredraft, gguf_factory.tiny_llama(tmp_path / "model.gguf", layers=3))
+    head = gguf_heads.tiny_eagle3(tmp_path / "head.gguf")
+    flags = ("--speculate", f"heads:model={head}", "--speculate", "suffix", "--limit", 1)
+    value = run.json("--prompts", prompts, *flags)
+    settings = ["off", f"heads:model={head}", "suffix"]
+    assert value["settings"] == settings
+    assert value["notes"] == []
+    assert value["about"]["hidden states"] == f"kept for a head in {settings[1]}"
+    assert "hidden states" not in run.json("--prompts", prompts, "--limit", 1)["about"]
 
 
 def test_which_prompts(run: Runner, prompts: Path) -> None:

@@ -35,6 +35,7 @@ class FakeBackend:
         self.loaded: list[ModelOptions] = []
         self.read: list[ModelOptions | None] = []
         self.watches = True
+        self.kind: type[TakesFiles] = TakesFiles
 
     def accepts(self, path: Path) -> bool:
         return path.read_bytes().startswith(b"GGUF")
@@ -57,7 +58,7 @@ class FakeBackend:
         self.loaded.append(options)
         if options.watch and not self.watches:
             raise CapacityError("There is no room for that.")
-        model = TakesFiles(258, logits=markov_logits(258, order=1), features=options.watch)
+        model = self.kind(258, logits=markov_logits(258, order=1), features=options.watch)
         model.info = replace(model.info, path=str(path), name=path.stem, file_hash=fingerprint_of(path))
         model.with_capabilities(sequences=max(4, options.sequences))
         return model
@@ -117,6 +118,41 @@ def test_without_a_head_nothing_is_watched(backend: FakeBackend, place: Place, o
         assert "heads" not in drafters(engine)
         assert engine.notes == ()
         assert engine.setup.head is None
+
+
+class Shares(TakesFiles):
+    """Its weights can be used by another; `full`: there is no memory for that."""
+
+    full = False
+
+    def unwatched(self, sequences: int) -> Model:
+        if self.full:
+            raise CapacityError("There is no room for that.")
+        other = FakeModel(258, logits=markov_logits(258, order=1), sequences=sequences)
+        other.info = self.info
+        return other
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_engines_without_a_head_do_not_watch(
+    backend: FakeBackend, place: Place, own_cache: Path, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place("m.gguf", b"GGUF own")
+    for kind in (TakesFiles, Shares):
+        monkeypatch.setattr(backend, "kind", kind)
+        monkeypatch.setattr(Shares, "full", full)
+        engines = load(path, own_cache, "off", "auto", "suffix", "heads")
+        watching = [bool(engine.model.capabilities.features) for engine in engines]
+        shared = kind is TakesFiles or full
+        assert watching == ([True] * 4 if shared else [False, True, False, True])
+        assert [engine.model.capabilities.sequences for engine in engines] == [1] * 4
+        said = [engine.generate([1, 2, 3], max_tokens=20, ignore_eos=True) for engine in engines]
+        assert len({answer.tokens for answer in said}) == 1
+        assert all(not engine.notes for engine in engines)
+        models = {id(engine.model): engine.model for engine in engines}.values()
+        for engine in engines:
+            engine.close()
+        assert all(getattr(model, "_shared").open == set() for model in models)  # noqa: B009
 
 
 def test_auto_uses_own_layers_unasked(backend: FakeBackend, place: Place, own_cache: Path) -> None:

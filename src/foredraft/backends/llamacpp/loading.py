@@ -125,13 +125,38 @@ def open_weights(
         if lib.llama_model_has_encoder(weights):
             raise _cannot_generate(path)
         _check_watch(path, weights, options.watch)
-        context, settings = _context_for(path, weights, options, devices.placed(lines), types)
     except ForedraftError:
         lib.llama_model_free(weights)
         raise
+    return _open_context(_Weights(path, weights, lines, types, in_trial=as_they_lie), options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The weights of a file, and the open models that compute with them, the last of which frees them."""
+
+    path: Path
+    pointer: Any
+    lines: Sequence[str]
+    types: tuple[str, str] | None
+    in_trial: bool
+    users: set[LlamaCppModel] = field(default_factory=set)
+
+
+def _open_context(shared: _Weights, options: ModelOptions) -> LlamaCppModel | RewindingModel:
+    """A model with a context of its own. Raises as `load_model` does, and then frees weights that nobody
+    uses.
+    """
+    path, weights = shared.path, shared.pointer
+    try:
+        context, settings = _context_for(path, weights, options, devices.placed(shared.lines), shared.types)
+    except ForedraftError:
+        if not shared.users:
+            lib.llama_model_free(weights)
+        raise
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
-    info = replace(info, memory={**log.buffer_sizes(lines), **settings.memory})
+    info = replace(info, memory={**log.buffer_sizes(shared.lines), **settings.memory})
     key = snapshot_key(
         path,
         info.file_hash,
@@ -152,7 +177,11 @@ def open_weights(
         settings.sequences,
         cores=cores,
         watched=watched,
-        opener=_opener(path, options, settings, in_trial=as_they_lie) if watched else None,
+        opener=_opener(path, options, settings, in_trial=shared.in_trial) if watched else None,
+        users=shared.users,
+        again=lambda sequences: _open_context(
+            shared, replace(options, watch=(), heads=(), sequences=sequences)
+        ),
     )
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -29,7 +29,7 @@ from foredraft.backends.llamacpp.passes import Passes, count_passes
 from foredraft.backends.llamacpp.streams import Streams
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from foredraft.errors import BackendError, OutOfKVError, UnsupportedModelError
-from foredraft.protocols import Head
+from foredraft.protocols import Head, Model
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class LlamaCppModel:
     if that saves a pass (`passes`), and sequences that are computed together get adjacent streams
     (`streams`). llama.cpp only knows streams: every native call gets a sequence's stream.
 
-    With `cores` the number of threads follows the machine's load; no bit may depend on it.
+    With `cores` the number of threads follows the machine's load; no bit may depend on it. `users` are the
+    open models on the same weights, `again` opens another.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class LlamaCppModel:
         cores: FreeCores | None = None,
         watched: Watched | None = None,
         opener: Opener | None = None,
+        users: set[LlamaCppModel],
+        again: Callable[[int], Model],
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -101,6 +104,9 @@ class LlamaCppModel:
             feature_size=watched.size if watched else 0,
         )
         self._weights: Any = weights
+        self._users = users
+        self._users.add(self)
+        self._again = again
         self._open_context: Any = context
         self._open_memory: Any = lib.llama_get_memory(context)
         self._batch = Batch(self.capabilities.max_batch)
@@ -332,6 +338,13 @@ class LlamaCppModel:
         self._heads.add(head)
         return head
 
+    def unwatched(self, sequences: int) -> Model:
+        """A model on the same weights that keeps no hidden states, with so many sequences. It can be closed
+        before this one and after it. Raises CapacityError, BackendError.
+        """
+        self._still_open(self._weights)
+        return self._again(sequences)
+
     def forget_head(self, head: NativeHead) -> None:
         """Called by a head that is closed."""
         self._heads.discard(head)
@@ -461,5 +474,7 @@ class LlamaCppModel:
             self.tokenizer.close()
             self._graphs.close()
             lib.llama_free(self._open_context)
-            lib.llama_model_free(self._weights)
+            self._users.discard(self)
+            if not self._users:
+                lib.llama_model_free(self._weights)
             self._open_context = self._open_memory = self._weights = None
