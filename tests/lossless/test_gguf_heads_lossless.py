@@ -52,12 +52,19 @@ def _block(cycle: int, **options: Any) -> Callable[[Path, Path], object]:
     return make
 
 
+def _block_of_hybrid(target: Path, head: Path) -> None:
+    """Of a model with a recurrent state and with M-RoPE, which the head has, too."""
+    gguf_hybrids.tiny_qwen35(target, vocab=VOCABULARY, mixing=0.5)
+    gguf_dflash.tiny_dflash(head, vocab=VOCABULARY, layers=(1, 3, 2), sections=True)
+
+
 CASES: dict[str, Callable[[Path, Path], object]] = {
     "llama": _llama(0.5, chosen=range(5, 300)),
     "llama-alone": _llama(0.5, window=1),
     "block": _block(0, depth=3, window=6),
     "block-markov": _block(0, kind="markov", chosen=range(5, 300)),
     "block-selector": _block(0, kind="selector"),
+    "block-hybrid": _block_of_hybrid,
     "own-hybrid": lambda target, _: gguf_hybrids.tiny_qwen35(target, following=1, mixing=0.5),
     "own-chained": lambda target, _: gguf_mimo.tiny_mimo2(target, mixing=0.5),
     "right": _llama(0.0),
@@ -106,7 +113,16 @@ def drafter_of(model: Model, head: Path | None, **options: Any) -> Drafter:
 
 @matrix(
     strength=2,
-    name=["llama", "llama-alone", "block", "block-markov", "block-selector", "own-hybrid", "own-chained"],
+    name=[
+        "llama",
+        "llama-alone",
+        "block",
+        "block-markov",
+        "block-selector",
+        "block-hybrid",
+        "own-hybrid",
+        "own-chained",
+    ],
     temperature=[0.0, 0.9],
     concurrent=[False, True],
     rows=[512, 9],
