@@ -7,6 +7,8 @@ Time does not depend on what a head has learnt, so its weights are random. A ste
 weights of a 135M model's head, of which the output matrix has the larger part; that is why the vocabulary is
 reduced. Reading is fusing the target's hidden states and a row each, for which EAGLE-3 in llama.cpp computes
 all logits, asked for or not. What is not in llama.cpp's own functions is the time of Python around them.
+Keeping hidden states is what a head costs that is not asked: a forward that keeps them, and copying those
+that a head would read, beside a forward of the same weights that does not.
 
 Run it on an idle machine. The last line is one JSON object.
 """
@@ -17,7 +19,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +31,7 @@ import numpy as np
 from common import run_benchmark
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.bench.watching import watching_cost
 from foredraft.config import ModelOptions
 from foredraft.library import default_model
 from foredraft.protocols import Head, Model
@@ -146,6 +149,17 @@ def target_costs(model: Model, native: Native, text: list[int]) -> dict[str, tup
     return costs
 
 
+def watching(model: Model, text: list[int]) -> dict[str, dict[str, float]]:
+    """What keeping hidden states costs a model with the same weights, and copying those of so many rows."""
+    plain = model.unwatched(1)  # type: ignore[attr-defined]
+    costs = {}
+    for rows, read in ((1, 0), (1, 1), (512, 1), (512, 512)):
+        cost = watching_cost(plain, model, text[:DEPTH] + text[:rows], rows=rows, read=read)
+        costs[f"{rows} rows, {read} copied"] = asdict(cost)
+    plain.close()
+    return costs
+
+
 def head_costs(head: Head, native: Native, text: list[int], features: Features) -> dict[str, Any]:
     """Of a step, and of reading rows with the logits of the last."""
     costs = {}
@@ -189,6 +203,7 @@ def main() -> None:
         text = np.random.default_rng(1).integers(300, model.info.vocab_size - 300, 600).tolist()
         found["target"] = target_costs(model, native, text)
         row = found["target"]["target, 1 rows"][0]
+        kept = watching(model, text)
         model.release(0)
         model.forward([Rows(0, 0, text[:64], 0)])
         features = model.features().copy()
@@ -201,11 +216,13 @@ def main() -> None:
                     found[name] = head_costs(head, native, text, features)
                     head.close()
         model.close()
+    for what, cost in kept.items():
+        print(f"keeping hidden states, {what}: {cost['more_ms']:+.3f} ms of {cost['plain_ms']:.3f}")
     for name, costs in found.items():
         print(name)
         for what, (ms, inside) in costs.items():
             print(f"  {what:22} {ms:7.3f} ms, {inside:7.3f} in llama.cpp, {ms / row:5.3f} of a target row")
-    print(json.dumps(found))
+    print(json.dumps({"keeping": kept, **found}))
 
 
 if __name__ == "__main__":
