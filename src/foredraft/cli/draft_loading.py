@@ -13,14 +13,14 @@ from foredraft.cli.head_files import says_head
 from foredraft.cli.loading import find_model, load_engines
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
-from foredraft.config import AUTO, OFF, ModelOptions, Speculation, Stage, parse_speculation
-from foredraft.draft.reading import Guesses, HeadGuesses, ModelGuesses
+from foredraft.config import OFF, ModelOptions, Speculation, Stage, parse_speculation
+from foredraft.draft.pair import WITHOUT, Pair
+from foredraft.draft.reading import HeadGuesses, ModelGuesses
 from foredraft.draft.sources import TOGETHER
 from foredraft.engine.engine import Engine
 from foredraft.engine.heads import HEADS, OWN
 from foredraft.errors import ModelError, ModelNotFoundError, UnsupportedModelError
 from foredraft.library.heads import resolve_head
-from foredraft.protocols import Model
 from foredraft.registry import backend_for
 from foredraft.types import ModelInfo, Rollback
 
@@ -29,21 +29,16 @@ OWN_LAYERS = ("own", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """`answering` speculates as it likes and has the costs of this machine; `target` shares its weights.
-    `guesses` are those of what is scored, which reads the features `needs`; at most `room` tokens fit.
-    """
+class Loaded:
+    """What is shown of a pair, and how many tokens of a text fit."""
 
-    answering: Engine
-    target: Model
-    guesses: Guesses
-    needs: tuple[str, ...]
+    pair: Pair
     name: str
     description: str
     room: int
 
 
-def load_pair(model: str, draft: str, loading: dict[str, Any], errors: Console, stack: ExitStack) -> Pair:
+def load_pair(model: str, draft: str, loading: dict[str, Any], errors: Console, stack: ExitStack) -> Loaded:
     """Load both; `stack` frees them. Raises ModelError, CapacityError, MissingDependencyError."""
     path = find_model(model)
     own = draft in OWN_LAYERS
@@ -67,11 +62,11 @@ def _find_head(named: str, llama_library: Path | None) -> Path | None:
 
 def _with_model(
     path: Path, draft_path: Path, loading: dict[str, Any], errors: Console, stack: ExitStack
-) -> Pair:
-    answering, target = _load_target(path, parse_speculation(OFF), loading, errors, stack)
+) -> Loaded:
+    answering, other = _load_target(path, parse_speculation(OFF), loading, errors, stack)
     options = loading | {"probe": False, "remember": False, "context_length": 0}
     [drafting] = load_engines(draft_path, [parse_speculation(OFF)], options, errors)
-    draft = stack.enter_context(drafting).model
+    draft, target = stack.enter_context(drafting).model, other.model
     if draft.info.vocab_hash != target.info.vocab_hash:
         raise UnsupportedModelError(
             f"{draft.info.name} has another vocabulary than {target.info.name}: their distributions are of "
@@ -85,13 +80,14 @@ def _with_model(
             hint="Use a draft model with attention layers only.",
         )
     room = min(target.info.context_length, draft.info.context_length)
-    described = model_text(draft.info)
-    return Pair(answering, target, ModelGuesses(draft), (), draft.info.name, described, room)
+    stage = Stage("draft-model", {"model": str(draft_path)})
+    pair = Pair(answering, other, ModelGuesses(draft), draft, stage)
+    return Loaded(pair, draft.info.name, model_text(draft.info), room)
 
 
 def _with_head(
     path: Path, head: Path | None, loading: dict[str, Any], errors: Console, stack: ExitStack
-) -> Pair:
+) -> Loaded:
     options = ModelOptions(llama_library=loading.get("llama_library"))
     if not backend_for(path).features_for(path, head, options):
         raise UnsupportedModelError(
@@ -99,25 +95,25 @@ def _with_head(
             hint="Name a head's file, or a draft model.",
         )
     named = {} if head is None else {"model": str(head)}
-    watching = Speculation(stages=(Stage(HEADS, named),), adaptive=False)
-    answering, target = _load_target(path, watching, loading, errors, stack)
-    loaded = target.load_head(head, sequences=1)
+    stage = Stage(HEADS, named)
+    watching = Speculation(stages=(stage,), adaptive=False)
+    answering, other = _load_target(path, watching, loading, errors, stack)
+    loaded = other.model.load_head(head, sequences=1)
     stack.callback(loaded.close)
     name = OWN if head is None else head.stem
     described = f"{name}, a head that reads {', '.join(loaded.needs)}"
-    return Pair(
-        answering, target, HeadGuesses(loaded), loaded.needs, name, described, target.info.context_length
-    )
+    pair = Pair(answering, other, HeadGuesses(loaded), loaded, stage, loaded.needs)
+    return Loaded(pair, name, described, other.model.info.context_length)
 
 
 def _load_target(
     path: Path, reading: Speculation, loading: dict[str, Any], errors: Console, stack: ExitStack
-) -> tuple[Engine, Model]:
-    """(an engine that answers, the model to be read with). `reading`: what the model is loaded for. Raises
+) -> tuple[Engine, Engine]:
+    """(an engine that answers, one whose model is read). `reading`: what the model is loaded for. Raises
     UnsupportedModelError if it had to be loaded without what a head reads.
     """
     options = loading | {"sequences": TOGETHER, "remember": False}
-    answering, other = load_engines(path, [parse_speculation(AUTO), reading], options, errors)
+    answering, other = load_engines(path, [WITHOUT, reading], options, errors)
     stack.enter_context(answering)
     stack.enter_context(other)
     if not reading.off and not other.model.capabilities.features:
@@ -125,7 +121,7 @@ def _load_target(
             "; ".join(other.notes), hint="Without that no head of this model can be scored."
         )
     other.set_speculation(OFF)
-    return answering, other.model
+    return answering, other
 
 
 def model_text(info: ModelInfo) -> str:

@@ -25,12 +25,13 @@ from foredraft.cli.values import Number
 from foredraft.draft.make.job import JUDGING, Made, Stage, Wishes, check_target, making
 from foredraft.draft.make.workfolder import HEAD, drop_rows
 from foredraft.draft.make.write import safetensors_package
-from foredraft.draft.result import Result, as_dict, sentence
+from foredraft.draft.result import as_dict
 from foredraft.errors import ConfigError
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.heads import DIGITS
 
 if TYPE_CHECKING:
+    from foredraft.draft.make.judge import Judgement
     from foredraft.engine.options import EngineOptions
 
 EVERY_S = 20.0
@@ -100,8 +101,8 @@ def make(model: str | None, **options: Any) -> None:
     its hidden states. MODEL is a GGUF file or a name.
 
     It learns from MODEL's own answers: to recorded prompts, to a file of them, and to prompts that MODEL
-    writes itself; the shipped ones are kept for measuring. It is installed if 'auto' would use it on this
-    machine. Ctrl-C stops it; the same command goes on from there.
+    writes itself; the shipped ones are kept for measuring. It is installed if 'auto' is faster with it on
+    this machine. Ctrl-C stops it; the same command goes on from there.
     """
     began = perf_counter()
     files = _Files(**{name: options.pop(name) for name in ("output", "safetensors", "install", "as_json")})
@@ -231,11 +232,6 @@ class _Lines:
         self._stage = ""
 
 
-def pays(result: Result) -> bool:
-    """Whether `auto` would use the head on this machine."""
-    return any(advice.length for advice in result.advice)
-
-
 class _Ending:
     """Writes and judges a head, installs it if it is worth it, and says so."""
 
@@ -255,22 +251,21 @@ class _Ending:
         if files.safetensors is not None:
             head.write_safetensors(files.safetensors)
         with self._console.status("Scoring the head…"), self._clock.stage(JUDGING):
-            result = judge(
+            judged = judge(
                 self._wishes.model,
                 place,
-                head.facts.layers,
                 head.unseen,
                 self._wishes.loading,
                 over=lambda: self._clock.left() <= 0.0,
             )
         installed = None
-        if files.output is None and (files.install or pays(result)):
+        if files.output is None and (files.install or judged.installs):
             installed = self._installed(place)
         drop_rows(self._wishes.work)
         if files.as_json:
-            click.echo(json.dumps(self._as_dict(result, installed or place, installed), ensure_ascii=False))
+            click.echo(json.dumps(self._as_dict(judged, installed or place, installed), ensure_ascii=False))
         else:
-            self._report(result, installed or place, installed)
+            self._report(judged, installed or place, installed)
 
     def _installed(self, place: Path) -> Path:
         facts = self._head.facts
@@ -280,7 +275,7 @@ class _Ending:
         shutil.move(place, target)
         return target
 
-    def _report(self, result: Result, place: Path, installed: Path | None) -> None:
+    def _report(self, judged: Judgement, place: Path, installed: Path | None) -> None:
         head = self._head
         by_depth = ", ".join(f"{share:.1%}" for share in head.acceptance.by_depth)
         click.echo(f"A head for {head.facts.target_name}, {size_text(place.stat().st_size)} ({head.kind}).")
@@ -288,8 +283,11 @@ class _Ending:
             f"Learned from {head.tokens:,} tokens of answers; it can propose {head.facts.sizes.vocabulary:,} "
             "different ones."
         )
-        click.echo(f"Right on answers that it has not seen, at depth 1, 2, 3: {by_depth}.")
-        click.echo(sentence(result))
+        click.echo(
+            f"Right at {head.acceptance.rows:,} places in answers that it has not seen, at depth 1, 2, 3: "
+            f"{by_depth}."
+        )
+        click.echo(judged.text)
         if installed is not None:
             click.echo(f"Installed: {installed}")
         elif self._files.output is not None:
@@ -297,7 +295,7 @@ class _Ending:
         else:
             click.echo(f"Not installed; it lies in {place}. To install it all the same: --install")
 
-    def _as_dict(self, result: Result, place: Path, installed: Path | None) -> dict[str, Any]:
+    def _as_dict(self, judged: Judgement, place: Path, installed: Path | None) -> dict[str, Any]:
         head = self._head
         return {
             "format": "foredraft-draft-make",
@@ -311,5 +309,6 @@ class _Ending:
             "vocabulary": head.facts.sizes.vocabulary,
             "acceptance": list(head.acceptance.by_depth),
             "places": head.acceptance.rows,
-            "score": as_dict(result),
+            "judged_places": judged.places,
+            "score": as_dict(judged.result),
         }

@@ -16,20 +16,20 @@ from rich.progress import Progress
 from foredraft.bench.cost_plot import check_plot_file
 from foredraft.cli.bench_bar import answers_bar
 from foredraft.cli.completion import complete_models
-from foredraft.cli.draft_loading import Pair, load_pair, model_text
+from foredraft.cli.draft_loading import Loaded, load_pair, model_text
 from foredraft.cli.draft_source import PIECES, PROMPTS, Source, take_source
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.options import model_options, take_model_options
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
+from foredraft.draft.pair import try_out
 from foredraft.draft.passages import LENGTH, Passage
-from foredraft.draft.result import Result, as_dict, measure_here, result_of
+from foredraft.draft.result import Result, as_dict, result_of
 from foredraft.draft.result_plot import write_plot
 from foredraft.draft.result_text import result_text
 from foredraft.draft.score import Scorer
 from foredraft.errors import ConfigError
-from foredraft.planner import AutoPlanner
 
 PIPE_WIDTH = 100
 """Columns if there is no terminal with a width."""
@@ -95,7 +95,7 @@ PIPE_WIDTH = 100
 @terminable()
 def score(model: str, draft: str, **options: Any) -> None:
     """Score DRAFT as a draft for MODEL: how near it comes to what MODEL says, how much of it would be
-    accepted, how fast that would be on this machine, and whether 'auto' would use it.
+    accepted, how fast that is on this machine, and whether 'auto' gains by it.
 
     DRAFT is a smaller model, or a trained head: a file or a name; "own" stands for MODEL's own layers for
     multi-token prediction. It is scored on MODEL's own answers to a few prompts unless a text or traces are
@@ -126,12 +126,13 @@ def _scored(
 ) -> tuple[Result, KeyboardInterrupt | None]:
     """The result, and the interruption if there was one: then it is of what was scored before it."""
     with ExitStack() as stack:
-        pair = load_pair(model, draft, loading, errors, stack)
-        source.check(pair.target)
-        scorer = Scorer(pair.target, pair.guesses, pair.needs)
-        run = _Run(scorer, pair.room)
+        loaded = load_pair(model, draft, loading, errors, stack)
+        pair, target = loaded.pair, loaded.pair.target
+        source.check(target)
+        scorer = Scorer(target, pair.guesses, pair.needs)
+        run = _Run(scorer, loaded.room)
         with answers_bar(errors) as bar:
-            stopped = run.all(source.passages(pair.answering, pair.room), source.count, bar)
+            stopped = run.all(source.passages(pair.answering, loaded.room), source.count, bar)
         if not scorer.passages:
             raise stopped or ConfigError(
                 "There is nothing to score: no text fits into the context of both models.",
@@ -140,20 +141,24 @@ def _scored(
         if run.left_out:
             left = counted(run.left_out, "answer")
             errors.print(f"[yellow]Note:[/] {left} left out: too long for the context.", highlight=False)
-        about = _about(pair, source, run, stopped is not None)
-        assert isinstance(pair.answering.planner, AutoPlanner), "auto has one"
-        curve = pair.answering.planner.cost
-        measure_here(curve, pair.target, run.tokens // scorer.passages)
-        return result_of(pair.target.info.name, pair.name, about, scorer, curve), stopped
+        about = _about(loaded, source, run, stopped is not None)
+        trial = None
+        if stopped is None:
+            try:
+                with errors.status("Trying how fast that is…"):
+                    trial = try_out(pair, run.passages)
+            except KeyboardInterrupt as pressed:
+                stopped = pressed
+        return result_of(target.info.name, loaded.name, about, scorer, trial), stopped
 
 
 class _Run:
-    """Scores passages, counting what was left out and read."""
+    """Scores passages, counting what was left out and keeping what was read."""
 
     def __init__(self, scorer: Scorer, room: int) -> None:
         self._scorer = scorer
         self._room = room
-        self.tokens = 0
+        self.passages: list[Passage] = []
         self.texts = 0
         self.left_out = 0
 
@@ -167,19 +172,19 @@ class _Run:
                 self.texts += bool(fitting)
                 for passage in fitting:
                     self._scorer.add(passage)
-                    self.tokens += len(passage.tokens)
+                    self.passages.append(passage)
                 bar.update(task, advance=1)
         except KeyboardInterrupt as pressed:
             return pressed
         return None
 
 
-def _about(pair: Pair, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
+def _about(loaded: Loaded, source: Source, run: _Run, stopped: bool) -> dict[str, str]:
     what = counted(run.texts, source.noun)
     origin = f" of {source.origin}" if source.origin else ""
     about = {
-        "model": model_text(pair.target.info),
-        "draft": pair.description,
+        "model": model_text(loaded.pair.target.info),
+        "draft": loaded.description,
         "scored on": what + (" (stopped early)" if stopped else "") + origin,
     }
     if source.assumed:

@@ -13,7 +13,7 @@ from foredraft.cli.head_files import check_no_head
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import cache_dir, locate, models_dir, other_programs
-from foredraft.config import Speculation
+from foredraft.config import OFF, Speculation
 from foredraft.errors import (
     ModelError,
     ModelFormatError,
@@ -66,7 +66,8 @@ def check_drafts(speculation: Speculation) -> None:
             what = DRAFTING[stage.name]
             try:
                 if stage.name == "heads":
-                    resolve_head(named, models_dir())
+                    if named != OFF:
+                        resolve_head(named, models_dir())
                 else:
                     locate(named)
             except ModelNotFoundError as error:

@@ -8,8 +8,6 @@ hidden states instead of the target's, or it has predicted a whole block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
@@ -72,28 +70,6 @@ class Reader:
             self._model.release(self._seq)
         del self._cells[length:]
 
-    def step(self, length: int, token: int) -> Logits:
-        """The logits after the first `length` tokens of what was read and one more: a plain forward of a
-        model with `Rollback.TRUNCATE`.
-        """
-        self._keep(length)
-        logits: Logits = self._model.forward([Rows(self._seq, length, (token,), 1)])[0]
-        self._cells.append(token)
-        return logits
-
-    def plain_s(self) -> float:
-        """Seconds of a plain forward after another one, at the end of what was read."""
-        if len(self._cells) + 2 > self._model.info.context_length:
-            self._keep(0)
-        elapsed = 0.0
-        for _ in range(2):
-            rows = Rows(self._seq, len(self._cells), (0,), 1)
-            began = perf_counter()
-            self._model.forward([rows])
-            elapsed = perf_counter() - began
-            self._cells.append(0)
-        return elapsed
-
 
 class Guesses(Protocol):
     """What drafts, as a score sees it. `by_position`: its logits are the same at every depth of a draft;
@@ -111,12 +87,6 @@ class Guesses(Protocol):
         """Its logits, shape (vocabulary,), for token `start + depth` of the passage in a draft that began at
         `start` and was right up to there. Starts are asked for in order, depths from 0 on. Valid until the
         next call.
-        """
-        ...
-
-    def timed(self, passage: Passage, start: int, depth: int, propose: Callable[[Logits], object]) -> float:
-        """Seconds that drafting a token takes, by the wall clock: token `start + depth` of the passage, after
-        those before it.
         """
         ...
 
@@ -139,12 +109,6 @@ class ModelGuesses:
     def logits(self, start: int, depth: int) -> Logits:
         row: Logits = self._rows[start + depth - self._first]
         return row
-
-    def timed(self, passage: Passage, start: int, depth: int, propose: Callable[[Logits], object]) -> float:
-        at = start + depth - 1
-        began = perf_counter()
-        propose(self._reader.step(at, passage.tokens[at]))
-        return perf_counter() - began
 
 
 class HeadGuesses:
@@ -197,16 +161,3 @@ class HeadGuesses:
         self._head.truncate(0, self._held)
         self._absorb(start, logits=self.longest if self._head.block else 1)
         self._start, self._depth = start, 0
-
-    def timed(self, passage: Passage, start: int, depth: int, propose: Callable[[Logits], object]) -> float:
-        assert passage is self._passage, "the passage that was read last"
-        block = bool(self._head.block)
-        if depth and not block:
-            self.logits(start, depth - 1)
-        self._start = self._start if depth and not block else -1
-        began = perf_counter()
-        logits = self.logits(start, depth)
-        computed = perf_counter()
-        propose(logits)
-        share = self.longest if block else 1  # of a block, a token's
-        return (computed - began) / share + perf_counter() - computed

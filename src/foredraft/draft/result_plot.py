@@ -62,9 +62,10 @@ def _draw_depths(axes: Axes, result: Result) -> None:
 def _draw_lengths(axes: Axes, result: Result) -> None:
     """Lines: the predicted speed with drafts of each length; a large mark at the best."""
     for colour, found in zip(COLOURS, result.rules, strict=False):
-        _line(axes, list(range(1, DEPTHS + 1)), list(found.speedups), colour, _label(found))
-        best, speedup = found.best
-        axes.plot([best], [speedup], "o", markersize=8, color=colour)
+        known = [(length, speed) for length, speed in enumerate(found.speedups, 1) if speed is not None]
+        _line(axes, [length for length, _ in known], [speed for _, speed in known], colour, _label(found))
+        if found.best is not None:
+            axes.plot(*([value] for value in found.best), "o", markersize=8, color=colour)
     axes.axhline(1.0, color=INK, linewidth=1.0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("tokens of a draft")

@@ -15,6 +15,10 @@ from foredraft.bench.report_text import FigureTable
 from foredraft.draft.passages import DEPTHS
 from foredraft.draft.result import Result, RuleResult, sentence
 from foredraft.draft.score import BINS, SURE, Tally
+from foredraft.draft.trial import RoundTimes
+
+_TOLD = (1, 2, 4, 8)
+"""Lengths of drafts whose times are told."""
 
 
 def result_text(result: Result) -> Group:
@@ -43,13 +47,8 @@ def _parts(result: Result) -> Iterator[RenderableType]:
     yield Text()
     yield Text("Drafts of each length: tokens of a round, and speed over plain decoding", style="bold")
     yield _lengths(result)
-    prices = result.prices
-    yield Text(
-        f"Predicted from this machine's times: a plain step takes {prices.plain_ms:.1f} ms, a draft token "
-        f"{prices.token_ms:.2f} ms ({prices.token:.2f} steps), and verifying "
-        f"1, 2, 4, 8 of them {', '.join(f'{prices.verify[n]:.2f}' for n in (1, 2, 4, 8))} steps.",
-        style="dim",
-    )
+    for temperature, times in result.trial.times.items() if result.trial is not None else ():
+        yield Text(_times(temperature, times), style="dim")
     yield Text()
     yield Text("How often the draft is right by its own probability", style="bold")
     yield _calibration(result)
@@ -88,14 +87,27 @@ def _lengths(result: Result) -> FigureTable:
         [
             str(length + 1),
             *(number(found.lengths[length]) for found in result.rules),
-            *(
-                number(found.speedups[length]) + ("*" if found.best[0] == length + 1 else " ")
-                for found in result.rules
-            ),
+            *(_speed(found, length + 1) for found in result.rules),
         ]
         for length in range(DEPTHS)
     ]
     return FigureTable(headers, rows)
+
+
+def _times(temperature: float, times: RoundTimes) -> str:
+    whole, drafting = (
+        ", ".join(number(of[length]) for length in _TOLD) for of in (times.rounds, times.drafting)
+    )
+    lengths = ", ".join(map(str, _TOLD))
+    return (
+        f"Tried here, at temperature {temperature:g}: a plain round takes {times.plain_ms:.1f} ms; one with "
+        f"a draft of {lengths} tokens {whole} times as long, of which drafting takes {drafting}."
+    )
+
+
+def _speed(found: RuleResult, length: int) -> str:
+    mark = "*" if found.best is not None and found.best[0] == length else " "
+    return number(found.speedups[length - 1]) + mark
 
 
 def _short(name: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 
@@ -22,9 +20,6 @@ BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 SURE = 0.9
 """A draft's probability from which it is said to be sure."""
-
-TIMED_TOKENS = 4
-"""Tokens of a draft that is timed, one in each passage."""
 
 
 @dataclass(slots=True)
@@ -146,8 +141,6 @@ class Scorer:
         self._guesses = guesses
         self._columns = _columns(target.capabilities, needs)
         self._sampler = CoupledSampler(target.info.vocab_size, target.tokenizer.end_tokens)
-        self._token_s: list[float] = []
-        self._plain_s: list[float] = []
 
     def add(self, passage: Passage) -> None:
         """Score a passage. Raises OutOfKVError, BackendError; what was scored before is kept."""
@@ -159,31 +152,9 @@ class Scorer:
         drafts = [places.draft(start) for start in range(passage.first, passage.end)]
         self.tallies.setdefault(passage.temperature, Tally(passage.temperature)).add(passage, drafts)
         self.passages += 1
-        self._time(passage, places)
 
     def _chosen(self, features: Features | None) -> Features | None:
         return None if features is None else features[:, self._columns]
-
-    def _time(self, passage: Passage, places: Places) -> None:
-        """Time a draft, and a plain forward of the target right beside it: the machine may be busy."""
-        start = passage.first + passage.scored // 2
-        for depth in range(min(TIMED_TOKENS, passage.room(start), self._guesses.longest)):
-
-            def propose(logits: object, position: int = start + depth) -> object:
-                return places.propose(position, logits)  # type: ignore[arg-type]
-
-            self._token_s.append(self._guesses.timed(passage, start, depth, propose))
-        self._plain_s.append(self._reader.plain_s())
-
-    @property
-    def token_ms(self) -> float:
-        """What drafting a token takes, in milliseconds; NaN before anything was scored."""
-        return 1e3 * median(self._token_s) if self._token_s else math.nan
-
-    @property
-    def plain_ms(self) -> float:
-        """What a plain forward of the target took beside it."""
-        return 1e3 * median(self._plain_s) if self._plain_s else math.nan
 
 
 def _columns(able: Capabilities, needs: Sequence[str]) -> list[int]:

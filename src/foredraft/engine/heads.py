@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from foredraft.config import ModelOptions, Speculation
+from foredraft.config import OFF, ModelOptions, Speculation, Stage
 from foredraft.errors import ForedraftError, ModelError, ModelNotFoundError, UnsupportedModelError
 from foredraft.library import models_dir
 from foredraft.library.heads import head_of, resolve_head
@@ -88,8 +88,13 @@ def _named(speculation: Speculation) -> str | None:
     """The head that a setting asks for, "" for the one that belongs to the model; None: it asks for none."""
     for stage in speculation.stages:
         if stage.name == HEADS:
-            return stage.options.get("model", "")
+            return None if switched_off(stage) else stage.options.get("model", "")
     return "" if speculation.adaptive else None
+
+
+def switched_off(stage: Stage) -> bool:
+    """Whether this is `heads:model=off`: no head drafts, not even the one that belongs to the model."""
+    return stage.name == HEADS and stage.options.get("model") == OFF
 
 
 def belongs(model: Model, options: ModelOptions) -> bool:

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from foredraft.config import ModelOptions, Speculation, Stage
 from foredraft.engine.drafting import Drafters
-from foredraft.engine.heads import HEADS, belongs, load_head
+from foredraft.engine.heads import HEADS, belongs, load_head, switched_off
 from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.profile_store import Profile, ProfileStore, key_of
 from foredraft.engine.request import Request
@@ -212,7 +212,7 @@ def _stages(speculation: Speculation, model: Model, options: ModelOptions) -> li
     extra = [stage for stage in AUTO_STAGES if stage.name not in named] if speculation.adaptive else []
     if speculation.adaptive and HEADS not in named and belongs(model, options):
         extra.append(Stage(HEADS))
-    return [*speculation.stages, *extra]
+    return [stage for stage in (*speculation.stages, *extra) if not switched_off(stage)]
 
 
 def _context(

@@ -2,7 +2,7 @@
 
 It is the command `foredraft draft make` in a child process of the lowest priority, which is ended when a
 request comes and started again after a pause; it goes on from where it was. It reads the model's file, and
-writes to the cache folder: its work, and the head if `auto` would use it here. Requests are not read.
+writes to the cache folder: its work, and the head if `auto` is faster with it. Requests are not read.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import pytest
 
 import gguf_factory
 from command_line import Command
+from foredraft.draft import trial
 from foredraft.engine import loading
 
 
@@ -27,3 +28,12 @@ def foredraft(capsys: pytest.CaptureFixture[str]) -> Command:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that llama.cpp loads in milliseconds."""
     return gguf_factory.tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture
+def quick_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are tried out once, for tests that are not about that."""
+    monkeypatch.setattr(trial, "TURNS", 1)
+    monkeypatch.setattr(trial, "ROUNDS", 1)
+    monkeypatch.setattr(trial, "ANSWERS", 4)
+    monkeypatch.setattr(trial, "ANSWER_TOKENS", 8)

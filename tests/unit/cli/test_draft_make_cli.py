@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,14 +18,17 @@ import gguf_heads
 from command_line import Command, Ran
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.cli import draft_make, paths
-from foredraft.draft.make import job
+from foredraft.draft.make import job, judge
 from foredraft.draft.make.sizes import Sizes
 from foredraft.draft.make.write import HeadFacts, write_gguf
+from foredraft.draft.result import Result
 from foredraft.errors import ConfigError
 from foredraft.library import heads as library_heads
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.heads import head_of, resolve_head
+
+pytestmark = pytest.mark.usefixtures("quick_trial")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,8 @@ def test_a_head_is_made_and_installed(foredraft: Command, model: Path, prompts: 
     assert ran.code == 0, ran.err
     assert "training: 100%" in ran.err
     assert "at depth 1, 2, 3" in ran.out
-    assert "auto would" in ran.out
+    assert "places in answers that it has not seen" in ran.out
+    assert "Judged at " in ran.out
     installed = head_of(model, paths.models_dir(), BACKEND.weights_hash)
     assert installed is not None
     assert f"Installed: {installed}" in ran.out
@@ -81,13 +86,29 @@ def test_a_head_that_does_not_pay_is_not_installed(
     foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head of no training: it says why, and where the head lies."""
-    monkeypatch.setattr(draft_make, "pays", lambda result: False)
+    monkeypatch.setattr(judge, "LEAST_PLACES", 1)
+    monkeypatch.setattr(Result, "uses", False)
     ran = made(foredraft, model, prompts)
     assert ran.code == 0, ran.err
     assert "Not installed" in ran.out
     assert not heads_dir(paths.models_dir()).exists()
     place = Path(ran.out.split("it lies in ")[1].split(".gguf")[0] + ".gguf")
     assert place.exists()
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_head_that_pays_is_installed_if_that_is_known_of_enough_places(
+    foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, enough: bool
+) -> None:
+    monkeypatch.setattr(judge, "LEAST_PLACES", 1 if enough else 10_000)
+    monkeypatch.setattr(Result, "uses", True)
+    ran = made(foredraft, model, prompts)
+    assert ran.code == 0, ran.err
+    assert heads_dir(paths.models_dir()).exists() == enough
+    found = re.search(r"Judged at ([\d,]+) places in (\d+ answers?) that were kept for this", ran.out)
+    assert found is not None, ran.out
+    assert int(found[1].replace(",", "")) > 0
+    assert ("too few to install a head by, 10000 are the least" in ran.out) != enough
 
 
 def test_json_names_the_file_and_its_figures(
@@ -101,6 +122,8 @@ def test_json_names_the_file_and_its_figures(
     assert found["bytes"] == (tmp_path / "head.gguf").stat().st_size
     assert len(found["acceptance"]) == 3
     assert found["score"]["format"] == "foredraft-draft-score"
+    assert found["places"] > 0
+    assert found["judged_places"] > 0
 
 
 @pytest.mark.parametrize(

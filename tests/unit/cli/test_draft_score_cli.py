@@ -12,7 +12,10 @@ import gguf_factory
 from command_line import Command, Ran
 from foredraft.bench.workloads import load_prompts
 from foredraft.draft.score import Scorer
+from foredraft.draft.trial import Gain
 from foredraft.engine.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("quick_trial")
 
 TOKENS = 64
 
@@ -68,7 +71,8 @@ def test_the_tables(foredraft: Command, tiny: Path, like_tiny: Path, prompts: Pa
     ):
         assert part in ran.out
     assert "6 answers" in ran.out
-    assert "auto would" in ran.out
+    assert "auto gains" in ran.out
+    assert "Tried here, at temperature 0.8: a plain round takes" in ran.out
     assert "\x1b" not in ran.out
     assert "Traceback" not in ran.err
 
@@ -91,20 +95,29 @@ def test_the_fields_of_the_json(foredraft: Command, tiny: Path, unlike_tiny: Pat
     assert found["version"] == 1
     assert set(found) == {
         *("format", "version", "model", "draft", "about", "distances"),
-        *("rules", "calibration", "price", "auto"),
+        *("rules", "calibration", "times", "auto"),
     }
     assert [(one["rule"], one["temperature"]) for one in found["rules"]] == [
         ("match", 0.0), ("match", 0.8), ("rejection", 0.8), ("block", 0.8),
     ]  # fmt: skip
     for one in found["rules"]:
         assert len(one["length"]) == len(one["speedup"]) == len(one["accept_by_depth"]) == 8
-        assert one["best_speedup"] == max(one["speedup"])
-    assert len(found["price"]["verify"]) == 9
+        # None of a length that was not drafted in the few rounds that were timed.
+        assert one["best_speedup"] == max(speed for speed in one["speedup"] if speed is not None)
+    for one in found["times"]:
+        assert one["plain_ms"] > 0
+        assert len(one["rounds"]) == len(one["drafting"]) == 9
+        assert (one["rounds"][0], one["drafting"][0]) == (1.0, 0.0)
+        known = [pair for pair in zip(one["rounds"], one["drafting"], strict=True) if None not in pair]
+        assert len(known) > 1
+        assert all(cost > part > 0 for cost, part in known[1:])
+    assert [one["temperature"] for one in found["times"]] == [0.0, 0.8]
     for one in found["calibration"]:
         assert sum(part["share"] for part in one["bins"]) == pytest.approx(1.0)
-    assert found["auto"]["uses"] is False
     assert found["auto"]["lengths"] == {"0": 0, "0.8": 0}
-    assert "would not use it" in found["auto"]["text"]
+    gain = Gain(found["auto"]["gain"], found["auto"]["error"], found["auto"]["answers"])
+    assert gain.answers == 4
+    assert found["auto"]["uses"] is gain.pays
 
 
 def test_temperature_0_is_greedy_alone(foredraft: Command, tiny: Path, prompts: Path) -> None:

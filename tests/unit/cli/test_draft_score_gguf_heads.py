@@ -17,6 +17,8 @@ from foredraft.backends.llamacpp import ext
 from foredraft.engine.engine import Engine
 from foredraft.errors import MissingDependencyError
 
+pytestmark = pytest.mark.usefixtures("quick_trial")
+
 TOKENS = 64
 WORDS = [f"{size} {word}" for size in ("small", "large") for word in ("cat", "sea", "tree", "stone")]
 

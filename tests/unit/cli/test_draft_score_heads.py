@@ -19,6 +19,8 @@ from foredraft.engine.engine import Engine
 from foredraft.sampling.coupled import CoupledSampler
 from torch_cases import load
 
+pytestmark = pytest.mark.usefixtures("quick_trial")
+
 TOKENS = 48
 WORDS = [f"{size} {word}" for size in ("small", "large", "old") for word in ("cat", "sea", "tree", "stone")]
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from foredraft import Engine, registry
-from foredraft.config import ModelOptions
+from foredraft.cli.loading import check_drafts
+from foredraft.config import ModelOptions, parse_speculation
 from foredraft.engine import heads, loading
 from foredraft.errors import CapacityError, ModelFormatError, SpeculationStringError
 from foredraft.library import heads as library_heads
@@ -340,6 +341,21 @@ def test_a_named_head_takes_the_place_of_the_one_that_was_found(
     assert backend.loaded[-1].watch == ("layer:5",)
     assert engine.setup.head == str(mine)
     assert drafters(engine).count("heads") == 1
+
+
+def test_a_head_that_is_switched_off_is_neither_loaded_nor_read_for(
+    backend: FakeBackend, place: Place, own_cache: Path
+) -> None:
+    place("m-eagle3.gguf", HEAD)
+    path = place("m.gguf", b"GGUF own")
+    [engine] = load(path, own_cache, "auto;heads:model=off")
+    assert backend.loaded[-1].watch == ()
+    assert "heads" not in drafters(engine)
+    assert "suffix" in drafters(engine)
+    assert engine.notes == ()
+    check_drafts(parse_speculation("auto;heads:model=off"))
+    [engine] = load(path, own_cache, "heads:model=off")
+    assert engine.setup.reason == "none of the drafters asked for can be used"
 
 
 def test_engines_of_one_model_watch_what_any_of_them_needs(

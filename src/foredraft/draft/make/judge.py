@@ -1,71 +1,101 @@
-"""Whether a head that was made is worth using on this machine: scored on answers that it has not seen, with
-the machine's own V(n) and the head's own price.
+"""Whether a head that was made is worth using on this machine: scored and tried out on answers that neither
+its training nor the choice of it has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from foredraft.backends.llamacpp.features import layer
+from foredraft.config import OFF, Speculation, Stage
 from foredraft.draft.make.answers import Answer, never
+from foredraft.draft.pair import WITHOUT, Pair, try_out
 from foredraft.draft.passages import Passage, of_answer, of_text
 from foredraft.draft.reading import HeadGuesses
-from foredraft.draft.result import Result, measure_here, result_of
+from foredraft.draft.result import Result, result_of, sentence
 from foredraft.draft.score import Scorer
 from foredraft.engine.engine import Engine
-from foredraft.engine.options import EngineOptions, model_options
-from foredraft.errors import ConfigError
-from foredraft.planner import AutoPlanner
-from foredraft.planner.cost import CostCurve
-from foredraft.registry import backend_for
+from foredraft.engine.heads import HEADS
+from foredraft.engine.options import EngineOptions
+from foredraft.errors import ConfigError, UnsupportedModelError
 
-PASSAGES = 12
+PASSAGES = 16
 """That are scored at most."""
 
-LEAST_PASSAGES = 3
+LEAST_PLACES = 500
+"""Places in these answers below which no head is installed: of 500 a share is known to about two hundredths,
+and what is right at one place often is so at the next."""
+
+
+class Judgement(NamedTuple):
+    """A head's score, at so many `places` in so many `answers`."""
+
+    result: Result
+    places: int
+    answers: int
+
+    @property
+    def installs(self) -> bool:
+        """Whether the head is worth using here, as far as is known."""
+        return self.places >= LEAST_PLACES and self.result.uses
+
+    @property
+    def text(self) -> str:
+        """What was found, in sentences."""
+        answers = "1 answer" if self.answers == 1 else f"{self.answers} answers"
+        places = f"{self.places:,} places in {answers} that were kept for this"
+        if self.places < LEAST_PLACES:
+            return (
+                f"Judged at {places}: too few to install a head by, {LEAST_PLACES} are the least. More time "
+                f"(--minutes) gives more. {sentence(self.result)}"
+            )
+        return f"Judged at {places}. {sentence(self.result)}"
 
 
 def judge(
     model: Path,
     head: Path,
-    layers: Sequence[int],
     answers: Sequence[Answer],
     loading: EngineOptions,
     *,
     over: Callable[[], bool] = never,
-) -> Result:
-    """Score a head on answers of the model, on a few of them where the time is `over`. Raises ConfigError
-    where none is long enough, and what loading raises.
+) -> Judgement:
+    """Score a head on answers of the model, on no more than it takes where the time is `over`, and try it
+    out. Raises ConfigError where no answer is long enough, and what loading raises.
     """
     passages = list(islice(_passages(answers), PASSAGES))
     if not passages:
         raise ConfigError("There is no answer to score the head on.", hint="Give it more time (--minutes).")
-    curve = _curve(model, loading)
-    options = model_options({**loading, "probe": False, "sequences": 1}).model
-    watch = tuple(layer(number) for number in layers)
-    target = backend_for(model).load(model, replace(options, watch=watch))
-    try:
+    options: EngineOptions = {**loading, "probe": False, "remember": False, "sequences": 1}
+    stage = Stage(HEADS, {"model": str(head)})
+    with ExitStack() as stack:
+        without, other = Engine.load_together(
+            model, [WITHOUT, Speculation(adaptive=False, stages=(stage,))], **options
+        )
+        stack.enter_context(without)
+        stack.enter_context(other)
+        if HEADS not in other.setup.drafters.names:
+            raise UnsupportedModelError("; ".join(other.notes))
+        other.set_speculation(OFF)
+        target = other.model
         trained = target.load_head(head, sequences=1)
-        try:
-            scorer = Scorer(target, HeadGuesses(trained), trained.needs)
-            for number, passage in enumerate(passages):
-                if number >= LEAST_PASSAGES and over():
-                    passages = passages[:number]
-                    break
-                scorer.add(passage)
-        finally:
-            trained.close()
-        measure_here(curve, target, sum(len(passage.tokens) for passage in passages) // len(passages))
+        stack.callback(trained.close)
+        pair = Pair(without, other, HeadGuesses(trained), trained, stage, trained.needs)
+        scorer = Scorer(target, pair.guesses, pair.needs)
+        for number, passage in enumerate(passages):
+            if over() and sum(one.scored for one in passages[:number]) >= LEAST_PLACES:
+                passages = passages[:number]
+                break
+            scorer.add(passage)
         about = {
             "model": target.info.name,
-            "scored on": f"{len(passages)} passages of answers it has not seen",
+            "scored on": f"{len(passages)} passages of answers that were kept for this",
         }
-        return result_of(target.info.name, head.name, about, scorer, curve)
-    finally:
-        target.close()
+        result = result_of(target.info.name, head.name, about, scorer, try_out(pair, passages))
+        return Judgement(result, result.tallies[0].positions, len(passages))
 
 
 def _passages(answers: Sequence[Answer]) -> Iterator[Passage]:
@@ -79,11 +109,3 @@ def _passages(answers: Sequence[Answer]) -> Iterator[Passage]:
         if answer.temperature != 0.0:
             room, begin = len(answer.tokens), len(answer.prompt)
             yield from islice(of_text(answer.tokens, temperature=0.0, seed=1, room=room, begin=begin), 1)
-
-
-def _curve(model: Path, loading: EngineOptions) -> CostCurve:
-    """What forwards cost here, as `auto` measures it when it is loaded."""
-    options: EngineOptions = {**loading, "remember": False}
-    with Engine.load(model, speculate="auto", **options) as engine:
-        assert isinstance(engine.planner, AutoPlanner), "auto has one"
-        return engine.planner.cost
