@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
-from foredraft.errors import ForedraftError, UnsupportedModelError
-from foredraft.library.head_kinds import ARCHITECTURES, kind_of
+from foredraft.errors import ForedraftError
+from foredraft.library.head_kinds import ARCHITECTURES, kind_of, no_model
 from foredraft.library.heads import resolve_head
 from foredraft.library.safetensors_file import SafetensorsSummary
 
@@ -34,11 +34,7 @@ def check_no_head(path: Path, llama_library: Path | None = None) -> None:
     except ForedraftError:
         return
     if head:
-        raise UnsupportedModelError(
-            f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
-            hint="Name the model, and its head: foredraft run -m MODEL --speculate "
-            f"'auto;heads:model={path}'\nWhether it helps there: foredraft draft score MODEL {path}",
-        )
+        raise no_model(path)
 
 
 def says_head(summary: Summary) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from foredraft.errors import UnsupportedModelError
 
 EAGLE3 = "eagle3"
 DFLASH = "dflash"
@@ -25,3 +28,12 @@ def kind_of(config: Mapping[str, Any]) -> str:
     names += [config.get("speculators_model_type", ""), config.get("model_type", "")]
     said = " ".join(str(name).lower() for name in names)
     return next((kind for kind in _IN_CONFIGURATIONS if kind in said), "")
+
+
+def no_model(path: Path) -> UnsupportedModelError:
+    """The error for a head where a model is wanted."""
+    return UnsupportedModelError(
+        f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
+        hint="Name the model, and its head: foredraft run -m MODEL --speculate "
+        f"'auto;heads:model={path}'\nWhether it helps there: foredraft draft score MODEL {path}",
+    )

@@ -17,7 +17,7 @@ from foredraft.errors import ConfigError, ModelError, ModelNotFoundError, quoted
 from foredraft.library.catalogue import heads_dir, stem_of
 from foredraft.library.fingerprint import fingerprint_of
 from foredraft.library.names import as_path
-from foredraft.library.repository import is_repository, repository_of
+from foredraft.library.repository import CONFIG, is_repository, repository_of
 from foredraft.library.split import is_later_part, model_files, split_stem
 from foredraft.library.stored import is_head_name, quantization_of
 from foredraft.library.survey import Survey
@@ -49,6 +49,11 @@ def resolve_head(name: str, folder: Path) -> Path:
                 raise several_heads(name, [str(head) for head in found])
             if found:
                 return found[0]
+    if path.is_dir():
+        raise ModelNotFoundError(
+            f"The folder {quoted(name)} is no head: it has no {CONFIG} with *.safetensors.",
+            hint="The head of a GGUF model is a GGUF file: name that.",
+        )
     raise ModelNotFoundError(
         f"There is no head {quoted(name)}.",
         hint=f"Name its file, or put it into {heads_dir(folder)}.",

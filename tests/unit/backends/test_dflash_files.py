@@ -63,7 +63,7 @@ def test_heads_of_other_models(folder: Path, target: Path) -> None:
     other = gguf_dflash.tiny_dflash(folder / "other.gguf", vocab=VOCABULARY + 8)
     refused(target, other, UnsupportedModelError, "another model: it is for 392 tokens")
     deep = gguf_dflash.tiny_dflash(folder / "deep.gguf", layers=(1, LAYERS))
-    refused(target, deep, UnsupportedModelError, f"no layer:{LAYERS}")
+    refused(target, deep, UnsupportedModelError, f"reads layer:{LAYERS} was made for another model")
     spelt = setting("tokenizer.ggml.pre", "llama3", STRING).edit
     head = gguf_dflash.tiny_dflash(folder / "spelt.gguf", edit=spelt)
     refused(target, head, UnsupportedModelError, "the tokenizer llama3")
@@ -80,7 +80,7 @@ def test_what_the_last_layer_returns(folder: Path) -> None:
     assert BACKEND.features_for(mimo, head) == ("layer:1", "layer:3")
     end = setting("dflash.target_layers", [1, 4], ARRAY).edit
     head = gguf_dflash.tiny_dflash(folder / "beyond-last.gguf", layers=(1, 3), edit=end)
-    refused(mimo, head, UnsupportedModelError, "no layer:4")
+    refused(mimo, head, UnsupportedModelError, "reads layer:4 was made for another")
 
 
 def test_a_head_of_deepseek_v4(folder: Path, target: Path) -> None:

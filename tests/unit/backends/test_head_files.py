@@ -78,7 +78,7 @@ def test_heads_of_other_models(folder: Path, target: Path) -> None:
     other = gguf_heads.tiny_eagle3(folder / "other.gguf", vocab=VOCABULARY + 8)
     refused(target, other, UnsupportedModelError, "another model: it is for 392 tokens")
     deep = gguf_heads.tiny_eagle3(folder / "deep.gguf", vocab=VOCABULARY, layers=(1, 2, LAYERS))
-    refused(target, deep, UnsupportedModelError, f"no layer:{LAYERS}")
+    refused(target, deep, UnsupportedModelError, f"reads layer:{LAYERS} was made for another model")
     spelt = gguf_heads.tiny_eagle3(
         folder / "spelt.gguf", vocab=VOCABULARY, edit=setting("tokenizer.ggml.pre", "llama3", STRING).edit
     )

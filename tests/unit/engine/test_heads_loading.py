@@ -321,7 +321,12 @@ def test_a_named_head_that_cannot_be_used_is_a_note(
     backend: FakeBackend, place: Place, own_cache: Path
 ) -> None:
     junk = place("junk.gguf", b"junk")
-    for name, says in ((str(junk), "is no head"), ("nothing", "There is no head 'nothing'")):
+    folder = place("folder/notes.txt").parent
+    for name, says in (
+        (str(junk), "is no head"),
+        ("nothing", "There is no head 'nothing'"),
+        (str(folder), f"The folder '{folder}' is no head"),
+    ):
         [engine] = load(place("m.gguf"), own_cache, f"auto;heads:model={name}")
         [note] = engine.notes
         assert "drafter heads" in note

@@ -10,7 +10,11 @@ import gguf_factory
 import gguf_heads
 import torch_factory
 import torch_heads
+from foredraft.backends import llamacpp
+from foredraft.backends import torch as torch_backend
 from foredraft.cli.head_files import is_head
+from foredraft.config import ModelOptions
+from foredraft.errors import UnsupportedModelError
 from foredraft.library.head_kinds import kind_of
 
 
@@ -28,6 +32,15 @@ from foredraft.library.head_kinds import kind_of
 )
 def test_the_kind_of_a_configuration(config: dict[str, object], kind: str) -> None:
     assert kind_of(config) == kind
+
+
+def test_a_head_is_not_loaded_as_a_model(tmp_path: Path) -> None:
+    file = gguf_heads.tiny_eagle3(tmp_path / "a.gguf")
+    folder = torch_heads.write_specforge(tmp_path / "b", torch_heads.eagle3_tensors())
+    for backend, path in ((llamacpp.BACKEND, file), (torch_backend.BACKEND, folder)):
+        with pytest.raises(UnsupportedModelError, match=f"{path.name} is a head, .* and no model") as caught:
+            backend.load(path, ModelOptions(threads=1, gpu_layers=0))
+        assert "heads:model=" in (caught.value.hint or "")
 
 
 def test_files_and_folders_of_heads(tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def check(name: str, watch: Sequence[str], architecture: str, *, layers: int, fo
             )
         if number is not None and number >= layers + (architecture in WITH_LAST_OUTPUT):
             raise UnsupportedModelError(
-                f"{name} has {layers} layers, so there is no {wanted}.",
-                hint="The head was made for another model.",
+                f"{name} has {layers} layers: a head that reads {wanted} was made for another model.",
+                hint="Use a head that was trained for this model.",
             )
 
 

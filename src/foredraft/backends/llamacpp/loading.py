@@ -57,6 +57,7 @@ from foredraft.errors import (
 from foredraft.library.catalogue import stem_of
 from foredraft.library.display import display_name
 from foredraft.library.fingerprint import fingerprint
+from foredraft.library.head_kinds import ARCHITECTURES, no_model
 from foredraft.library.recommended import recommended_in_gguf
 from foredraft.types import ModelInfo
 
@@ -106,7 +107,10 @@ def _besides() -> Iterator[str]:
 def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingModel:
     """Load a GGUF. Raises ModelError, CapacityError, ConfigError, BackendError, and then frees everything."""
     check_file(path)
-    trial.admit(read_gguf(path), options)
+    summary = read_gguf(path)
+    if summary.architecture in ARCHITECTURES:
+        raise no_model(path)
+    trial.admit(summary, options)
     return open_weights(path, options)
 
 

@@ -42,8 +42,9 @@ from foredraft.errors import (
     first_line,
 )
 from foredraft.library.fingerprint import fingerprint
+from foredraft.library.head_kinds import kind_of, no_model
 from foredraft.library.recommended import recommended_in_folder
-from foredraft.library.repository import cached_repository, weight_files
+from foredraft.library.repository import CONFIG, cached_repository, read_json, weight_files
 from foredraft.library.safetensors_file import read_safetensors
 from foredraft.types import ModelInfo, Rollback
 
@@ -99,6 +100,8 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
     torch.set_num_threads(threads)
     device, accelerator = place_on(options, accelerator)
     with _translated(path):
+        if not source.gguf and kind_of(read_json(source.folder / CONFIG)):
+            raise no_model(source.folder)
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
         dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
         context_length = _context_length(path, config, options)
