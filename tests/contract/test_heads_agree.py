@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import gguf_converted_heads
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
@@ -276,4 +277,10 @@ def check_own_layers(workspace: Workspace, target: Path, folder: Path) -> None:
 def test_both_backends_draft_the_same_with_a_layer_for_each_token(workspace: Workspace) -> None:
     target = workspace.file("agree-mimo.gguf", lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.5))
     folder = workspace.file("agree-mimo", lambda path: torch_heads.make_mimo_of(path, target))
+    check_own_layers(workspace, target, folder)
+
+
+def test_both_backends_draft_the_same_with_a_layer_of_experts(workspace: Workspace) -> None:
+    folder = workspace.file("agree-glm", lambda path: torch_heads.make_mtp(path, "glm4_moe"))
+    target = workspace.file("agree-glm.gguf", lambda path: gguf_converted_heads.glm4_moe_of(path, folder))
     check_own_layers(workspace, target, folder)
