@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -280,7 +280,13 @@ def test_both_backends_draft_the_same_with_a_layer_for_each_token(workspace: Wor
     check_own_layers(workspace, target, folder)
 
 
-def test_both_backends_draft_the_same_with_a_layer_of_experts(workspace: Workspace) -> None:
-    folder = workspace.file("agree-glm", lambda path: torch_heads.make_mtp(path, "glm4_moe"))
-    target = workspace.file("agree-glm.gguf", lambda path: gguf_converted_heads.glm4_moe_of(path, folder))
+@pytest.mark.parametrize(
+    ("family", "convert"),
+    [("glm4_moe", gguf_converted_heads.glm4_moe_of), ("deepseek_v3", gguf_converted_heads.deepseek_of)],
+)
+def test_both_backends_draft_the_same_with_a_layer_of_experts(
+    workspace: Workspace, family: str, convert: Callable[[Path, Path], Path]
+) -> None:
+    folder = workspace.file(f"agree-{family}", lambda path: torch_heads.make_mtp(path, family))
+    target = workspace.file(f"agree-{family}.gguf", lambda path: convert(path, folder))
     check_own_layers(workspace, target, folder)
